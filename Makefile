@@ -1,0 +1,90 @@
+# TokenMill's tasks. Everything lands in .venv/ and .tokenmill/; `make clean` removes both.
+#
+#   PYTHON=python3.12   the Python (3.11 or newer) that makes the virtual environment
+#   TRAIN=0             no training in the demo, so no torch
+#   TEXT=path           the demo's text: a file or folder of your own
+#
+# torch: the lock has PyPI's build for CUDA (about 5 GB). One of your own is used instead, and never replaced, if the
+# Python that makes .venv can import it (the environment then sees that Python's packages), or if you put one into
+# .venv yourself between `make setup` and the first `make demo` or `make test`.
+
+PYTHON ?= python3
+TRAIN ?= 1
+TEXT ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+# Every file is named with its hash in the lock; nothing else gets installed.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes
+COMPILE = $(BIN)/uv pip compile pyproject.toml --quiet --universal --generate-hashes --no-emit-index-url \
+	--custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
+# Exits 0 when Python $(1) finds torch. Looks without importing, which would take seconds.
+HAS_TORCH = $(1) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)'
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test lint format lock clean
+
+help: ## these lines
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+setup: $(VENV)/.installed ## the virtual environment, without torch
+
+demo: $(VENV)/.installed $(if $(filter 0,$(TRAIN)),,$(VENV)/.train) ## text flows through Kafka into a training run (TEXT=path, TRAIN=0)
+	@$(BIN)/tokenmill demo $(if $(TEXT),--text "$(TEXT)") $(if $(filter 0,$(TRAIN)),--no-train)
+
+test: $(VENV)/.installed $(VENV)/.train ## all tests, against a real broker (ARGS="-k cursor" chooses)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.installed $(VENV)/.train ## style, format and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed ## rewrites the files as `lint` wants them
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+lock: $(VENV)/.installed ## resolves all dependencies again (UPGRADE=1: to their newest versions)
+	$(COMPILE) --extra app --extra broker --extra dev --output-file constraints.txt
+	$(COMPILE) --extra train --constraints constraints.txt --output-file constraints-train.txt
+	$(BIN)/python -m tokenmill.app.jars > app/broker.lock.toml.new
+	mv app/broker.lock.toml.new app/broker.lock.toml
+
+clean: ## removes what the other targets made, the demo's state included
+	rm -rf $(VENV) .tokenmill .mypy_cache .pytest_cache .ruff_cache .hypothesis build tokenmill.egg-info
+	find app benchmarks consumers examples tests tokenmill -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+# The stamps: made last, so that an interrupted step is done again; newer than what they depend on, so that a second
+# run does nothing.
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "TokenMill needs Python 3.11 or newer, and '$(PYTHON)' is not; say which: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' \
+		|| { echo "'$(PYTHON)' cannot make virtual environments; install its venv package (Debian, Ubuntu: apt install python3-venv)"; exit 1; }
+	@$(PYTHON) -m venv --clear $$($(call HAS_TORCH,$(PYTHON)) && echo --system-site-packages) $(VENV)
+	@touch $@
+
+$(VENV)/.locked: $(VENV)/.created constraints.txt
+	@echo "Installing the dependencies (about a minute, once) ..."
+	@$(INSTALL) --requirement constraints.txt
+	@touch $@
+
+# An editable install: the code runs from this folder, new files included. The links give mypy, which knows nothing of
+# setuptools' package-dir, the import names of app/ and consumers/ (pyproject.toml, tool.mypy).
+$(VENV)/.installed: $(VENV)/.locked pyproject.toml setup.py
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@mkdir -p $(VENV)/types/tokenmill
+	@cd $(VENV)/types/tokenmill && ln -sfn ../../../app app && ln -sfn ../../../consumers consumers \
+		&& ln -sfn ../../../tokenmill/__init__.py __init__.py && ln -sfn ../../../tokenmill/py.typed py.typed
+	@touch $@
+
+# The stamp says whose torch it is: the lock's is brought up to date with the lock, anyone else's is left alone.
+$(VENV)/.train: $(VENV)/.locked constraints-train.txt
+	@if ! grep -qs "from the lock" $@ && $(call HAS_TORCH,$(BIN)/python); then \
+		echo "torch is there already; using that one" | tee $@; \
+	else \
+		echo "Installing torch from the lock (several GB, once; TRAIN=0 does without in the demo) ..."; \
+		$(INSTALL) --requirement constraints-train.txt && echo "torch from the lock" > $@; \
+	fi

@@ -1,0 +1,116 @@
+"""Programs that run beside us: started so that they end with us, and found again by what the kernel knows of them.
+
+A process id alone is not an identity, because the kernel gives numbers out again; with the process's start time it is.
+Linux only: it reads ``/proc`` and uses the parent-death signal.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+POLL_SECONDS = 0.05
+
+# Runs in the new process before the program: asks the kernel for SIGKILL at the owner's death (prctl 1 is
+# PR_SET_PDEATHSIG), and ends if the owner died before that. A program of its own, because code between fork and exec is
+# not safe in a process with threads. What it asks for survives exec.
+GUARD = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process, running or not: its id, and when it started, in the kernel's ticks since boot."""
+
+    pid: int
+    ticks: int
+
+    @classmethod
+    def load(cls, path: Path) -> Self | None:
+        """Return the process that `save` wrote to ``path``; None when there is no such file."""
+        try:
+            pid, ticks = path.read_text().split()
+        except FileNotFoundError:
+            return None
+        return cls(int(pid), int(ticks))
+
+    def save(self, path: Path) -> None:
+        """Write to ``path`` what `load` needs, whole or not at all."""
+        temporary = path.with_suffix(".new")
+        temporary.write_text(f"{self.pid} {self.ticks}\n")
+        temporary.replace(path)
+
+    @property
+    def running(self) -> bool:
+        """Whether it exists and has not ended; a stopped (paused) process is running."""
+        return _ticks(self.pid) == self.ticks
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal; nothing happens when the process has ended."""
+        if self.running:
+            try:
+                os.kill(self.pid, number)
+            except ProcessLookupError:  # it ended between the two lines
+                return
+
+    def ends_within(self, seconds: float) -> bool:
+        """Wait until it has ended, at most ``seconds``, and return whether it has."""
+        deadline = time.monotonic() + seconds
+        while self.running:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
+
+
+def start(command: Sequence[str], log: Path, *, detached: bool = False) -> Process:
+    """Start ``command``, both of its outputs appended to ``log``, in a session of its own, which Ctrl-C does not reach.
+
+    Unless ``detached``, the kernel kills it when this Python process ends, however that ends. Raises OSError when the
+    program cannot be run.
+    """
+    if not detached:
+        command = [sys.executable, "-I", "-S", "-c", GUARD, str(os.getpid()), *command]
+    started: Future[Process] = Future()
+
+    # In a thread that lives as long as the process: to the kernel, the death of the *thread* that started a process is
+    # its parent's death, and a caller's own thread may end sooner. The thread also waits, so that no zombie stays.
+    def own() -> None:
+        try:
+            with log.open("ab") as output:
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                )
+        except OSError as error:
+            started.set_exception(error)
+            return
+        # Nobody has waited for it yet, so the kernel still knows it, even if it has ended.
+        started.set_result(Process(process.pid, _ticks(process.pid, ended=True)))
+        process.wait()
+
+    threading.Thread(target=own, name=f"owner of {Path(command[0]).name}", daemon=True).start()
+    return started.result()
+
+
+def _ticks(pid: int, *, ended: bool = False) -> int:
+    """Return the start time of process ``pid``; -1 when there is none or, unless ``ended``, when it has ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return -1
+    # proc(5): the second field, in parentheses, is the name and may hold anything; then come the state (0 below), the
+    # number of threads (17) and the start time (19). Z and X: ended, with only the exit status left, as soon as no
+    # thread but the first is left; until then files and ports are still in use.
+    fields = stat.rpartition(")")[2].split()
+    return -1 if fields[0] in "ZX" and int(fields[17]) <= 1 and not ended else int(fields[19])

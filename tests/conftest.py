@@ -1,0 +1,84 @@
+"""What all tests share: one real Kafka broker, topics with names of their own, and how hard Hypothesis tries."""
+
+import asyncio
+import itertools
+import re
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import for_code
+from hypothesis import HealthCheck, settings
+
+from tokenmill.app.broker import Broker
+
+# No deadline and no complaint about slow data: both measure the machine, and other programs run on it. 100 examples
+# keep the whole of the tests within minutes on two cores; `--hypothesis-profile=thorough` is for a night.
+settings.register_profile("tokenmill", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", settings.get_profile("tokenmill"), max_examples=10_000)
+settings.load_profile("tokenmill")
+
+_numbers = itertools.count(1)
+
+
+class TopicFactory(Protocol):
+    """Creates a topic and returns its name, which no other test uses. Works in plain tests and in coroutines.
+
+    ``config`` holds the topic's settings with underscores for Kafka's dots: ``topic(2, retention_ms=-1)``.
+    """
+
+    def __call__(self, partitions: int = 1, **config: object) -> str:
+        """Create the topic with that many partitions; on return it can be used."""
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """One real broker for the whole run. Tests that restart, kill or pause a broker start one of their own."""
+    with Broker(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def topic(broker: Broker, request: pytest.FixtureRequest) -> TopicFactory:
+    """Topics on the session's broker, named after the test."""
+    return topics_on(broker, request.node.name)
+
+
+def topics_on(broker: Broker, prefix: str) -> TopicFactory:
+    """Return a factory of topics on ``broker`` whose names start with ``prefix``."""
+
+    def create(partitions: int = 1, **config: object) -> str:
+        name = f"{re.sub('[^A-Za-z0-9-]+', '-', prefix)[:60]}-{next(_numbers)}"
+        topic_configs = {key.replace("_", "."): str(value) for key, value in config.items()}
+        new = NewTopic(name, partitions, replication_factor=1, topic_configs=topic_configs)
+        _in_a_loop_of_its_own(lambda: _create(broker.bootstrap_servers, new))
+        return name
+
+    return create
+
+
+async def _create(bootstrap_servers: str, topic: NewTopic) -> None:
+    """Create ``topic`` and wait until each partition has a leader; until then clients would be told it is unknown."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
+    await admin.start()
+    try:
+        for name, code, message in (await admin.create_topics([topic])).topic_errors:
+            if code:
+                raise for_code(code)(f"{name}: {message}")
+        while not await _is_led(admin, topic):  # noqa: ASYNC110 - Kafka tells nobody; one has to ask
+            await asyncio.sleep(0.02)
+    finally:
+        await admin.close()
+
+
+async def _is_led(admin: AIOKafkaAdminClient, topic: NewTopic) -> bool:
+    partitions = (await admin.describe_topics([topic.name]))[0]["partitions"]
+    return len(partitions) == topic.num_partitions and all(partition["leader"] >= 0 for partition in partitions)
+
+
+def _in_a_loop_of_its_own(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a coroutine to its end from anywhere, an async test included, whose own loop is busy running the test."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(work())).result()
