@@ -1,0 +1,104 @@
+"""Every error that TokenMill raises on purpose, and the exit code that each one ends a command with.
+
+::
+
+    TokenMillError              1   anything below; also what `verify` ends with when it found a difference
+    ├── SettingsError           2   a setting is missing, unknown or contradicts another
+    ├── BrokerError             3   no broker answers
+    ├── TopicError              4   a topic is missing, or configured so that a promise could not be kept
+    ├── FingerprintError        5   the stream exists and was made with other settings
+    ├── StoreError              6   the directory is no store, or a foreign one
+    ├── LockedError             7   another process holds the partition's directory
+    ├── DamagedError            8   committed bytes are not what was committed
+    ├── DifferenceError         9   two messages disagree about the tokens of a chain
+    ├── GapError               10   blocks are missing that no retained message holds
+    ├── SourceError            11   the raw topic was rewritten, or no longer reaches the cursor
+    ├── InputError             12   a file or record that a person gave cannot be used
+    └── RecordError             –   one record cannot be a document; becomes a dead letter, never an exit
+
+A message says what is wrong, where (file, offset, setting), and what to do next.
+"""
+
+from typing import ClassVar
+
+
+class TokenMillError(Exception):
+    """The root: catch this to catch everything that TokenMill raises on purpose."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class SettingsError(TokenMillError):
+    """A setting is missing, unknown, or contradicts another; starting again cannot help."""
+
+    exit_code = 2
+
+
+class BrokerError(TokenMillError):
+    """No Kafka broker answers at the configured addresses."""
+
+    exit_code = 3
+
+
+class TopicError(TokenMillError):
+    """A topic is missing or cannot keep the promises (partitions, compaction, size limits, retention)."""
+
+    exit_code = 4
+
+
+class FingerprintError(TokenMillError):
+    """A stream's genesis was written with other settings; a changed setting needs a new stream name."""
+
+    exit_code = 5
+
+
+class StoreError(TokenMillError):
+    """A directory is not a store, is bound to another host or directory, or lacks the stream."""
+
+    exit_code = 6
+
+
+class LockedError(TokenMillError):
+    """Another process holds a partition's directory; it must end, or be ended, first."""
+
+    exit_code = 7
+
+
+class DamagedError(TokenMillError):
+    """Bytes that were committed are missing or changed; never repaired in silence."""
+
+    exit_code = 8
+
+
+class DifferenceError(TokenMillError):
+    """A message continues a chain with other tokens than those accepted before."""
+
+    exit_code = 9
+
+
+class GapError(TokenMillError):
+    """Blocks are missing from the token topic and no retained message holds them."""
+
+    exit_code = 10
+
+
+class SourceError(TokenMillError):
+    """The raw topic was recreated or rewritten, or its retention passed the cursor."""
+
+    exit_code = 11
+
+
+class InputError(TokenMillError):
+    """A file, line or argument that a person gave cannot be used."""
+
+    exit_code = 12
+
+
+class RecordError(TokenMillError):
+    """One record cannot become a document; its ``reason`` (a closed set) goes into the dead letter."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        """Keep the closed-set ``reason`` apart from the free-text ``detail``."""
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail

@@ -1,0 +1,127 @@
+"""The records of a control topic: what settles a stream for good, and what people add to it.
+
+The key tells the kind; values are canonical JSON, but for the tokenizer's parts::
+
+    genesis                       the first record; a later one is ignored
+    tokenizer/<sha256>/<i>/<n>    part i of n of the zlib-compressed tokenizer.json, so that any host can read the stream
+    skip                          {"partition": p, "offset": o}: a record that must not be tried again
+"""
+
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Final, Self
+
+from tokenmill.canonical import canonical_json
+from tokenmill.errors import DamagedError
+from tokenmill.recipe import Recipe
+
+GENESIS_KEY: Final = b"genesis"
+SKIP_KEY: Final = b"skip"
+TOKENIZER_PREFIX: Final = b"tokenizer/"
+PART_BYTES: Final = 512 * 1024
+"""Size of a tokenizer part: half of what a topic takes by default (1 MiB)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Genesis:
+    """What settles a stream: its recipe, and where each partition's chain starts."""
+
+    stream: str
+    recipe: Recipe
+    starts: tuple[int, ...]
+    """The start offset of each raw partition; one added later starts at 0."""
+    segment_blocks: int
+    """Blocks in a segment, the same in every store, so that stores can be compared file by file."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Library versions at genesis, for people; not part of the fingerprint."""
+
+    def start(self, partition: int) -> int:
+        """Return the offset at which the chain of ``partition`` starts."""
+        return self.starts[partition] if partition < len(self.starts) else 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the genesis as JSON types."""
+        return {
+            "stream": self.stream,
+            "fingerprint": self.recipe.fingerprint.hex(),
+            "recipe": self.recipe.to_dict(),
+            "starts": list(self.starts),
+            "segment_blocks": self.segment_blocks,
+            "versions": dict(self.versions),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the genesis that `to_dict` made this mapping of.
+
+        Raises:
+            DamagedError: the recipe does not hash to the fingerprint that stands beside it.
+            FingerprintError: another format version wrote it.
+
+        """
+        recipe = Recipe.from_dict(values["recipe"])
+        if recipe.fingerprint.hex() != values["fingerprint"]:
+            raise DamagedError(
+                f"the genesis of {values['stream']!r} says fingerprint {values['fingerprint']}, its recipe hashes to "
+                f"{recipe.fingerprint.hex()}: the control topic was changed by hand; use a new stream name"
+            )
+        return cls(values["stream"], recipe, tuple(values["starts"]), values["segment_blocks"], values["versions"])
+
+    def pack(self) -> bytes:
+        """Return the control record's value."""
+        return canonical_json(self.to_dict())
+
+
+@dataclass(slots=True)
+class ControlLog:
+    """What a control topic says, read from its start."""
+
+    genesis: Genesis | None = None
+    skips: dict[int, set[int]] = field(default_factory=dict)
+    """Offsets on the skip list, by partition."""
+    _parts: dict[tuple[str, int], dict[int, bytes]] = field(default_factory=dict)
+
+    def add(self, key: bytes | None, value: bytes | None) -> None:
+        """Take the next record; kinds that this version does not know are for others and left alone."""
+        if key == GENESIS_KEY and self.genesis is None:
+            self.genesis = Genesis.from_dict(json.loads(value or b"{}"))
+        elif key == SKIP_KEY:
+            skip = json.loads(value or b"{}")
+            self.skips.setdefault(skip["partition"], set()).add(skip["offset"])
+        elif key is not None and key.startswith(TOKENIZER_PREFIX):
+            _, digest, index, count = key.decode().split("/")
+            self._parts.setdefault((digest, int(count)), {})[int(index)] = value or b""
+
+    def tokenizer(self, digest: str) -> bytes | None:
+        """Return the tokenizer.json with this SHA-256, or None while parts are missing."""
+        for (found, count), parts in self._parts.items():
+            if found == digest and len(parts) == count:
+                content = zlib.decompress(b"".join(parts[i] for i in range(count)))
+                if sha256(content).hexdigest() == digest:
+                    return content
+        return None
+
+
+def tokenizer_parts(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the control records (key, value) that hold a tokenizer.json."""
+    packed = zlib.compress(content, 9)
+    parts = [packed[i : i + PART_BYTES] for i in range(0, len(packed), PART_BYTES)]
+    digest = sha256(content).hexdigest()
+    for index, part in enumerate(parts):
+        yield f"tokenizer/{digest}/{index}/{len(parts)}".encode(), part
+
+
+def skip_record(partition: int, offset: int) -> tuple[bytes, bytes]:
+    """Return the control record (key, value) that puts an offset on the skip list."""
+    return SKIP_KEY, canonical_json({"partition": partition, "offset": offset})
+
+
+def read_control(records: Sequence[tuple[bytes | None, bytes | None]]) -> ControlLog:
+    """Return what a whole control topic says."""
+    log = ControlLog()
+    for key, value in records:
+        log.add(key, value)
+    return log

@@ -1,0 +1,83 @@
+"""From settings to a recipe, and from a recipe to opened stages: the same functions for workers and for verification."""
+
+from dataclasses import replace
+from typing import Final
+
+from tokenmill.decoding import open_decoder
+from tokenmill.documents import Limits
+from tokenmill.engines import RAW_BYTES, TokenizerFile, dtype_for, end_of_document_id, open_engine, probe
+from tokenmill.errors import FingerprintError
+from tokenmill.outcomes import Stages
+from tokenmill.recipe import Recipe
+from tokenmill.splits import SplitRule
+from tokenmill.steps import open_steps
+
+RAW_BYTES_SHA256: Final = TokenizerFile(RAW_BYTES, None).sha256
+"""What stands in a recipe where there is no tokenizer file."""
+
+
+def open_stages(recipe: Recipe, tokenizer: TokenizerFile) -> Stages:
+    """Return the stages by which the recipe's raw topic is milled.
+
+    Raises:
+        SettingsError: a value in the recipe cannot be used.
+
+    """
+    limits = Limits(recipe.max_text_bytes, recipe.max_id_bytes, recipe.max_fields_bytes)
+    return Stages(
+        decoder=open_decoder(
+            recipe.decode,
+            text_fields=recipe.text_fields,
+            id_field=recipe.id_field,
+            carry=recipe.carry,
+            max_text_bytes=recipe.max_text_bytes,
+            max_id_bytes=recipe.max_id_bytes,
+            max_fields_bytes=recipe.max_fields_bytes,
+        ),
+        splits=SplitRule(recipe.shards, dict(recipe.splits), recipe.split_by),
+        steps=open_steps(
+            normalize=recipe.normalize,
+            min_chars=recipe.min_chars,
+            function=recipe.function,
+            carry=recipe.carry,
+            limits=limits,
+        ),
+        engine=open_engine(tokenizer),
+    )
+
+
+def complete(draft: Recipe, tokenizer: TokenizerFile, end_of_document: str | int | None) -> tuple[Recipe, Stages]:
+    """Fill in what only the opened stages tell: steps, vocabulary, ids, dtype, probe. Return both.
+
+    Raises:
+        SettingsError: a value in the draft cannot be used.
+
+    """
+    stages = open_stages(draft, tokenizer)
+    engine = stages.engine
+    recipe = replace(
+        draft,
+        steps=tuple(step.describe() for step in stages.steps),
+        tokenizer_sha256=tokenizer.sha256,
+        end_of_document=end_of_document_id(engine, end_of_document),
+        vocabulary_size=engine.vocabulary_size,
+        probe=probe(engine),
+        dtype=dtype_for(engine.vocabulary_size).name,
+    )
+    return recipe, stages
+
+
+def reopen_stages(recipe: Recipe, tokenizer: TokenizerFile) -> Stages:
+    """Open the stages of a settled recipe, and check that today's libraries and functions still give its answers.
+
+    Raises:
+        FingerprintError: the tokenizer, the probe text's ids or a step's version are not those of the recipe.
+
+    """
+    again, stages = complete(recipe, tokenizer, recipe.end_of_document)
+    if again.fingerprint != recipe.fingerprint:
+        raise FingerprintError(
+            f"the stream was made with other parts than those installed here ({'; '.join(recipe.differences(again))}): "
+            "install what the genesis names (`tokenmill inspect` shows it)"
+        )
+    return stages

@@ -1,0 +1,93 @@
+"""What becomes of a record: one outcome each, a function of its bytes, its offset and the recipe alone."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from tokenmill.decoding import Decoder
+from tokenmill.documents import Document
+from tokenmill.engines import Engine
+from tokenmill.errors import RecordError
+from tokenmill.records import Record
+from tokenmill.splits import SplitRule
+from tokenmill.steps import Rejected, Step
+
+SKIPPED: Final = "skipped"
+"""Dead-letter reason of a record that a person put on the skip list."""
+NO_TOKENS: Final = "no_tokens"
+"""Filter reason of a text of which the tokenizer makes no token."""
+
+
+class Kind(Enum):
+    """The kinds of outcome; every record has exactly one in every chain."""
+
+    KEPT = "kept"
+    FILTERED = "filtered"
+    TOMBSTONE = "tombstone"
+    DEAD_LETTERED = "dead_lettered"
+    FLUSH = "flush"
+    OTHER_SPLIT = "other_split"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One record's outcome, before it is seen by one chain (`Outcome.kind_in`)."""
+
+    record: Record
+    kind: Kind
+    split: str | None = None
+    """The split that owns the record; None where no split does, and for tombstones and flushes, which all count."""
+    reason: str = ""
+    """Of a filtered or dead-lettered record: one of a closed set."""
+    detail: str = ""
+    """Of a dead-lettered record: for people."""
+    document: Document | None = None
+    """Of a kept record: after all steps."""
+
+    def kind_in(self, split: str) -> Kind:
+        """Return the outcome as the chain of ``split`` counts it."""
+        if self.split != split and self.kind not in (Kind.TOMBSTONE, Kind.FLUSH):
+            return Kind.OTHER_SPLIT
+        return self.kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """The opened stages of one raw topic, the same for all its splits."""
+
+    decoder: Decoder
+    splits: SplitRule
+    steps: Sequence[Step]
+    engine: Engine
+
+    def outcome(self, record: Record, skips: Collection[int] = ()) -> Outcome:
+        """Return what becomes of the record; ``skips`` are the offsets that a person put on the skip list.
+
+        Raises nothing for any record: what cannot be a document is dead-lettered.
+        """
+        if record.value is None:
+            return Outcome(record, Kind.FLUSH if record.is_flush else Kind.TOMBSTONE)
+        if record.offset in skips:
+            split = self.splits.split_of_bytes(record.value)
+            return Outcome(record, Kind.DEAD_LETTERED, split, SKIPPED, "on the skip list")
+        try:
+            document = self.decoder(record.value)
+        except RecordError as error:
+            split = self.splits.split_of_bytes(record.value)
+            return Outcome(record, Kind.DEAD_LETTERED, split, error.reason, error.detail)
+        split = self.splits.split_of_document(document)
+        if split is None:
+            return Outcome(record, Kind.KEPT, None)
+        return self._step(record, split, document)
+
+    def _step(self, record: Record, split: str, document: Document) -> Outcome:
+        for step in self.steps:
+            try:
+                answer = step(document)
+            except RecordError as error:
+                return Outcome(record, Kind.DEAD_LETTERED, split, error.reason, error.detail)
+            if isinstance(answer, Rejected):
+                return Outcome(record, Kind.FILTERED, split, answer.reason)
+            document = answer
+        return Outcome(record, Kind.KEPT, split, document=document)

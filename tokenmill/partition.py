@@ -1,0 +1,92 @@
+"""One raw partition: records go in, every chain's messages and the dead letters come out. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.message import Message
+from tokenmill.milling import ChainMill, fate
+from tokenmill.outcomes import Kind, Outcome, Stages
+from tokenmill.records import Record
+
+BATCH_DOCUMENTS: Final = 512
+"""Documents given to the engine at once: fast engines reach their full speed from here on."""
+BATCH_CHARACTERS: Final = 4 * 1024 * 1024
+"""Bound of one batch's text, so that memory does not follow the size of a fetch; one document may be larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Milled:
+    """What one feed of records gave."""
+
+    dead_letters: Sequence[Outcome]
+    """Must be acknowledged before any message below is sent."""
+    messages: Mapping[str, Sequence[Message]]
+    """New messages by split, in the order in which they must be sent."""
+    documents: int
+    """Documents that were tokenized."""
+    tokens: int
+    """Their tokens, without end-of-document ids."""
+
+
+class PartitionMill:
+    """The chains of one raw partition, milled together: each record is decoded and tokenized once."""
+
+    def __init__(self, stages: Stages, chains: Sequence[ChainMill], skips: AbstractSet[int] = frozenset()) -> None:
+        """Mill for ``chains``, one a split; ``skips`` are offsets that a person put on the skip list."""
+        self.chains = {chain.recipe.split: chain for chain in chains}
+        self._stages = stages
+        self._skips = skips
+
+    @property
+    def next_offset(self) -> int:
+        """The lowest offset that a chain still wants; feed from here."""
+        return min(chain.next_offset for chain in self.chains.values())
+
+    def feed(self, records: Sequence[Record]) -> Milled:
+        """Mill consecutive records of the partition, in the order of their offsets."""
+        first = self.next_offset
+        outcomes = [self._stages.outcome(record, self._skips) for record in records if record.offset >= first]
+        wanted = [i for i, outcome in enumerate(outcomes) if self._is_wanted(outcome)]
+        tokens: list[npt.NDArray[np.integer] | None] = [None] * len(outcomes)
+        total = 0
+        for batch in _batches(outcomes, wanted):
+            encoded = self._stages.engine.encode([_text(outcomes[i]) for i in batch])
+            bounds = encoded.offsets.tolist()
+            total += bounds[-1]
+            for n, i in enumerate(batch):
+                tokens[i] = encoded.ids[bounds[n] : bounds[n + 1]]
+        messages = {
+            split: chain.feed([fate(o, chain.recipe, t) for o, t in zip(outcomes, tokens, strict=True)])
+            for split, chain in self.chains.items()
+        }
+        dead = [outcome for outcome in outcomes if outcome.kind is Kind.DEAD_LETTERED]
+        return Milled(dead, messages, len(wanted), total)
+
+    def _is_wanted(self, outcome: Outcome) -> bool:
+        """Whether some chain still needs the document's tokens: another may lag far behind and be fed alone."""
+        chain = self.chains.get(outcome.split or "")
+        return outcome.kind is Kind.KEPT and chain is not None and outcome.record.offset >= chain.next_offset
+
+
+def _text(outcome: Outcome) -> str:
+    return outcome.document.text if outcome.document is not None else ""
+
+
+def _batches(outcomes: Sequence[Outcome], wanted: Sequence[int]) -> Iterator[list[int]]:
+    """Divide the indices of wanted documents into batches for the engine."""
+    batch: list[int] = []
+    characters = 0
+    for index in wanted:
+        size = len(_text(outcomes[index]))
+        if batch and (len(batch) == BATCH_DOCUMENTS or characters + size > BATCH_CHARACTERS):
+            yield batch
+            batch, characters = [], 0
+        batch.append(index)
+        characters += size
+    if batch:
+        yield batch

@@ -1,0 +1,102 @@
+"""The document pieces of a block, and their bytes: one *entry* per block.
+
+An entry travels in a message's header, is appended to a store's document table, and is hashed into the chain, always
+as the same bytes. It speaks of its own block alone, so that a message can be cut at any block::
+
+    u4 pieces | u4 meta_total | pieces x PIECE (24 bytes each) | metas, one after the other
+
+All integers are little-endian; nothing is aligned.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+PIECE: Final = np.dtype([("start", "<u4"), ("meta_bytes", "<u4"), ("offset", "<i8"), ("position", "<i8")])
+ENTRY_HEADER: Final = Struct("<II")
+PADDING: Final = -1
+"""The position of a piece that no document wrote: a flush filled the block up to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The part of one document, or the padding, inside one block."""
+
+    start: int
+    """Index in the block of the piece's first token; the piece ends where the next one begins, or at the end."""
+    offset: int
+    """Offset of the source record in its raw partition; for padding, that of the flush record."""
+    position: int
+    """Index among the document's tokens of the piece's first token; `PADDING` for padding."""
+    meta: bytes
+    """Canonical JSON of the document's id and carried fields; empty when it has neither."""
+
+
+def encode_entry(pieces: Sequence[Piece]) -> bytes:
+    """Return the entry of a block with these pieces, in the order of their starts."""
+    rows = np.array([(p.start, len(p.meta), p.offset, p.position) for p in pieces], dtype=PIECE)
+    return join_entry(rows, b"".join(p.meta for p in pieces))
+
+
+def join_entry(rows: npt.NDArray[np.void], metas: bytes) -> bytes:
+    """Return the entry made of ready rows (`PIECE`, any length) and their metas, already joined in the same order."""
+    return ENTRY_HEADER.pack(len(rows), len(metas)) + rows.tobytes() + metas
+
+
+def entry_size(buffer: bytes | memoryview, at: int) -> int:
+    """Return the size in bytes of the entry that begins at ``at``.
+
+    Raises:
+        ValueError: the buffer ends before the entry does.
+
+    """
+    if len(buffer) - at < ENTRY_HEADER.size:
+        raise ValueError(f"an entry at byte {at} needs {ENTRY_HEADER.size} bytes, {len(buffer) - at} are left")
+    count, metas = ENTRY_HEADER.unpack_from(buffer, at)
+    size = ENTRY_HEADER.size + int(count) * PIECE.itemsize + int(metas)
+    if len(buffer) - at < size:
+        raise ValueError(f"the entry at byte {at} needs {size} bytes, {len(buffer) - at} are left")
+    return size
+
+
+def split_entries(buffer: bytes | memoryview, count: int) -> list[bytes]:
+    """Cut ``count`` consecutive entries out of ``buffer``, which must hold exactly these.
+
+    Raises:
+        ValueError: the buffer is shorter or longer than its entries.
+
+    """
+    entries = []
+    at = 0
+    for _ in range(count):
+        size = entry_size(buffer, at)
+        entries.append(bytes(buffer[at : at + size]))
+        at += size
+    if at != len(buffer):
+        raise ValueError(f"{len(buffer) - at} bytes follow the last of {count} entries")
+    return entries
+
+
+def decode_entry(entry: bytes | memoryview) -> list[Piece]:
+    """Return the pieces of one entry, in the order of their starts.
+
+    Raises:
+        ValueError: ``entry`` is not exactly one entry.
+
+    """
+    if entry_size(entry, 0) != len(entry):
+        raise ValueError("bytes follow the entry")
+    count, _ = ENTRY_HEADER.unpack_from(entry, 0)
+    rows = np.frombuffer(entry, dtype=PIECE, count=count, offset=ENTRY_HEADER.size)
+    at = ENTRY_HEADER.size + rows.nbytes
+    pieces = []
+    for start, meta_bytes, offset, position in rows.tolist():
+        pieces.append(Piece(start, offset, position, bytes(entry[at : at + meta_bytes])))
+        at += meta_bytes
+    if at != len(entry):
+        raise ValueError("the metas do not add up to the entry's length")
+    return pieces

@@ -1,0 +1,99 @@
+"""All that decides a stream's tokens, and the fingerprint that stands for it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
+from typing import Any, Final, Self
+
+import numpy as np
+
+from tokenmill.canonical import canonical_json
+from tokenmill.errors import FingerprintError
+from tokenmill.pieces import ENTRY_HEADER, PIECE
+
+FORMAT: Final = 1
+"""Version of the rules by which a recipe and a log make tokens; a change of any answer raises it."""
+FINGERPRINT_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """One stream's way from records to blocks. Two recipes are the same stream if their fingerprints are equal."""
+
+    raw_topic: str
+    start: str
+    """``earliest``, or an ISO timestamp from which records count."""
+    decode: str
+    text_fields: tuple[str, ...]
+    id_field: str
+    carry: tuple[str, ...]
+    max_text_bytes: int
+    max_id_bytes: int
+    max_fields_bytes: int
+    normalize: str
+    min_chars: int
+    function: str | None
+    steps: tuple[Mapping[str, Any], ...]
+    """What each step says of itself (`tokenmill.steps`): name, parameters, version."""
+    shards: int
+    splits: tuple[tuple[str, int], ...]
+    """Names and sizes of all splits of the raw topic, in order; they decide where this one's shards begin."""
+    split_by: str
+    split: str
+    tokenizer_sha256: str
+    """Of the ``tokenizer.json``; of the word ``bytes`` for raw bytes."""
+    end_of_document: int
+    vocabulary_size: int
+    probe: str
+    """Hash of the ids of the fixed probe text, so that a library that changes its mind is noticed."""
+    packing: str
+    block_tokens: int
+    dtype: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the recipe as JSON types, with the format's version."""
+        return {"format": FORMAT, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the recipe that `to_dict` made this mapping of.
+
+        Raises:
+            FingerprintError: the mapping is of another format version, or holds other fields.
+
+        """
+        known = {field.name for field in fields(cls)}
+        if values.get("format") != FORMAT or set(values) - {"format"} != known:
+            raise FingerprintError(
+                f"the stream was made by format {values.get('format')}, this version knows format {FORMAT}: "
+                "use the version that made it, or a new stream name"
+            )
+        plain = {name: value for name, value in values.items() if name != "format"}
+        plain["splits"] = tuple((str(name), int(size)) for name, size in plain["splits"])
+        for name in ("text_fields", "carry", "steps"):
+            plain[name] = tuple(plain[name])
+        return cls(**plain)
+
+    @property
+    def fingerprint(self) -> bytes:
+        """The first 16 bytes of the SHA-256 of the recipe's canonical JSON."""
+        return sha256(canonical_json(self.to_dict())).digest()[:FINGERPRINT_BYTES]
+
+    @property
+    def token_dtype(self) -> "np.dtype[np.unsignedinteger]":
+        """The little-endian dtype of the stream's tokens."""
+        return np.dtype(self.dtype).newbyteorder("<")
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block's tokens."""
+        return self.block_tokens * np.dtype(self.dtype).itemsize
+
+    def largest_message_bytes(self, meta_bytes: int) -> int:
+        """Return the size of the worst message: one block of one-token pieces, each with ``meta_bytes`` of meta."""
+        return self.block_bytes + self.block_tokens * (PIECE.itemsize + meta_bytes) + ENTRY_HEADER.size
+
+    def differences(self, other: "Recipe") -> list[str]:
+        """Name what differs, as ``name: mine != theirs``, for people."""
+        mine, theirs = self.to_dict(), other.to_dict()
+        return [f"{name}: {mine[name]!r} != {theirs[name]!r}" for name in mine if mine[name] != theirs[name]]

@@ -1,0 +1,77 @@
+"""The account of every record below a cursor: in = kept + filtered + tombstones + dead-lettered + flushes + other split."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from tokenmill.canonical import canonical_json
+
+
+@dataclass(slots=True)
+class Totals:
+    """What became of the records of one raw partition in one chain, from the chain's start up to a cursor.
+
+    A function of the cursor: a document that the cursor stands in the middle of is not counted yet.
+    """
+
+    records: int = 0
+    kept: int = 0
+    tombstones: int = 0
+    flushes: int = 0
+    other_split: int = 0
+    filtered: Counter[str] = field(default_factory=Counter)
+    dead_lettered: Counter[str] = field(default_factory=Counter)
+    tokens: int = 0
+    """Tokens of the kept documents, each with its end-of-document id."""
+    value_bytes: int = 0
+    """Bytes of the values of the kept records."""
+
+    @property
+    def balanced(self) -> bool:
+        """Whether every record is accounted for exactly once."""
+        outcomes = self.kept + self.tombstones + self.flushes + self.other_split
+        return self.records == outcomes + self.filtered.total() + self.dead_lettered.total()
+
+    def copy(self) -> Self:
+        """Return totals that later counting does not change."""
+        return type(self).from_dict(self.to_dict())
+
+    def __add__(self, other: "Totals") -> "Totals":
+        """Return the sum of two chains' totals."""
+        total = Totals()
+        for name in ("records", "kept", "tombstones", "flushes", "other_split", "tokens", "value_bytes"):
+            setattr(total, name, getattr(self, name) + getattr(other, name))
+        total.filtered = self.filtered + other.filtered
+        total.dead_lettered = self.dead_lettered + other.dead_lettered
+        return total
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the totals as JSON types, reasons without a record left out."""
+        return {
+            "records": self.records,
+            "kept": self.kept,
+            "filtered": {reason: n for reason, n in self.filtered.items() if n},
+            "tombstones": self.tombstones,
+            "dead_lettered": {reason: n for reason, n in self.dead_lettered.items() if n},
+            "flushes": self.flushes,
+            "other_split": self.other_split,
+            "tokens": self.tokens,
+            "value_bytes": self.value_bytes,
+        }
+
+    def pack(self) -> bytes:
+        """Return canonical JSON: equal totals give equal bytes."""
+        return canonical_json(self.to_dict())
+
+    @classmethod
+    def unpack(cls, data: bytes | memoryview) -> Self:
+        """Return the totals that `pack` made these bytes of."""
+        return cls.from_dict(json.loads(bytes(data)))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the totals that `to_dict` made this mapping of; an unknown name is a TypeError."""
+        counters = {name: Counter(values.get(name, {})) for name in ("filtered", "dead_lettered")}
+        return cls(**{**values, **counters})
