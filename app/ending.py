@@ -1,0 +1,37 @@
+"""How a worker ends when it cannot go on: at once, with a line that says why and a code that says what to do next."""
+
+import logging
+import os
+import sys
+from typing import Final, NoReturn
+
+import structlog
+
+from tokenmill.errors import BrokerError, FingerprintError, SettingsError, StoreError, TokenMillError, TopicError
+
+RESUME_CODE: Final = 75
+"""EX_TEMPFAIL of sysexits.h: start me again, I shall check everything and continue."""
+HOPELESS: Final = (SettingsError, FingerprintError, StoreError, TopicError)
+"""What a new start cannot mend: a supervisor gives up on these exit codes."""
+HOPELESS_CODES: Final = frozenset(error.exit_code for error in HOPELESS)
+
+log = structlog.get_logger(__name__)
+
+
+def end_process(reason: str, *, code: int = RESUME_CODE, error: BaseException | None = None) -> NoReturn:
+    """End this process now, without shutting anything down in order: what is not durable yet never happened."""
+    log.critical("worker ends", reason=reason, code=code, error=repr(error) if error else None, exc_info=error)
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def end_for(error: BaseException) -> NoReturn:
+    """End this process because of an error that nothing here can get over."""
+    if isinstance(error, HOPELESS):
+        end_process(str(error), code=error.exit_code)
+    if isinstance(error, BrokerError):
+        end_process(str(error), code=RESUME_CODE)
+    if isinstance(error, TokenMillError):
+        end_process(str(error), code=RESUME_CODE)
+    end_process("an unexpected error; the next start resumes from what is durable", error=error)

@@ -1,0 +1,138 @@
+"""The mill: the Faust app that turns raw topics into token topics. ``faust -A tokenmill.app.mill worker`` runs it.
+
+Each (raw partition, split) is a chain. A worker keeps nothing on disk: where a chain continues stands at the end of its
+token partition. Add as many workers as the raw topics have partitions.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+import faust
+from faust.types import TP
+
+from .control import Settled, settle
+from .ending import end_for
+from .faust_settings import faust_options
+from .heartbeat import beat
+from .partitions import Partitions
+from .raw_partition import MillContext, RawPartition
+from .recipes import RawTopicPlan, plan_topic
+from .settings import Settings, load_settings
+from .topics import require_topics
+from .transport import Batch, BatchApp
+
+TICK_SECONDS: Final = 1.0
+"""How often carries are considered; they are due after a minute or more."""
+
+
+class Mill:
+    """What the mill app does with its partitions."""
+
+    def __init__(self, settings: Settings, app: BatchApp) -> None:
+        """Load nothing yet."""
+        self._settings = settings
+        self._app = app
+        self._contexts: dict[str, MillContext] = {}
+        self.partitions: Partitions[RawPartition] = Partitions(self._open)
+
+    async def prepare(self) -> None:
+        """Settle all streams: after this the worker may mill; where it must not, the process ends."""
+        try:
+            await self._prepare()
+        except Exception as error:  # noqa: BLE001 - Faust would turn it into a traceback and one exit code for all
+            end_for(error)
+
+    async def _prepare(self) -> None:
+        """Settle the streams in the order of their names, so that two workers meet in the same order."""
+        await require_topics(self._settings)
+        plans = [plan_topic(self._settings, raw_topic) for raw_topic in self._settings.raw_topics]
+        streams = sorted((stream, plan) for plan in plans for stream in plan.recipes)
+        settled: dict[str, list[Settled]] = {plan.raw_topic: [] for plan in plans}
+        for stream, plan in streams:
+            settled[plan.raw_topic].append(
+                await settle(self._settings, stream, plan.recipes[stream], plan.tokenizer.content)
+            )
+        self._contexts = {plan.raw_topic: self._context(plan, settled[plan.raw_topic]) for plan in plans}
+
+    def _context(self, plan: RawTopicPlan, streams: Sequence[Settled]) -> MillContext:
+        return MillContext(
+            settings=self._settings,
+            stages=plan.stages,
+            streams=streams,
+            send=self._send,
+            start_partition=lambda tp, offset: self._app.batch_consumer.start_partition(tp, offset),
+            set_durable=lambda tp, offset: self._app.batch_consumer.durable.update({tp: offset}),
+        )
+
+    def _open(self, tp: TP) -> RawPartition:
+        return RawPartition(tp, self._contexts[tp.topic])
+
+    async def _send(
+        self, topic: str, partition: int, value: bytes | None, key: bytes | None, headers: Sequence[tuple[str, bytes]]
+    ) -> int:
+        metadata = await self._app.producer.send_and_wait(
+            topic, key=key, value=value, partition=partition, timestamp=None, headers=list(headers)
+        )
+        return int(metadata.offset)
+
+    async def feed(self, tp: TP, batch: Batch) -> None:
+        """Mill what a fetch brought; an error ends the process."""
+        partition = self.partitions.owned.get(tp)
+        if partition is not None:
+            try:
+                await partition.feed(batch)
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # noqa: BLE001 - Faust would go on with the next event, over a hole
+                end_for(error)
+
+    async def tick(self) -> None:
+        """Consider carries."""
+        for partition in list(self.partitions.owned.values()):
+            await partition.tick()
+
+    def status(self) -> dict[str, Any]:
+        """Return where each partition is."""
+        ends = self._app.batch_consumer.end_offsets() if self._app.started else {}
+        return {
+            "role": "mill",
+            "partitions": {
+                f"{tp.topic}/{tp.partition}": {**partition.status(), "end": ends.get(tp)}
+                for tp, partition in self.partitions.owned.items()
+            },
+        }
+
+
+def create_app(settings: Settings) -> BatchApp:
+    """Return the mill as a Faust app; starting it settles the streams first."""
+    app = BatchApp(settings.group, **faust_options(settings))
+    mill = Mill(settings, app)
+    app.handler = mill.partitions
+    app.prepare = mill.prepare
+
+    for raw_topic in settings.raw_topics:
+        source = app.topic(raw_topic, value_type=bytes)
+
+        @app.agent(source, name=f"mill-{raw_topic}", isolated_partitions=True)
+        async def agent(stream: faust.Stream[Any]) -> None:
+            async for batch in stream:
+                message = stream.current_event.message
+                await mill.feed(TP(message.topic, message.partition), batch)
+
+    @app.timer(interval=TICK_SECONDS)
+    async def tick() -> None:
+        await mill.tick()
+
+    @app.task
+    async def heartbeat() -> None:
+        await beat(mill.status)
+
+    return app
+
+
+def __getattr__(name: str) -> BatchApp:
+    """Make ``app`` when Faust's command line asks for it, from the settings of file and environment."""
+    if name != "app":
+        raise AttributeError(name)
+    return create_app(load_settings())

@@ -1,0 +1,68 @@
+"""The partitions that a worker owns: taken over, started each in its own time, and given up together."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+import structlog
+from faust.types import TP
+
+from .ending import end_for, end_process
+
+log = structlog.get_logger(__name__)
+
+
+class Partition(Protocol):
+    """What a worker does for one partition between its assignment and its revocation."""
+
+    async def resume(self) -> None:
+        """Find the place and start; what this raises ends the worker."""
+        ...
+
+    def stop(self) -> None:
+        """Write nothing more anywhere."""
+        ...
+
+
+P = TypeVar("P", bound=Partition)
+
+
+class Partitions(Generic[P]):
+    """The handler (`tokenmill.app.transport.Handler`) of both apps."""
+
+    def __init__(self, open_partition: Callable[[TP], P]) -> None:
+        """Make partitions with ``open_partition``."""
+        self.owned: dict[TP, P] = {}
+        self._open = open_partition
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def assigned(self, partitions: set[TP]) -> None:
+        """Own exactly these partitions; each resumes in the background."""
+        self.revoked()
+        for tp in sorted(partitions):
+            partition = self._open(tp)
+            self.owned[tp] = partition
+            task = asyncio.create_task(self._resume(partition), name=f"resume {tp.topic}[{tp.partition}]")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        log.info("partitions assigned", partitions=[f"{tp.topic}[{tp.partition}]" for tp in sorted(partitions)])
+
+    def revoked(self) -> None:
+        """Own nothing."""
+        for task in self._tasks:
+            task.cancel()
+        for partition in self.owned.values():
+            partition.stop()
+        self.owned.clear()
+
+    def failed(self, error: BaseException) -> None:
+        """End the process: the next start checks everything."""
+        end_process("the consumer cannot go on", error=error)
+
+    async def _resume(self, partition: P) -> None:
+        try:
+            await partition.resume()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a partition that is not started would stand still for ever
+            end_for(error)

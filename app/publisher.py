@@ -1,0 +1,100 @@
+"""Sending one chain's messages: one in flight, in order, nothing after a hole."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from tokenmill.cursor import Cursor
+from tokenmill.message import HEADER_NAME, Message, encode_header
+
+from .ending import end_process
+
+PENDING_BYTES: Final = 8 * 1024 * 1024
+"""Tokens that may wait for one token partition: 32 messages of the usual size, so that the wire never waits."""
+
+
+class Send(Protocol):
+    """Sends one record and returns its offset once all in-sync replicas have it; raises when they may not."""
+
+    async def __call__(
+        self, topic: str, partition: int, value: bytes | None, key: bytes | None, headers: Sequence[tuple[str, bytes]]
+    ) -> int:
+        """Return the record's offset."""
+        ...
+
+
+class Publisher:
+    """The writer of one token partition, as long as this worker owns it.
+
+    A broker without state for a producer id accepts any first sequence number, so idempotence alone does not prevent a
+    hole: the next message is sent when the last is acknowledged. Messages are large, so this costs nothing.
+    """
+
+    def __init__(self, send: Send, topic: str, partition: int, end_offset: int, cursor: Cursor) -> None:
+        """Continue after ``cursor``; ``end_offset`` is where the partition ended when it was read."""
+        self.durable = cursor
+        """The cursor after the last acknowledged message."""
+        self.messages = 0
+        """Messages acknowledged."""
+        self._send = send
+        self._topic = topic
+        self._partition = partition
+        self._floor = end_offset
+        self._pending: deque[Message] = deque()
+        self._pending_bytes = 0
+        self._changed = asyncio.Condition()
+        self._task: asyncio.Task[None] | None = None
+        self.on_durable: Callable[[Message], None] = lambda message: None
+        """Called after each acknowledgement."""
+
+    def start(self) -> None:
+        """Begin to send what is put."""
+        self._task = asyncio.create_task(self._run(), name=f"publish {self._topic}[{self._partition}]")
+
+    def stop(self) -> None:
+        """Send nothing more. What is in flight may still arrive: the next owner reads it, or writes the same again."""
+        if self._task is not None:
+            self._task.cancel()
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was put is acknowledged."""
+        return not self._pending
+
+    async def put(self, messages: Sequence[Message]) -> None:
+        """Take messages to send, waiting while more than `PENDING_BYTES` are on their way."""
+        async with self._changed:
+            for message in messages:
+                await self._changed.wait_for(lambda: self._pending_bytes < PENDING_BYTES)
+                self._pending.append(message)
+                self._pending_bytes += len(message.tokens)
+                self._changed.notify_all()
+
+    async def _run(self) -> None:
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(lambda: len(self._pending) > 0)
+            message = self._pending[0]
+            await self._publish(message)
+            async with self._changed:
+                self._pending.popleft()
+                self._pending_bytes -= len(message.tokens)
+                self._changed.notify_all()
+
+    async def _publish(self, message: Message) -> None:
+        """Send one message; the process ends when it is not certain that it stands in the log, at its end."""
+        headers = [(HEADER_NAME, encode_header(message))]
+        where = f"{self._topic}[{self._partition}]"
+        try:
+            offset = await self._send(self._topic, self._partition, bytes(message.tokens), None, headers)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it was: nothing may be sent after a hole
+            end_process(f"a message for {where} was not acknowledged", error=error)
+        if offset < self._floor:
+            end_process(f"{where} acknowledged offset {offset}, below {self._floor}: it lost its tail")
+        self._floor = offset + 1
+        self.durable = message.cursor
+        self.messages += 1
+        self.on_durable(message)

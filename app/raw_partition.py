@@ -1,0 +1,187 @@
+"""One raw partition on one mill worker: from its resume until it is revoked."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from aiokafka import ConsumerRecord, TopicPartition
+from faust.types import TP
+
+from tokenmill.errors import DamagedError, DifferenceError, GapError, SourceError
+from tokenmill.message import Message
+from tokenmill.milling import ChainMill
+from tokenmill.outcomes import Stages
+from tokenmill.partition import Milled, PartitionMill
+from tokenmill.records import Record
+
+from . import metrics
+from .control import Settled
+from .dead_letters import send_dead_letters
+from .kafka import consumer
+from .publisher import Publisher, Send
+from .settings import Settings, dead_letter_topic
+from .tail import read_tail
+from .transport import Batch
+
+HALTING = (SourceError, GapError, DifferenceError, DamagedError)
+"""What a new start cannot mend for this partition, while the others can go on: it stands until a person acts."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MillContext:
+    """What all raw partitions of a topic on one worker share."""
+
+    settings: Settings
+    stages: Stages
+    streams: Sequence[Settled]
+    send: Send
+    start_partition: Callable[[TP, int], Awaitable[int | None]]
+    set_durable: Callable[[TP, int], None]
+
+
+class RawPartition:
+    """Mills one raw partition: `resume`, then `feed` again and again, and `tick` now and then; `stop` ends it."""
+
+    def __init__(self, tp: TP, context: MillContext) -> None:
+        """Do nothing yet."""
+        self.tp = tp
+        self.halted: str | None = None
+        """Why the partition stands, or None."""
+        self.position = 0
+        """The source offset up to which records have been milled."""
+        self._context = context
+        self._epoch: int | None = None
+        self._mill: PartitionMill | None = None
+        self._publishers: dict[str, Publisher] = {}
+        self._lock = asyncio.Lock()
+        self._since_message: dict[str, tuple[float, int]] = {}
+        self._bytes = 0
+
+    async def resume(self) -> None:
+        """Find where each chain continues, and let the source flow from the lowest of these places.
+
+        What a new start cannot mend halts the partition; everything else is raised and ends the worker.
+        """
+        try:
+            await self._resume()
+        except HALTING as error:
+            self.halted = str(error)
+            metrics.HALTED.inc()
+            log.error("partition halted", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
+
+    async def _resume(self) -> None:
+        context = self._context
+        chains = []
+        skips: AbstractSet[int] = frozenset()
+        async with consumer(context.settings) as client:
+            for settled in context.streams:
+                recipe = settled.genesis.recipe
+                tokens = TopicPartition(settled.stream.tokens_topic, self.tp.partition)
+                raw = TopicPartition(self.tp.topic, self.tp.partition)
+                tail = await read_tail(client, settled.genesis, tokens, raw)
+                chains.append(ChainMill(recipe, tail.point, message_bytes=context.settings.message_bytes))
+                publisher = Publisher(context.send, tokens.topic, tokens.partition, tail.end_offset, tail.point.cursor)
+                publisher.on_durable = self._on_durable
+                self._publishers[recipe.split] = publisher
+                skips = skips | settled.control.skips.get(self.tp.partition, set())
+        self._mill = PartitionMill(context.stages, chains, skips)
+        self.position = self._mill.next_offset
+        now = time.monotonic()
+        self._since_message = {split: (now, 0) for split in self._publishers}
+        for publisher in self._publishers.values():
+            publisher.start()
+        self._epoch = await context.start_partition(self.tp, self.position)
+        log.info("partition resumed", topic=self.tp.topic, partition=self.tp.partition, offset=self.position)
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        self._epoch = None
+        for publisher in self._publishers.values():
+            publisher.stop()
+
+    async def feed(self, batch: Batch) -> None:
+        """Mill what a fetch brought; when this returns, its dead letters are acknowledged and its blocks are queued."""
+        if batch.epoch != self._epoch or self._mill is None:
+            return
+        async with self._lock:
+            started = time.perf_counter()
+            milled = await asyncio.to_thread(self._feed, self._mill, batch.records)
+            metrics.STAGE_SECONDS.labels("mill").inc(time.perf_counter() - started)
+            if self._epoch != batch.epoch:
+                return
+            await self._send_dead_letters(milled)
+            for split, messages in milled.messages.items():
+                await self._publish(split, messages)
+            self.position = max(batch.position, self._mill.next_offset)
+            self._count(batch, milled)
+
+    @staticmethod
+    def _feed(mill: PartitionMill, records: Sequence[ConsumerRecord]) -> Milled:
+        return mill.feed([Record(r.offset, r.timestamp, r.key, r.value, r.headers) for r in records])
+
+    async def _send_dead_letters(self, milled: Milled) -> None:
+        if milled.dead_letters:
+            tp = self.tp
+            await send_dead_letters(
+                self._context.send, dead_letter_topic(tp.topic), tp.topic, tp.partition, milled.dead_letters
+            )
+            for outcome in milled.dead_letters:
+                metrics.DEAD_LETTERS.labels(outcome.reason).inc()
+
+    async def _publish(self, split: str, messages: Sequence[Message]) -> None:
+        if messages:
+            self._since_message[split] = (time.monotonic(), self._bytes)
+            await self._publishers[split].put(messages)
+
+    async def tick(self) -> None:
+        """Write a carry for each chain that has gone far, or long, without a block."""
+        if self._mill is None or self._epoch is None:
+            return
+        settings = self._context.settings
+        async with self._lock:
+            for split, chain in self._mill.chains.items():
+                since, at_bytes = self._since_message[split]
+                due = (
+                    time.monotonic() - since >= settings.carry_seconds
+                    or self._bytes - at_bytes >= settings.carry_bytes
+                )
+                publisher = self._publishers[split]
+                if due and publisher.idle and self.position > publisher.durable.next_offset:
+                    carry = chain.carry(self.position)
+                    if carry is not None:
+                        await self._publish(split, [carry])
+
+    def _on_durable(self, message: Message) -> None:
+        metrics.BLOCKS.labels("topic").inc(message.count)
+        lowest = min(publisher.durable.next_offset for publisher in self._publishers.values())
+        self._context.set_durable(self.tp, lowest)
+
+    def _count(self, batch: Batch, milled: Milled) -> None:
+        topic = self.tp.topic
+        size = sum(len(record.value or b"") for record in batch.records)
+        self._bytes += size
+        metrics.RECORDS.labels(topic).inc(len(batch.records))
+        metrics.CONSUMED_BYTES.labels(topic).inc(size)
+        metrics.DOCUMENTS.labels(topic).inc(milled.documents)
+        metrics.TOKENS.labels(topic).inc(milled.tokens)
+
+    def status(self) -> Mapping[str, Any]:
+        """Return where the partition is, for the supervisor and for people."""
+        return {
+            "position": self.position,
+            "halted": self.halted,
+            "chains": {
+                split: {
+                    "block": publisher.durable.block,
+                    "offset": publisher.durable.next_offset,
+                    "open_tokens": self._mill.chains[split].open_tokens if self._mill else 0,
+                }
+                for split, publisher in self._publishers.items()
+            },
+        }

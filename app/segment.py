@@ -1,0 +1,119 @@
+"""The segment app: the Faust app that appends token topics to a store. ``faust -A tokenmill.app.segment worker`` runs it.
+
+Workers that write to one store share a consumer group named after it, so each store gets its own complete copy, and a
+rebalance never moves a partition to another disk. Where a partition continues stands in the store's commit logs.
+"""
+
+import asyncio
+from typing import Any
+
+import faust
+from faust.types import TP
+
+from tokenmill.opening import RAW_BYTES_SHA256
+from tokenmill.segments import Store, StreamInfo
+
+from .control import wait_for_genesis
+from .ending import end_for
+from .faust_settings import faust_options
+from .heartbeat import beat
+from .partitions import Partitions
+from .settings import Settings, Stream, load_settings
+from .token_partition import SegmentContext, TokenPartition
+from .topics import require_topics
+from .transport import Batch, BatchApp
+
+
+class SegmentWriter:
+    """What the segment app does with its partitions."""
+
+    def __init__(self, settings: Settings, app: BatchApp, store: Store) -> None:
+        """Read nothing yet."""
+        self._settings = settings
+        self._app = app
+        self._store = store
+        self._contexts: dict[str, SegmentContext] = {}
+        self.partitions: Partitions[TokenPartition] = Partitions(self._open)
+
+    async def prepare(self) -> None:
+        """Bring all streams into the store, waiting for mills to settle them; where it must not, the process ends."""
+        try:
+            await require_topics(self._settings)
+            for stream in self._settings.streams():
+                self._contexts[stream.tokens_topic] = await self._add(stream)
+        except Exception as error:  # noqa: BLE001 - Faust would turn it into a traceback and one exit code for all
+            end_for(error)
+
+    async def _add(self, stream: Stream) -> SegmentContext:
+        settled = await wait_for_genesis(self._settings, stream)
+        genesis = settled.genesis
+        digest = genesis.recipe.tokenizer_sha256
+        tokenizer = None if digest == RAW_BYTES_SHA256 else settled.control.tokenizer(digest)
+        info = StreamInfo.from_genesis(genesis, genesis.segment_blocks)
+        await asyncio.to_thread(self._store.add_stream, info, tokenizer)
+        return SegmentContext(
+            settings=self._settings,
+            store=self._store,
+            stream=stream.name,
+            recipe=genesis.recipe,
+            start_partition=lambda tp, offset: self._app.batch_consumer.start_partition(tp, offset),
+            set_durable=lambda tp, offset: self._app.batch_consumer.durable.update({tp: offset}),
+            end_offset=lambda tp: self._app.batch_consumer.end_offsets().get(tp, 0),
+        )
+
+    def _open(self, tp: TP) -> TokenPartition:
+        return TokenPartition(tp, self._contexts[tp.topic])
+
+    async def feed(self, tp: TP, batch: Batch) -> None:
+        """Append what a fetch brought; an error ends the process."""
+        partition = self.partitions.owned.get(tp)
+        if partition is not None:
+            try:
+                await partition.feed(batch)
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # noqa: BLE001 - Faust would go on with the next event, over a hole
+                end_for(error)
+
+    def status(self) -> dict[str, Any]:
+        """Return where each partition is."""
+        return {
+            "role": "segment",
+            "partitions": {
+                f"{tp.topic}/{tp.partition}": partition.status() for tp, partition in self.partitions.owned.items()
+            },
+        }
+
+
+def create_app(settings: Settings) -> BatchApp:
+    """Return the segment app as a Faust app on the settings' store, which gets its identity here if it is new.
+
+    Raises:
+        StoreError: the directory is a foreign store.
+
+    """
+    store = Store.open_or_create(settings.store)
+    app = BatchApp(f"{settings.group}-store-{store.id}", **faust_options(settings))
+    writer = SegmentWriter(settings, app, store)
+    app.handler = writer.partitions
+    app.prepare = writer.prepare
+    tokens = app.topic(*[stream.tokens_topic for stream in settings.streams()], value_type=bytes)
+
+    @app.agent(tokens, name="append", isolated_partitions=True)
+    async def append(stream: faust.Stream[Any]) -> None:
+        async for batch in stream:
+            message = stream.current_event.message
+            await writer.feed(TP(message.topic, message.partition), batch)
+
+    @app.task
+    async def heartbeat() -> None:
+        await beat(writer.status)
+
+    return app
+
+
+def __getattr__(name: str) -> BatchApp:
+    """Make ``app`` when Faust's command line asks for it, from the settings of file and environment."""
+    if name != "app":
+        raise AttributeError(name)
+    return create_app(load_settings())

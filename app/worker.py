@@ -1,0 +1,16 @@
+"""Running one of the two Faust apps as this process."""
+
+from typing import NoReturn
+
+import faust
+
+from .logs import set_up_logging
+from .settings import Settings
+from .transport import BatchApp
+
+
+def run_worker(app: BatchApp, settings: Settings) -> NoReturn:
+    """Run the app until SIGTERM or SIGINT, or until it ends itself (`tokenmill.app.ending`); does not return."""
+    set_up_logging(settings.log_format, settings.log_level)
+    worker = faust.Worker(app, quiet=True, override_logging=False, redirect_stdouts=False, loglevel=settings.log_level)
+    worker.execute_from_commandline()
