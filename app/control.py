@@ -69,7 +69,9 @@ async def require_topic(client: AIOKafkaConsumer, topic: str) -> int:
     except UnknownTopicOrPartitionError:
         partitions = None
     if not partitions:
-        raise TopicError(f"topic {topic!r} is missing; `tokenmill topics create` makes the topics that the settings need")
+        raise TopicError(
+            f"topic {topic!r} is missing; `tokenmill topics create` makes the topics that the settings need"
+        )
     return len(partitions)
 
 
@@ -124,7 +126,8 @@ async def wait_for_genesis(settings: Settings, stream: Stream) -> Settled:
         control = await read_control_topic(settings, stream.control_topic)
         genesis = control.genesis
         if genesis is not None and (
-            genesis.recipe.tokenizer_sha256 == RAW_BYTES_SHA256 or control.tokenizer(genesis.recipe.tokenizer_sha256) is not None
+            genesis.recipe.tokenizer_sha256 == RAW_BYTES_SHA256
+            or control.tokenizer(genesis.recipe.tokenizer_sha256) is not None
         ):
             return Settled(stream, genesis, control)
         if not said:

@@ -9,6 +9,8 @@ import structlog
 
 from tokenmill.errors import BrokerError, FingerprintError, SettingsError, StoreError, TokenMillError, TopicError
 
+from .heartbeat import last_words
+
 RESUME_CODE: Final = 75
 """EX_TEMPFAIL of sysexits.h: start me again, I shall check everything and continue."""
 HOPELESS: Final = (SettingsError, FingerprintError, StoreError, TopicError)
@@ -21,6 +23,7 @@ log = structlog.get_logger(__name__)
 def end_process(reason: str, *, code: int = RESUME_CODE, error: BaseException | None = None) -> NoReturn:
     """End this process now, without shutting anything down in order: what is not durable yet never happened."""
     log.critical("worker ends", reason=reason, code=code, error=repr(error) if error else None, exc_info=error)
+    last_words(reason if error is None else f"{reason}: {error!r}")
     logging.shutdown()
     sys.stderr.flush()
     os._exit(code)

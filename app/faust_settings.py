@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from .kafka import METADATA_MAX_AGE_MS, RECORD_OVERHEAD_BYTES
 from .settings import Settings
+from .topic_needs import needed_topics
 
 FETCH_BYTES: Final = 1024 * 1024
 """Most bytes of one partition in one fetch (compressed as they lie in the log)."""
@@ -20,7 +21,7 @@ REQUEST_SECONDS: Final = 40.0
 def faust_options(settings: Settings) -> dict[str, Any]:
     """Return the keyword arguments of `faust.App`."""
     brokers = ";".join(f"aiokafka://{address}" for address in settings.bootstrap_servers.split(","))
-    largest = max(settings.max_record_bytes, settings.message_bytes) + RECORD_OVERHEAD_BYTES
+    largest = max(topic.max_message_bytes for topic in needed_topics(settings)) + RECORD_OVERHEAD_BYTES
     return {
         "broker": brokers,
         "key_serializer": "raw",
@@ -38,7 +39,7 @@ def faust_options(settings: Settings) -> dict[str, Any]:
         "consumer_metadata_max_age_ms": METADATA_MAX_AGE_MS,
         "producer_metadata_max_age_ms": METADATA_MAX_AGE_MS,
         "producer_linger": 0,  # one message is in flight: waiting for a second one would only delay it
-        "producer_max_request_size": largest * 2,
+        "producer_max_request_size": largest,
         "producer_request_timeout": REQUEST_SECONDS,
         "broker_request_timeout": max(REQUEST_SECONDS, settings.session_timeout),
         "broker_session_timeout": settings.session_timeout,

@@ -1,4 +1,4 @@
-"""What a worker counts and measures, for Prometheus and for the status line. Labels are closed sets: no record's text."""
+"""What a worker counts and measures, for Prometheus and people. Labels are closed sets, never a record's text."""
 
 from prometheus_client import Counter, Gauge, Histogram
 

@@ -8,13 +8,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-import faust
-from faust.types import TP
+from faust.types import TP, StreamT
 
 from .control import Settled, settle
 from .ending import end_for
 from .faust_settings import faust_options
-from .heartbeat import beat
+from .heartbeat import Heart
 from .partitions import Partitions
 from .raw_partition import MillContext, RawPartition
 from .recipes import RawTopicPlan, plan_topic
@@ -34,12 +33,16 @@ class Mill:
         self._settings = settings
         self._app = app
         self._contexts: dict[str, MillContext] = {}
+        self._ready = False
+        self._heart = Heart(self.status)
         self.partitions: Partitions[RawPartition] = Partitions(self._open)
 
     async def prepare(self) -> None:
         """Settle all streams: after this the worker may mill; where it must not, the process ends."""
+        self._heart.start()
         try:
             await self._prepare()
+            self._ready = True
         except Exception as error:  # noqa: BLE001 - Faust would turn it into a traceback and one exit code for all
             end_for(error)
 
@@ -61,9 +64,15 @@ class Mill:
             stages=plan.stages,
             streams=streams,
             send=self._send,
-            start_partition=lambda tp, offset: self._app.batch_consumer.start_partition(tp, offset),
-            set_durable=lambda tp, offset: self._app.batch_consumer.durable.update({tp: offset}),
+            start_partition=self._start_partition,
+            set_durable=self._set_durable,
         )
+
+    async def _start_partition(self, tp: TP, offset: int) -> int | None:
+        return await self._app.batch_consumer.start_partition(tp, offset)
+
+    def _set_durable(self, tp: TP, offset: int) -> None:
+        self._app.batch_consumer.durable[tp] = offset
 
     def _open(self, tp: TP) -> RawPartition:
         return RawPartition(tp, self._contexts[tp.topic])
@@ -76,9 +85,9 @@ class Mill:
         )
         return int(metadata.offset)
 
-    async def feed(self, tp: TP, batch: Batch) -> None:
+    async def feed(self, batch: Batch) -> None:
         """Mill what a fetch brought; an error ends the process."""
-        partition = self.partitions.owned.get(tp)
+        partition = self.partitions.owned.get(batch.tp)
         if partition is not None:
             try:
                 await partition.feed(batch)
@@ -94,9 +103,10 @@ class Mill:
 
     def status(self) -> dict[str, Any]:
         """Return where each partition is."""
-        ends = self._app.batch_consumer.end_offsets() if self._app.started else {}
+        ends = self._app.batch_consumer.end_offsets() if self.partitions.owned else {}
         return {
             "role": "mill",
+            "ready": self._ready,
             "partitions": {
                 f"{tp.topic}/{tp.partition}": {**partition.status(), "end": ends.get(tp)}
                 for tp, partition in self.partitions.owned.items()
@@ -115,16 +125,15 @@ def create_app(settings: Settings) -> BatchApp:
         source = app.topic(raw_topic, value_type=bytes)
 
         @app.agent(source, name=f"mill-{raw_topic}", isolated_partitions=True)
-        async def agent(stream: faust.Stream[Any]) -> None:
+        async def agent(stream: StreamT[Batch]) -> None:
             async for batch in stream:
-                message = stream.current_event.message
-                await mill.feed(TP(message.topic, message.partition), batch)
+                await mill.feed(batch)
 
-    @app.timer(interval=TICK_SECONDS)
+    @app.timer(interval=TICK_SECONDS)  # type: ignore[untyped-decorator]
     async def tick() -> None:
         await mill.tick()
 
-    @app.task
+    @app.task  # type: ignore[untyped-decorator] # Faust's decorators have no types
     async def heartbeat() -> None:
         await beat(mill.status)
 

@@ -31,22 +31,35 @@ class Publisher:
     hole: the next message is sent when the last is acknowledged. Messages are large, so this costs nothing.
     """
 
-    def __init__(self, send: Send, topic: str, partition: int, end_offset: int, cursor: Cursor) -> None:
-        """Continue after ``cursor``; ``end_offset`` is where the partition ended when it was read."""
+    def __init__(
+        self,
+        send: Send,
+        topic: str,
+        partition: int,
+        *,
+        end_offset: int,
+        cursor: Cursor,
+        on_durable: Callable[[Message], None],
+    ) -> None:
+        """Continue after ``cursor``; ``end_offset`` is where the partition ended when it was read.
+
+        ``on_durable`` is called after each acknowledgement.
+        """
         self.durable = cursor
         """The cursor after the last acknowledged message."""
         self.messages = 0
         """Messages acknowledged."""
         self._send = send
+        self._on_durable = on_durable
         self._topic = topic
         self._partition = partition
         self._floor = end_offset
         self._pending: deque[Message] = deque()
         self._pending_bytes = 0
-        self._changed = asyncio.Condition()
+        self._stopped = False
+        self._room = asyncio.Event()
+        self._work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self.on_durable: Callable[[Message], None] = lambda message: None
-        """Called after each acknowledgement."""
 
     def start(self) -> None:
         """Begin to send what is put."""
@@ -54,6 +67,8 @@ class Publisher:
 
     def stop(self) -> None:
         """Send nothing more. What is in flight may still arrive: the next owner reads it, or writes the same again."""
+        self._stopped = True
+        self._room.set()
         if self._task is not None:
             self._task.cancel()
 
@@ -63,24 +78,27 @@ class Publisher:
         return not self._pending
 
     async def put(self, messages: Sequence[Message]) -> None:
-        """Take messages to send, waiting while more than `PENDING_BYTES` are on their way."""
-        async with self._changed:
-            for message in messages:
-                await self._changed.wait_for(lambda: self._pending_bytes < PENDING_BYTES)
-                self._pending.append(message)
-                self._pending_bytes += len(message.tokens)
-                self._changed.notify_all()
+        """Take messages to send, waiting while more than `PENDING_BYTES` are on their way; forget them once stopped."""
+        for message in messages:
+            while self._pending_bytes >= PENDING_BYTES and not self._stopped:
+                self._room.clear()
+                await self._room.wait()
+            if self._stopped:
+                return
+            self._pending.append(message)
+            self._pending_bytes += len(message.tokens)
+            self._work.set()
 
     async def _run(self) -> None:
         while True:
-            async with self._changed:
-                await self._changed.wait_for(lambda: len(self._pending) > 0)
+            while not self._pending:
+                self._work.clear()
+                await self._work.wait()
             message = self._pending[0]
             await self._publish(message)
-            async with self._changed:
-                self._pending.popleft()
-                self._pending_bytes -= len(message.tokens)
-                self._changed.notify_all()
+            self._pending.popleft()
+            self._pending_bytes -= len(message.tokens)
+            self._room.set()
 
     async def _publish(self, message: Message) -> None:
         """Send one message; the process ends when it is not certain that it stands in the log, at its end."""
@@ -97,4 +115,4 @@ class Publisher:
         self._floor = offset + 1
         self.durable = message.cursor
         self.messages += 1
-        self.on_durable(message)
+        self._on_durable(message)

@@ -73,7 +73,7 @@ class RawPartition:
         except HALTING as error:
             self.halted = str(error)
             metrics.HALTED.inc()
-            log.error("partition halted", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
+            log.critical("partition halted", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
 
     async def _resume(self) -> None:
         context = self._context
@@ -86,14 +86,19 @@ class RawPartition:
                 raw = TopicPartition(self.tp.topic, self.tp.partition)
                 tail = await read_tail(client, settled.genesis, tokens, raw)
                 chains.append(ChainMill(recipe, tail.point, message_bytes=context.settings.message_bytes))
-                publisher = Publisher(context.send, tokens.topic, tokens.partition, tail.end_offset, tail.point.cursor)
-                publisher.on_durable = self._on_durable
-                self._publishers[recipe.split] = publisher
+                self._publishers[recipe.split] = Publisher(
+                    context.send,
+                    tokens.topic,
+                    tokens.partition,
+                    end_offset=tail.end_offset,
+                    cursor=tail.point.cursor,
+                    on_durable=self._on_durable,
+                )
                 skips = skips | settled.control.skips.get(self.tp.partition, set())
         self._mill = PartitionMill(context.stages, chains, skips)
         self.position = self._mill.next_offset
         now = time.monotonic()
-        self._since_message = {split: (now, 0) for split in self._publishers}
+        self._since_message = dict.fromkeys(self._publishers, (now, 0))
         for publisher in self._publishers.values():
             publisher.start()
         self._epoch = await context.start_partition(self.tp, self.position)
@@ -102,6 +107,8 @@ class RawPartition:
     def stop(self) -> None:
         """Send nothing more."""
         self._epoch = None
+        if self.halted:
+            metrics.HALTED.dec()
         for publisher in self._publishers.values():
             publisher.stop()
 
@@ -148,8 +155,7 @@ class RawPartition:
             for split, chain in self._mill.chains.items():
                 since, at_bytes = self._since_message[split]
                 due = (
-                    time.monotonic() - since >= settings.carry_seconds
-                    or self._bytes - at_bytes >= settings.carry_bytes
+                    time.monotonic() - since >= settings.carry_seconds or self._bytes - at_bytes >= settings.carry_bytes
                 )
                 publisher = self._publishers[split]
                 if due and publisher.idle and self.position > publisher.durable.next_offset:

@@ -1,4 +1,4 @@
-"""The segment app: the Faust app that appends token topics to a store. ``faust -A tokenmill.app.segment worker`` runs it.
+"""The segment app: appends token topics to a store. ``faust -A tokenmill.app.segment worker`` runs it.
 
 Workers that write to one store share a consumer group named after it, so each store gets its own complete copy, and a
 rebalance never moves a partition to another disk. Where a partition continues stands in the store's commit logs.
@@ -7,8 +7,7 @@ rebalance never moves a partition to another disk. Where a partition continues s
 import asyncio
 from typing import Any
 
-import faust
-from faust.types import TP
+from faust.types import TP, StreamT
 
 from tokenmill.opening import RAW_BYTES_SHA256
 from tokenmill.segments import Store, StreamInfo
@@ -16,7 +15,7 @@ from tokenmill.segments import Store, StreamInfo
 from .control import wait_for_genesis
 from .ending import end_for
 from .faust_settings import faust_options
-from .heartbeat import beat
+from .heartbeat import Heart
 from .partitions import Partitions
 from .settings import Settings, Stream, load_settings
 from .token_partition import SegmentContext, TokenPartition
@@ -33,14 +32,18 @@ class SegmentWriter:
         self._app = app
         self._store = store
         self._contexts: dict[str, SegmentContext] = {}
+        self._ready = False
+        self._heart = Heart(self.status)
         self.partitions: Partitions[TokenPartition] = Partitions(self._open)
 
     async def prepare(self) -> None:
         """Bring all streams into the store, waiting for mills to settle them; where it must not, the process ends."""
+        self._heart.start()
         try:
             await require_topics(self._settings)
             for stream in self._settings.streams():
                 self._contexts[stream.tokens_topic] = await self._add(stream)
+            self._ready = True
         except Exception as error:  # noqa: BLE001 - Faust would turn it into a traceback and one exit code for all
             end_for(error)
 
@@ -56,17 +59,23 @@ class SegmentWriter:
             store=self._store,
             stream=stream.name,
             recipe=genesis.recipe,
-            start_partition=lambda tp, offset: self._app.batch_consumer.start_partition(tp, offset),
-            set_durable=lambda tp, offset: self._app.batch_consumer.durable.update({tp: offset}),
+            start_partition=self._start_partition,
+            set_durable=self._set_durable,
             end_offset=lambda tp: self._app.batch_consumer.end_offsets().get(tp, 0),
         )
+
+    async def _start_partition(self, tp: TP, offset: int) -> int | None:
+        return await self._app.batch_consumer.start_partition(tp, offset)
+
+    def _set_durable(self, tp: TP, offset: int) -> None:
+        self._app.batch_consumer.durable[tp] = offset
 
     def _open(self, tp: TP) -> TokenPartition:
         return TokenPartition(tp, self._contexts[tp.topic])
 
-    async def feed(self, tp: TP, batch: Batch) -> None:
+    async def feed(self, batch: Batch) -> None:
         """Append what a fetch brought; an error ends the process."""
-        partition = self.partitions.owned.get(tp)
+        partition = self.partitions.owned.get(batch.tp)
         if partition is not None:
             try:
                 await partition.feed(batch)
@@ -77,10 +86,20 @@ class SegmentWriter:
 
     def status(self) -> dict[str, Any]:
         """Return where each partition is."""
+        owned = self.partitions.owned
+        ends, positions = (
+            (self._app.batch_consumer.end_offsets(), self._app.batch_consumer.durable) if owned else ({}, {})
+        )
         return {
             "role": "segment",
+            "ready": self._ready,
             "partitions": {
-                f"{tp.topic}/{tp.partition}": partition.status() for tp, partition in self.partitions.owned.items()
+                f"{tp.topic}/{tp.partition}": {
+                    **partition.status(),
+                    "position": positions.get(tp),
+                    "end": ends.get(tp),
+                }
+                for tp, partition in owned.items()
             },
         }
 
@@ -100,12 +119,11 @@ def create_app(settings: Settings) -> BatchApp:
     tokens = app.topic(*[stream.tokens_topic for stream in settings.streams()], value_type=bytes)
 
     @app.agent(tokens, name="append", isolated_partitions=True)
-    async def append(stream: faust.Stream[Any]) -> None:
+    async def append(stream: StreamT[Batch]) -> None:
         async for batch in stream:
-            message = stream.current_event.message
-            await writer.feed(TP(message.topic, message.partition), batch)
+            await writer.feed(batch)
 
-    @app.task
+    @app.task  # type: ignore[untyped-decorator] # Faust's decorators have no types
     async def heartbeat() -> None:
         await beat(writer.status)
 

@@ -23,10 +23,10 @@ from .tail import message_of
 from .transport import Batch
 
 HALTING = (DamagedError, DifferenceError, FingerprintError, GapError)
-LOCK_SECONDS: Final = 1.0
-"""How often a partition that waits for its directory tries again."""
+LOCK_SECONDS: Final = 0.25
+"""How soon a partition that waits for its directory tries again."""
 GAP_SECONDS: Final = 1.0
-"""How soon a partition that waits for a missing block looks through the whole token partition again; then ever later."""
+"""How soon a partition that misses a block looks through the whole token partition again; then ever later."""
 LONGEST_GAP_SECONDS: Final = 60.0
 
 log = structlog.get_logger(__name__)
@@ -59,6 +59,7 @@ class TokenPartition:
         self._context = context
         self._epoch: int | None = None
         self._stopped = False
+        self._closing: asyncio.Task[None] | None = None
         self._writer: PartitionWriter | None = None
         self._acceptor: Acceptor | None = None
         self._missing: Gap | None = None
@@ -89,12 +90,9 @@ class TokenPartition:
         )  # fmt: skip
 
     async def _open_writer(self) -> PartitionWriter | None:
-        context = self._context
         while not self._stopped:
             try:
-                writer = await asyncio.to_thread(
-                    PartitionWriter.open, context.store, context.stream, self.tp.partition
-                )
+                writer = await self._opened()
             except LockedError as error:
                 if self.waiting is None:
                     log.warning("waiting for the directory", reason=str(error))
@@ -105,12 +103,21 @@ class TokenPartition:
                 return None
             else:
                 self.waiting = None
-                if self._stopped:
-                    writer.close()
-                    return None
                 self._writer = writer
                 return writer
         return None
+
+    async def _opened(self) -> PartitionWriter:
+        """Open the writer in a thread; if this is cancelled meanwhile, the writer is closed and not left behind."""
+        context = self._context
+        opening = asyncio.create_task(
+            asyncio.to_thread(PartitionWriter.open, context.store, context.stream, self.tp.partition)
+        )
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(lambda done: None if done.exception() else done.result().close())
+            raise
 
     async def _find_start(self, client: AIOKafkaConsumer, writer: PartitionWriter) -> int:
         """Return an offset at or below the wanted block: the hint where it is true, else found by number."""
@@ -136,8 +143,10 @@ class TokenPartition:
         """Append nothing more, and give the directory free once what is being written is written."""
         self._stopped = True
         self._epoch = None
+        if self.halted:
+            metrics.HALTED.dec()
         if self._writer is not None:
-            asyncio.get_running_loop().create_task(self._close())
+            self._closing = asyncio.get_running_loop().create_task(self._close())
 
     async def _close(self) -> None:
         async with self._lock:
@@ -239,7 +248,7 @@ class TokenPartition:
         }
 
 
-async def _record_at(client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int) -> Any:  # noqa: ANN401
+async def _record_at(client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int) -> Any:
     """Return the first record at or after ``start``; None where there is none before ``end``."""
     async for record in read_range(client, partition, start, end):
         return record

@@ -15,10 +15,11 @@ Here one event carries all the records that a fetch brought for a partition (abo
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import aiokafka
 import faust
@@ -33,6 +34,10 @@ FETCH_WAIT_MS: Final = 500
 """Longest wait of a fetch for its first byte; Faust fixes 1,500, which a partition that starts would have to wait."""
 POLL_SECONDS: Final = 0.1
 """How long a partition that goes on after back-pressure may wait for the running poll to end."""
+
+
+LOGGER: Final = logging.getLogger("faust.tokenmill")
+"""The services below log as parts of Faust, so that their starts and stops are as quiet as Faust's own."""
 
 
 class Handler(Protocol):
@@ -55,6 +60,7 @@ class Handler(Protocol):
 class Batch:
     """The value of an event: what a fetch brought for one partition."""
 
+    tp: TP
     records: Sequence[aiokafka.ConsumerRecord]
     """In the order of their offsets; empty where the fetch only passed offsets without records."""
     position: int
@@ -84,12 +90,14 @@ class _Listener(driver.ConsumerRebalanceListener):
 class _ConsumerThread(driver.AIOKafkaConsumerThread):
     """The thread in which aiokafka runs."""
 
+    logger = LOGGER
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.epochs: dict[TP, int] = {}
         self._leaders: dict[TP, int | None] = {}
         super().__init__(*args, **kwargs)
 
-    def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:  # noqa: ANN401 - Faust's own type
+    def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
         consumer = super()._create_worker_consumer(transport)
         consumer._isolation_level = "read_committed"  # noqa: SLF001 - Faust has no setting for it
         consumer._fetch_max_wait_ms = FETCH_WAIT_MS  # noqa: SLF001
@@ -153,6 +161,7 @@ class LeaderChangedError(Exception):
 class BatchConsumer(driver.Consumer):
     """A Faust consumer that hands an agent one list of records per fetch and partition."""
 
+    logger = LOGGER
     RebalanceListener = _Listener
     _thread: _ConsumerThread
 
@@ -166,7 +175,7 @@ class BatchConsumer(driver.Consumer):
     @property
     def handler(self) -> Handler:
         """The app's handler."""
-        return self.app.handler  # type: ignore[no-any-return] # set by create_app; Faust's App has no such field
+        return cast("BatchApp", self.app).handler
 
     def _new_consumer_thread(self) -> _ConsumerThread:
         return _ConsumerThread(self, loop=self.loop, beacon=self.beacon)
@@ -194,11 +203,11 @@ class BatchConsumer(driver.Consumer):
         self.handler.revoked()
         await super().on_partitions_revoked(revoked)
 
-    async def _drain_messages(self, fetcher: Any) -> None:  # noqa: ANN401 - a mode Service
+    async def _drain_messages(self, fetcher: Any) -> None:
         try:
             while not (self._stopped.is_set() or fetcher._stopped.is_set()):  # noqa: SLF001
                 if not self.flow_active:
-                    await self.wait(self.can_resume_flow)
+                    await self.can_resume_flow.wait()
                 active = self._get_active_partitions()
                 if not active:
                     await asyncio.sleep(POLL_SECONDS)
@@ -222,7 +231,7 @@ class BatchConsumer(driver.Consumer):
             position = records.positions.get(tp, 0)
             if tp not in brought and position <= self._passed.get(tp, position):
                 continue
-            batch = Batch(brought.get(tp, ()), position, records.epochs.get(tp, 0))
+            batch = Batch(tp, brought.get(tp, ()), position, records.epochs.get(tp, 0))
             self._passed[tp] = position
             message = ConsumerMessage(
                 tp.topic,
@@ -230,7 +239,7 @@ class BatchConsumer(driver.Consumer):
                 position,
                 0.0,
                 0,
-                (),
+                None,
                 None,
                 b"",
                 None,
@@ -242,7 +251,8 @@ class BatchConsumer(driver.Consumer):
             message.tracked = True
             event = self.app.create_event(None, batch, None, message)
             high, drop = self._pressure_callbacks(tp)
-            for channel in self.app.topics._tp_index[tp]:  # noqa: SLF001 - where the conductor would put them
+            topics: Any = self.app.topics
+            for channel in topics._tp_index[tp]:  # noqa: SLF001 - where the conductor would put them
                 channel.queue.put_nowait_enhanced(event, on_pressure_high=high, on_pressure_drop=drop)
 
     def _pressure_callbacks(self, tp: TP) -> tuple[Callable[[], None], Callable[[], None]]:
@@ -251,12 +261,12 @@ class BatchConsumer(driver.Consumer):
             self._pressure[tp] = (partial(self.on_buffer_full, tp), partial(self.on_buffer_drop, tp))
         return self._pressure[tp]
 
-    def ack(self, message: Any) -> bool:  # noqa: ANN401 - a Faust Message
+    def ack(self, message: Any) -> bool:
         """Forget the event: acknowledgements decide nothing here."""
         message.acked = True
         return False
 
-    def _filter_tps_with_pending_acks(self, topics: Any = None) -> Any:  # noqa: ANN401, ARG002
+    def _filter_tps_with_pending_acks(self, topics: Any = None) -> Any:  # noqa: ARG002
         return list(self.durable)
 
     def _new_offset(self, tp: TP) -> int | None:
@@ -268,6 +278,8 @@ class BatchConsumer(driver.Consumer):
 
 class DurableProducer(driver.Producer):
     """A producer that the broker acknowledges from all in-sync replicas, without duplicates of its own."""
+
+    logger = LOGGER
 
     def _settings_extra(self) -> Mapping[str, Any]:
         return {"acks": "all", "enable_idempotence": True}
@@ -283,6 +295,7 @@ class BatchTransport(driver.Transport):
 class BatchApp(faust.App):
     """A Faust app on `BatchTransport`; both fields must be set before it starts."""
 
+    logger = LOGGER
     handler: Handler
     prepare: Callable[[], Awaitable[None]]
     """Awaited before anything else of the app starts."""
@@ -333,7 +346,9 @@ def check_faust() -> None:
         (faust.App, "_new_producer_transport"): ["self"],
     }
     if faust.__version__ != FAUST_VERSION:
-        raise ImportError(f"tokenmill.app.transport was written for faust-streaming {FAUST_VERSION}, not {faust.__version__}")
+        raise ImportError(
+            f"tokenmill.app.transport was written for faust-streaming {FAUST_VERSION}, not {faust.__version__}"
+        )
     for (owner, name), parameters in expected.items():
         method = getattr(owner, name, None)
         if method is None or list(inspect.signature(method).parameters) != parameters:

@@ -13,4 +13,5 @@ def run_worker(app: BatchApp, settings: Settings) -> NoReturn:
     """Run the app until SIGTERM or SIGINT, or until it ends itself (`tokenmill.app.ending`); does not return."""
     set_up_logging(settings.log_format, settings.log_level)
     worker = faust.Worker(app, quiet=True, override_logging=False, redirect_stdouts=False, loglevel=settings.log_level)
+    worker.spinner = None  # it writes to the terminal even when nobody asked for it
     worker.execute_from_commandline()

@@ -1,0 +1,86 @@
+"""Every setting as a flag of the same name, for the commands that use settings."""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
+
+import typer
+
+from ..logs import set_up_logging
+from ..settings import Loaded, Settings, TopicSettings, load_with_origins
+from ..settings.values import as_variable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+FLAGS: Final = tuple(name for name in Settings.model_fields if name != "topic")
+"""All settings but the tables of single topics, which have no room on a command line."""
+TOKENS_PANEL: Final = "Settings that decide the tokens"
+OTHER_PANEL: Final = "Settings"
+
+
+def with_settings(command: Callable[Concatenate[Settings, P], R]) -> Callable[..., R]:
+    """Return the command with a flag for every setting and ``--config``; it is called with the settings in force.
+
+    Raises (when called):
+        SettingsError: as `load_settings`.
+
+    """
+    return _with_flags(command, lambda loaded: loaded.settings)
+
+
+def with_loaded(command: Callable[Concatenate[Loaded, P], R]) -> Callable[..., R]:
+    """Do as `with_settings`, for a command that also wants to know where the values came from."""
+    return _with_flags(command, lambda loaded: loaded)
+
+
+def _with_flags(command: Callable[..., R], first: Callable[[Loaded], object]) -> Callable[..., R]:
+    """Return the command with flags; it is called with ``first`` of what was loaded, then its own arguments."""
+
+    @wraps(command)
+    def run(**arguments: Any) -> R:
+        said = {name: arguments.pop(name) for name in FLAGS}
+        loaded = load_with_origins(said, arguments.pop("config"))
+        # Quiet, for a command's own messages; the service's commands set their logs up by their settings.
+        set_up_logging("auto", "warning", libraries="critical")
+        return command(first(loaded), **arguments)
+
+    signature = inspect.signature(command, eval_str=True)
+    own = list(signature.parameters.values())[1:]
+    parameters = [*own, _config_option(), *(_option(name) for name in FLAGS)]
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _config_option() -> inspect.Parameter:
+    option = typer.Option(
+        "--config",
+        help="TOML file with settings (TOKENMILL_CONFIG; default: tokenmill.toml, if it exists).",
+        metavar="FILE",
+        rich_help_panel=OTHER_PANEL,
+    )
+    annotation = Annotated[Path | None, option]
+    return inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _option(name: str) -> inspect.Parameter:
+    """Return a flag that takes any text: the settings judge it, with one wording for all layers."""
+    field = Settings.model_fields[name]
+    default = as_variable(field.default)
+    option = typer.Option(
+        f"--{name.replace('_', '-')}",
+        help=f"{field.description}{f' Default: {default}.' if default else ''}",
+        metavar="VALUE",
+        show_default=False,
+        rich_help_panel=TOKENS_PANEL if name in TopicSettings.model_fields else OTHER_PANEL,
+    )
+    annotation = Annotated[str | None, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def examples(*commands: str) -> str:
+    """Return the end of a command's help: commands that work, one a line."""
+    return "\n\n".join(["Examples:", *commands])

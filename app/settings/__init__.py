@@ -1,0 +1,14 @@
+"""Settings: one set of names for flags, TOKENMILL_… variables and the TOML file, in that order of precedence."""
+
+from .load import Loaded, load_settings, load_with_origins
+from .model import Settings, Stream, TopicSettings, dead_letter_topic
+
+__all__ = [
+    "Loaded",
+    "Settings",
+    "Stream",
+    "TopicSettings",
+    "dead_letter_topic",
+    "load_settings",
+    "load_with_origins",
+]

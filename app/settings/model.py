@@ -1,0 +1,257 @@
+"""Every setting: its name, type, default, and one line that help and documentation repeat."""
+
+from pathlib import Path
+from typing import Final, Literal, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from tokenmill.errors import SettingsError
+from tokenmill.splits import SplitRule
+
+from .explain import explain, nearest
+from .values import (
+    Names,
+    Optional,
+    Size,
+    Splits,
+    Start,
+    Tables,
+    Token,
+    TopicNames,
+    as_variable,
+    check_topic_name,
+    start_milliseconds,
+)
+
+ENVIRONMENT_PREFIX: Final = "TOKENMILL_"
+MAX_TOPIC_NAME: Final = 249
+"""Longest topic name (org.apache.kafka.common.internals.Topic): a log's directory must fit a file name of 255."""
+LONGEST_PREFIX: Final = len("control.")
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+
+class Stream(NamedTuple):
+    """One packing of one split of one raw topic."""
+
+    name: str
+    raw_topic: str
+    split: str
+
+    @property
+    def tokens_topic(self) -> str:
+        """The topic of the stream's blocks, with as many partitions as the raw topic."""
+        return f"tokens.{self.name}"
+
+    @property
+    def control_topic(self) -> str:
+        """The topic of the stream's genesis, skip list and eras: one partition, kept for ever."""
+        return f"control.{self.name}"
+
+
+class TopicSettings(BaseModel):
+    """What decides the tokens of one raw topic's streams. A changed value needs a new stream name."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tokenizer: str = Field(
+        default="", description="Path of a tokenizer.json, a name on the Hugging Face hub, or 'bytes'."
+    )
+    end_of_document: Token = Field(
+        default=None,
+        description="Token, or its id, that ends each document; not set: known names are tried, as <|endoftext|>.",
+    )
+    sequence_length: int = Field(default=1024, ge=1, description="Tokens that a model reads; a block has one more.")
+    decode: Literal["auto", "json", "text"] = Field(
+        default="auto",
+        description="What a record is: a JSON object, plain text, or (auto) an object if it looks like one.",
+    )
+    text_fields: Names = Field(
+        default=("text", "content"),
+        min_length=1,
+        description="Fields of a JSON object that may hold the text; first one wins.",
+    )
+    id_field: str = Field(
+        default="id", min_length=1, description="Field of a JSON object that holds the document's id."
+    )
+    carry: Names = Field(default=(), description="Fields that travel with the tokens, for example label,lang.")
+    max_text_bytes: Size = Field(
+        default=8 * MIB, ge=1, description="Longest text (UTF-8); a longer one is dead-lettered."
+    )
+    max_id_bytes: Size = Field(default=128, description="Longest id (UTF-8); a longer one is dead-lettered.")
+    max_fields_bytes: Size = Field(
+        default=256, description="Most bytes (JSON) of carried fields; more are dead-lettered."
+    )
+    normalize: Literal["none", "NFC", "NFD", "NFKC", "NFKD"] = Field(
+        default="none", description="Unicode normal form of text."
+    )
+    min_chars: int = Field(
+        default=0, ge=0, description="Filters shorter texts out, in characters; 0 keeps all but empty ones."
+    )
+    function: Optional = Field(
+        default=None,
+        description="A pure function of your own, as module:function, that changes or filters each document.",
+    )
+    shards: int = Field(
+        default=1000, ge=1, description="Parts into which a hash divides the documents; splits own ranges."
+    )
+    splits: Splits = Field(
+        default={"train": 980, "validation": 20}, description="Name and number of shards of each split, in order."
+    )
+    split_by: Literal["id", "content"] = Field(
+        default="id", description="What decides a document's split; no id: its text."
+    )
+    start: Start = Field(
+        default="earliest", description="Where new streams begin: earliest, or a moment with a time zone."
+    )
+    stream_suffix: str = Field(default="", description="Ends the names of the streams: what new settings need, as -v2.")
+    segment_blocks: int = Field(default=4096, ge=1, description="Blocks in one file of a store.")
+
+    @model_validator(mode="after")
+    def _check_splits(self) -> Self:
+        SplitRule(self.shards, self.splits, self.split_by)  # refuses what cannot be kept
+        return self
+
+    @property
+    def block_tokens(self) -> int:
+        """Token ids in one block: x and y of a sample come from one row."""
+        return self.sequence_length + 1
+
+    @property
+    def start_milliseconds(self) -> int | None:
+        """Unix milliseconds from which records count, None for all that are there."""
+        return start_milliseconds(self.start)
+
+    def require_tokenizer(self) -> str:
+        """Return the tokenizer's path or name.
+
+        Raises:
+            SettingsError: none is set.
+
+        """
+        if not self.tokenizer:
+            raise SettingsError(
+                "no tokenizer is set: set tokenizer to a tokenizer.json (`tokenmill train-tokenizer` makes one), "
+                "a name on the Hugging Face hub, or 'bytes'"
+            )
+        return self.tokenizer
+
+
+class Settings(TopicSettings, BaseSettings):
+    """All settings. The constructor takes what it is given and reads nothing else; `load_settings` reads all layers.
+
+    The fields of `TopicSettings` hold for every raw topic that has no other value in its ``[topic."name"]`` table.
+    """
+
+    model_config = SettingsConfigDict(
+        extra="forbid", frozen=True, env_prefix=ENVIRONMENT_PREFIX, enable_decoding=False, validate_default=True
+    )
+
+    bootstrap_servers: str = Field(
+        default="127.0.0.1:9092",
+        min_length=1,
+        description="Addresses of Kafka brokers, host:port, separated by commas.",
+    )
+    raw_topics: TopicNames = Field(default=("raw-text",), description="Topics whose records are milled.")
+    store: Path = Field(default=Path("store"), description="Directory of the segments, on a disk of this machine.")
+    max_record_bytes: Size = Field(
+        default=16 * MIB,
+        ge=1,
+        description="Largest raw record: limit of raw topics when created, and of what produce sends.",
+    )
+    message_bytes: Size = Field(default=256 * KIB, ge=1, description="Size at which a message of blocks is sent.")
+    workers: int = Field(default=2, ge=1, description="Mill workers that `serve` and `up` start.")
+    carry_bytes: Size = Field(
+        default=64 * MIB, ge=1, description="Source read without a finished block before a carry."
+    )
+    carry_seconds: float = Field(default=60.0, gt=0, description="Time without a finished block before a carry.")
+    tokenizer_threads: int = Field(default=1, ge=1, description="Threads of one worker's tokenizer.")
+    group: str = Field(
+        default="tokenmill", min_length=1, description="Consumer group of the mill; stores add their own id."
+    )
+    session_timeout: float = Field(
+        default=10.0,
+        ge=1,
+        description="Seconds until Kafka takes a silent worker's partitions away; most brokers allow 6 up.",
+    )
+    replication_factor: int = Field(
+        default=-1, ge=-1, description="Copies that Kafka keeps of a topic that is created; -1: the broker's default."
+    )
+    log_format: Literal["auto", "json", "console"] = Field(
+        default="auto", description="How log lines look; auto: for people on a terminal, else JSON."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least important line logged."
+    )
+    topic: Tables = Field(default={}, description='Values of one raw topic that differ, as the table [topic."name"].')
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - pydantic-settings' signature
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Read only what the constructor is given, so that code and tests get exactly what they say."""
+        return (init_settings,)
+
+    @model_validator(mode="after")
+    def _check_topics(self) -> Self:
+        for raw_topic, values in self.topic.items():
+            if raw_topic not in self.raw_topics:
+                raise ValueError(
+                    f'[topic."{raw_topic}"] is not in raw_topics{nearest(raw_topic, self.raw_topics)}: '
+                    f"add it there, or remove the table"
+                )
+            for name in values:
+                if name not in TopicSettings.model_fields:
+                    why = "holds for all topics" if name in Settings.model_fields else "is no setting"
+                    raise ValueError(f'[topic."{raw_topic}"] {name} {why}{nearest(name, TopicSettings.model_fields)}')
+            try:
+                self.for_topic(raw_topic)
+            except ValidationError as error:
+                raise ValueError(f'[topic."{raw_topic}"] {explain(error)}') from None
+        self._check_names()
+        return self
+
+    def _check_names(self) -> None:
+        names = list(self.raw_topics) + [dead_letter_topic(name) for name in self.raw_topics]
+        for stream in self.streams():
+            check_topic_name(stream.name)
+            if len(stream.name) + LONGEST_PREFIX > MAX_TOPIC_NAME:
+                raise ValueError(f"stream name {stream.name!r} is too long for Kafka: shorten the raw topic's name")
+            names += [stream.tokens_topic, stream.control_topic]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"topic {twice[0]} would have two uses: rename a raw topic or a split")
+
+    def for_topic(self, raw_topic: str) -> TopicSettings:
+        """Return what decides the tokens of ``raw_topic``: its own table's values, else those for all topics."""
+        values: dict[str, object] = {name: getattr(self, name) for name in TopicSettings.model_fields}
+        return TopicSettings.model_validate(values | self.topic.get(raw_topic, {}))
+
+    def streams(self) -> list[Stream]:
+        """Return all streams, by raw topic and split in the order of the settings.
+
+        A stream's name is ``<raw topic>.<split>``, followed by ``stream_suffix``.
+        """
+        return [
+            Stream(f"{raw_topic}.{split}{own.stream_suffix}", raw_topic, split)
+            for raw_topic in self.raw_topics
+            for own in (self.for_topic(raw_topic),)
+            for split in own.splits
+        ]
+
+    def environment(self) -> dict[str, str]:
+        """Return variables from which a process started with them loads exactly these settings."""
+        return {
+            f"{ENVIRONMENT_PREFIX}{name.upper()}": as_variable(getattr(self, name)) for name in Settings.model_fields
+        }
+
+
+def dead_letter_topic(raw_topic: str) -> str:
+    """Return the topic that takes the records of ``raw_topic`` that cannot be documents."""
+    return f"{raw_topic}.dead-letters"

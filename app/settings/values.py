@@ -1,0 +1,128 @@
+"""How a setting's value may be written: as TOML has it, or as one string in a variable or a flag."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, TypeAdapter
+
+EARLIEST: Final = "earliest"
+_LEGAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+"""What a Kafka topic name may hold (org.apache.kafka.common.internals.Topic)."""
+_BYTES: Final = TypeAdapter(ByteSize)
+
+
+def parse_names(value: object) -> object:
+    """Return the names of ``"a,b"`` or ``'["a", "b"]'`` as a list; anything but a string as it is."""
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith("["):
+        return json.loads(value)
+    return [name.strip() for name in value.split(",") if name.strip()]
+
+
+def parse_splits(value: object) -> object:
+    """Return ``"train=980,validation=20"`` as a table in that order; anything but a string as it is."""
+    if not isinstance(value, str):
+        return value
+    splits: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in value.split(","))):
+        name, equals, shards = part.partition("=")
+        if not equals:
+            raise ValueError(f"{part!r} says no number of shards; write it like train=980,validation=20")
+        if name.strip() in splits:
+            raise ValueError(f"split {name.strip()!r} is named twice")
+        splits[name.strip()] = shards.strip()
+    return splits
+
+
+def parse_size(value: object) -> int:
+    """Return the bytes of ``262144``, ``"256KiB"`` or ``"1.5 MB"``.
+
+    Raises:
+        ValueError: the value is no size.
+
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError("a size is a number of bytes, or a text like 256KiB or 2MB")  # noqa: TRY004 - pydantic's way
+    return int(_BYTES.validate_python(value))
+
+
+def parse_table(value: object) -> object:
+    """Return a table written as one JSON object (in a variable); anything but a string as it is."""
+    return json.loads(value) if isinstance(value, str) else value
+
+
+def parse_token(value: object) -> object:
+    """Return a token as text, or its id where the text is all digits; None where nothing is said."""
+    if isinstance(value, str):
+        return int(value) if value.isascii() and value.isdecimal() else value or None
+    return value
+
+
+def empty_is_none(value: object) -> object:
+    """Return None for an empty string: a variable cannot be null otherwise."""
+    return None if value == "" else value
+
+
+def check_topic_name(name: str) -> str:
+    """Return the name unchanged.
+
+    Raises:
+        ValueError: Kafka would refuse it as (part of) a topic's name.
+
+    """
+    if not name or not _LEGAL.issuperset(name) or name in {".", ".."}:
+        raise ValueError(f"{name!r} cannot name a topic: use ASCII letters, digits, '.', '_' and '-'")
+    return name
+
+
+def parse_start(value: object) -> object:
+    """Return ``earliest``, or the moment as milliseconds-exact ISO 8601 in UTC, so that equal moments read equal.
+
+    Raises:
+        ValueError: no such moment, or one without a time zone.
+
+    """
+    if isinstance(value, str) and value != EARLIEST:
+        value = datetime.fromisoformat(value)
+    if not isinstance(value, datetime):
+        return value
+    if value.tzinfo is None:
+        raise ValueError("the moment has no time zone; add one, as in 2026-01-31T12:00:00Z")
+    return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def start_milliseconds(start: str) -> int | None:
+    """Return a parsed start as Unix milliseconds, None for ``earliest``."""
+    return None if start == EARLIEST else round(datetime.fromisoformat(start).timestamp() * 1000)
+
+
+def as_variable(value: object) -> str:
+    """Return the value as an environment variable that reads back equal (`parse_names` and the others here)."""
+    if value is None:
+        return ""
+    if isinstance(value, tuple):
+        plain = ",".join(value)
+        return plain if parse_names(plain) == list(value) else json.dumps(value)
+    if isinstance(value, Mapping):
+        return (
+            ",".join(f"{name}={shards}" for name, shards in value.items()) if _is_splits(value) else json.dumps(value)
+        )
+    return str(value)
+
+
+def _is_splits(value: object) -> bool:
+    return isinstance(value, Mapping) and bool(value) and all(isinstance(shards, int) for shards in value.values())
+
+
+Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0)]
+Names = Annotated[tuple[str, ...], BeforeValidator(parse_names)]
+TopicName = Annotated[str, AfterValidator(check_topic_name)]
+TopicNames = Annotated[tuple[TopicName, ...], BeforeValidator(parse_names), Field(min_length=1)]
+Splits = Annotated[dict[str, int], BeforeValidator(parse_splits), Field(min_length=1)]
+Start = Annotated[str, BeforeValidator(parse_start)]
+Token = Annotated[int | str | None, BeforeValidator(parse_token)]
+Optional = Annotated[str | None, BeforeValidator(empty_is_none)]
+Tables = Annotated[dict[TopicName, dict[str, Any]], BeforeValidator(parse_table)]
