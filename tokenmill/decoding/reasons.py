@@ -1,0 +1,38 @@
+"""Why a value is no document: the closed set of dead-letter reasons that decoders give."""
+
+from typing import Final
+
+from tokenmill.documents import FIELDS_TOO_LONG, ID_TOO_LONG, TOO_LARGE
+
+INVALID_UTF8: Final = "invalid_utf8"
+"""The bytes are no UTF-8."""
+MALFORMED_JSON: Final = "malformed_json"
+"""No JSON by RFC 8259, or a number that no double can hold."""
+TOO_DEEP: Final = "too_deep"
+"""Arrays and objects are nested deeper than `MAX_DEPTH`."""
+INVALID_UNICODE: Final = "invalid_unicode"
+"""A ``\\u`` escape stands for half a surrogate pair, which is no character and has no UTF-8 form."""
+NOT_AN_OBJECT: Final = "not_an_object"
+"""JSON, but an array or a scalar."""
+MISSING_TEXT: Final = "missing_text"
+"""An object without any of the text fields."""
+WRONG_TYPE: Final = "wrong_type"
+"""The text is no string, or a carried field is an array or an object."""
+
+REASONS: Final = frozenset(
+    {
+        INVALID_UTF8,
+        MALFORMED_JSON,
+        TOO_DEEP,
+        INVALID_UNICODE,
+        NOT_AN_OBJECT,
+        MISSING_TEXT,
+        WRONG_TYPE,
+        TOO_LARGE,
+        ID_TOO_LONG,
+        FIELDS_TOO_LONG,
+    }
+)
+
+MAX_DEPTH: Final = 1024
+"""The deepest nesting that the parser (orjson) follows: it recurses in C, and this keeps the stack bounded."""

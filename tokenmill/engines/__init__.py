@@ -1,0 +1,24 @@
+"""From text to token ids: tokenizer engines, one module each, behind `Engine`.
+
+`load_tokenizer` fetches what the setting ``tokenizer`` names, `open_engine` makes an engine of it. Importing this
+package imports no tokenizer library; opening an engine imports the one that it needs.
+"""
+
+from tokenmill.engines.opening import open_engine
+from tokenmill.engines.probe import PROBE, probe
+from tokenmill.engines.protocol import Engine, TokenBatch
+from tokenmill.engines.tokenizer_file import RAW_BYTES, TokenizerFile, load_tokenizer
+from tokenmill.engines.vocabulary import dtype_for, end_of_document_id
+
+__all__ = [
+    "PROBE",
+    "RAW_BYTES",
+    "Engine",
+    "TokenBatch",
+    "TokenizerFile",
+    "dtype_for",
+    "end_of_document_id",
+    "load_tokenizer",
+    "open_engine",
+    "probe",
+]

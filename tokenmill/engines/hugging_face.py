@@ -1,0 +1,132 @@
+"""The engine ``tokenizers``: Hugging Face's library loads any ``tokenizer.json`` and is the reference for all ids."""
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import accumulate, chain
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from tokenmill.engines.protocol import TokenBatch
+from tokenmill.errors import SettingsError
+
+_CALL_CHARACTERS: Final = 1 << 20
+"""Characters given to the library in one call, one text at least: its results take some 50 times the text's memory."""
+
+_UNKNOWN: Final = "\ue000\U0010fffd"
+"""Two private-use characters, in nobody's vocabulary."""
+
+
+class HuggingFace:
+    """A ``tokenizer.json``, less all that is not a function of the text.
+
+    Switched off: padding, truncation, special tokens around and inside the text, BPE dropout. Uses as many
+    threads as the environment allows (``RAYON_NUM_THREADS``, ``TOKENIZERS_PARALLELISM``).
+    """
+
+    def __init__(self, content: bytes) -> None:
+        """Load the ``tokenizer.json`` with these bytes.
+
+        Raises:
+            SettingsError: they are no tokenizer, or one that fails on text outside its vocabulary.
+
+        """
+        self._tokenizer = _load(content)
+        self._vocabulary_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+        if not self._vocabulary_size:
+            raise SettingsError("the tokenizer has no token at all: name another one (tokenizer)")
+        try:
+            unknown = self._tokenizer.encode(_UNKNOWN, add_special_tokens=False).ids
+        except Exception as error:
+            raise SettingsError(
+                f"the tokenizer fails on text outside its vocabulary ({error}): "
+                "add an unknown token to it (unk_token), or name another one (tokenizer)"
+            ) from error
+        self._spelled = _spelled(self._tokenizer, frozenset(unknown))
+        self._is_special = np.zeros(self._vocabulary_size, np.bool_)
+        self._is_special[list(self._spelled)] = True
+
+    @property
+    def kind(self) -> str:
+        """``tokenizers``."""
+        return "tokenizers"
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The largest id plus one, added tokens included."""
+        return self._vocabulary_size
+
+    def encode(self, texts: Sequence[str]) -> TokenBatch:
+        """Return the ids of ``texts``; see `tokenmill.engines.Engine`."""
+        ids: list[npt.NDArray[np.uint32]] = []
+        lengths: list[int] = []
+        for part in _parts(texts):
+            encodings = self._tokenizer.encode_batch_fast(part, add_special_tokens=False)
+            lists: list[list[int]] = [encoding.ids for encoding in encodings]
+            part_ids = _flat(lists)
+            if self._is_special[part_ids].any():
+                lists = [[n for number in numbers for n in self._spelled.get(number, (number,))] for numbers in lists]
+                part_ids = _flat(lists)
+            ids.append(part_ids)
+            lengths += map(len, lists)
+        flat = np.concatenate(ids) if ids else np.empty(0, np.uint32)
+        return TokenBatch(flat, np.fromiter(accumulate(lengths, initial=0), np.int64, len(lengths) + 1))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return text for people, special tokens included."""
+        text: str = self._tokenizer.decode([int(number) for number in ids], skip_special_tokens=False)
+        return text
+
+    def token_id(self, token: str) -> int | None:
+        """Return the id of a token, added or not; None where there is none of this name."""
+        number: int | None = self._tokenizer.token_to_id(token)
+        return number
+
+
+def _load(content: bytes) -> Tokenizer:
+    try:
+        tokenizer = Tokenizer.from_str(content.decode())
+    except Exception as error:
+        raise SettingsError(f"the tokenizer cannot be loaded ({error}): name a tokenizer.json (tokenizer)") from error
+    tokenizer.encode_special_tokens = True
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if getattr(tokenizer.model, "dropout", None):
+        tokenizer.model.dropout = None
+    return tokenizer
+
+
+def _flat(lists: Sequence[Sequence[int]]) -> npt.NDArray[np.uint32]:
+    return np.fromiter(chain.from_iterable(lists), np.uint32, sum(map(len, lists)))
+
+
+def _spelled(tokenizer: Tokenizer, unknown: Collection[int]) -> dict[int, tuple[int, ...]]:
+    """Return, for each special token, the ids of its name as text: of the name cut in two where needed.
+
+    ``encode_special_tokens`` keeps special tokens from being looked for in a text, but a model that has their names in
+    its vocabulary like other words (Unigram, word models) still finds them. What stands for unknown text is left out.
+    """
+    special = {number: token.content for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    spelled = {}
+    for number, name in special.items():
+        for cut in range(1, len(name)):
+            ids = tuple(token.id for part in (name[:cut], name[cut:]) for token in tokenizer.model.tokenize(part))
+            if not (special.keys() - unknown) & set(ids):
+                spelled[number] = ids
+                break
+    return {number: ids for number, ids in spelled.items() if number not in unknown}
+
+
+def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Divide the texts, in order, into runs of about `_CALL_CHARACTERS`."""
+    part: list[str] = []
+    size = 0
+    for text in texts:
+        if part and size + len(text) > _CALL_CHARACTERS:
+            yield part
+            part, size = [], 0
+        part.append(text)
+        size += len(text)
+    if part:
+        yield part

@@ -1,0 +1,65 @@
+"""What every engine promises."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBatch:
+    """The token ids of several texts, without end-of-document ids.
+
+    Those of text ``i`` are ``ids[offsets[i] : offsets[i + 1]]``.
+    """
+
+    ids: npt.NDArray[np.uint32]
+    """Shape ``[tokens]``: all ids, one text after the other."""
+    offsets: npt.NDArray[np.int64]
+    """Shape ``[texts + 1]``: where each text begins, from 0, and where the last one ends."""
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> npt.NDArray[np.uint32]:
+        """Return a view of the ids of text ``index``, from 0; it may be empty."""
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self.ids[self.offsets[index] : self.offsets[index + 1]]
+
+    def __iter__(self) -> Iterator[npt.NDArray[np.uint32]]:
+        bounds = self.offsets.tolist()
+        return (self.ids[low:high] for low, high in pairwise(bounds))
+
+
+class Engine(Protocol):
+    """Turns texts into token ids. A text's ids depend on the text and the tokenizer file alone, never on its batch."""
+
+    @property
+    def kind(self) -> str:
+        """The engine's name in settings and logs."""
+        ...
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The largest id plus one, added tokens included: every id is below it."""
+        ...
+
+    def encode(self, texts: Sequence[str]) -> TokenBatch:
+        """Return the ids of ``texts``, any Unicode texts without lone surrogates, of any length.
+
+        Special tokens that stand in a text are ordinary text, and none are added. (Added tokens that the tokenizer
+        file does not call special are matched.) A text may have no tokens. Other threads run meanwhile.
+        """
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return text for people: special tokens are shown, and bytes that are no UTF-8 become U+FFFD."""
+        ...
+
+    def token_id(self, token: str) -> int | None:
+        """Return the id of a token by its name in the vocabulary; None where it has no such token."""
+        ...

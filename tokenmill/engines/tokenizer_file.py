@@ -1,0 +1,77 @@
+"""What the setting ``tokenizer`` names: a file, a folder, a name on the Hugging Face hub, or raw bytes."""
+
+import os
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from tokenmill.errors import SettingsError
+
+RAW_BYTES: Final = "bytes"
+"""The name of the tokenizer that needs no file."""
+FILE_NAME: Final = "tokenizer.json"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFile:
+    """A tokenizer as bytes, wherever it came from."""
+
+    name: str
+    """As the setting gave it."""
+    content: bytes | None
+    """The bytes of the ``tokenizer.json``; None for raw bytes."""
+
+    @property
+    def sha256(self) -> str:
+        """Hexadecimal SHA-256 of the content; of the word ``bytes`` for raw bytes."""
+        return sha256(RAW_BYTES.encode() if self.content is None else self.content).hexdigest()
+
+
+def load_tokenizer(name: str) -> TokenizerFile:
+    """Read the tokenizer that ``name`` names.
+
+    ``bytes``; else the path of a ``tokenizer.json`` or of a folder that holds one; else, where nothing of that name
+    exists and it looks like one, a name on the hub (``HF_ENDPOINT``, ``HF_HOME`` and ``HF_TOKEN`` are honoured; what
+    was fetched before is not fetched again without need).
+
+    Raises:
+        SettingsError: there is no such file, or the hub does not give it.
+
+    """
+    if name == RAW_BYTES:
+        return TokenizerFile(name, None)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        path /= FILE_NAME
+    if not path.is_file():
+        if not _is_hub_name(name):
+            raise SettingsError(
+                f'tokenizer = "{name}": there is no file {path}; name a tokenizer.json, a folder that holds one, '
+                'a name on the hub, or "bytes"'
+            )
+        path = _fetch(name)
+    try:
+        return TokenizerFile(name, path.read_bytes())
+    except OSError as error:
+        raise SettingsError(f'tokenizer = "{name}": {path} cannot be read ({error}); check its permissions') from error
+
+
+def _is_hub_name(name: str) -> bool:
+    """Whether ``name`` is ``model`` or ``owner/model`` and cannot be meant as a path."""
+    parts = name.split("/")
+    return len(parts) in (1, 2) and all(parts) and not name.startswith((".", "~")) and not name.endswith(".json")
+
+
+def _fetch(name: str) -> Path:
+    # imported here: it takes half a second, and only hub names need it
+    from huggingface_hub import hf_hub_download  # noqa: PLC0415
+
+    try:
+        return Path(hf_hub_download(name, FILE_NAME, endpoint=os.environ.get("HF_ENDPOINT")))
+    except Exception as error:  # OSError, ValueError, RuntimeError, httpx's: they have changed with its versions
+        reason = str(error).strip().partition("\n")[0]
+        raise SettingsError(
+            f'tokenizer = "{name}" is neither a file here nor to be had from the hub ({reason}): check the name, the '
+            f"network and HF_ENDPOINT, log in if the model asks for it, or give the path of a {FILE_NAME}"
+        ) from error

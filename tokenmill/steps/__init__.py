@@ -1,0 +1,6 @@
+"""What happens to a document before it is tokenized: transforms and filters, one module each, behind `Step`."""
+
+from tokenmill.steps.opening import open_steps
+from tokenmill.steps.protocol import Rejected, Step
+
+__all__ = ["Rejected", "Step", "open_steps"]
