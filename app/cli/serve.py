@@ -1,0 +1,41 @@
+"""``tokenmill serve``: the whole service as this process and its children."""
+
+from typing import Annotated
+
+import typer
+
+from ..logs import set_up_logging
+from ..settings import Settings
+from ..supervisor import Limits, Supervisor, run_until_signalled
+from .options import examples, with_settings
+
+DEFAULTS = Limits()
+
+Heartbeat = Annotated[
+    float, typer.Option("--heartbeat-seconds", min=2, help="Kill a worker that is silent for as long.")
+]
+Grace = Annotated[
+    float, typer.Option("--grace-seconds", min=0, help="Time that workers have to end in order.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("serve", epilog=examples("tokenmill serve", "tokenmill serve --workers 4 --log-format json"))(
+        with_settings(serve)
+    )
+
+
+def serve(settings: Settings, *, heartbeat: Heartbeat = DEFAULTS.heartbeat, grace: Grace = DEFAULTS.grace) -> None:
+    """Run mill workers and a segment worker, starting each again when it ends, until Ctrl-C or SIGTERM.
+
+    Ends with a worker's exit code when a new start cannot help: wrong settings, a missing topic, a foreign store.
+    """
+    set_up_logging(settings.log_format, settings.log_level)
+    supervisor = Supervisor(settings, limits=Limits(heartbeat=heartbeat, grace=grace))
+
+    async def run() -> int:
+        await supervisor.run()
+        return 0
+
+    raise typer.Exit(run_until_signalled(run()))

@@ -1,0 +1,159 @@
+"""The command line: data and messages apart, exit codes that mean something, every setting a flag."""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import tokenmill
+from tests.conftest import TopicFactory
+from tokenmill.app.broker import Broker
+from tokenmill.app.cli import main
+from tokenmill.app.settings import Settings
+
+pytestmark = pytest.mark.usefixtures("logging_restored")
+
+
+class Result(NamedTuple):
+    """What a command left."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Cli:
+    """Runs commands in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> Result:
+        """Run one command."""
+        self._capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        code = ended.value.code
+        return Result(code if isinstance(code, int) else 0, *self._capsys.readouterr())
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Run commands, in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    return Cli(capsys)
+
+
+def test_version_is_data(cli: Cli) -> None:
+    """One line on standard output."""
+    assert cli("version") == (0, f"{tokenmill.__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", [["produce"], ["flush"], ["train-tokenizer"], ["topics", "create"], ["config"]])
+def test_every_setting_is_a_flag(cli: Cli, command: list[str]) -> None:
+    """Each command that uses settings takes all of them, by the same names, and explains them."""
+    result = cli(*command, "--help")
+
+    assert result.code == 0
+    for name in set(Settings.model_fields) - {"topic"}:
+        assert f"--{name.replace('_', '-')}" in result.out
+    assert "--config" in result.out
+    assert "Examples" in result.out
+
+
+def test_config_says_what_is_in_force_and_why(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each value comes with the flag, variable or file that set it."""
+    (tmp_path / "tokenmill.toml").write_text("sequence_length = 7")
+    monkeypatch.setenv("TOKENMILL_WORKERS", "4")
+
+    found = json.loads(cli("config", "--json", "--group", "mine").out)
+
+    assert found["sequence_length"] == {"value": 7, "from": "file tokenmill.toml"}
+    assert found["workers"] == {"value": 4, "from": "variable TOKENMILL_WORKERS"}
+    assert found["group"] == {"value": "mine", "from": "flag --group"}
+    assert found["store"] == {"value": "store", "from": "default"}
+    assert "sequence_length" in cli("config").out
+
+
+def test_wrong_settings_are_one_line_and_exit_with_2(cli: Cli) -> None:
+    """The line says which flag, and nothing else is said."""
+    code, out, err = cli("config", "--sequence-length", "many")
+
+    assert (code, out) == (2, "")
+    assert err.startswith("tokenmill: setting sequence_length = 'many' (flag --sequence-length): ")
+    assert err.count("\n") == 1
+
+
+def test_missing_broker_is_one_line_and_exits_with_3(cli: Cli) -> None:
+    """No library's noise around it."""
+    code, out, err = cli("flush", "raw-text", "--bootstrap-servers", "127.0.0.1:1")
+
+    assert (code, out) == (3, "")
+    assert err.startswith("tokenmill: no broker answers at 127.0.0.1:1; start one with `tokenmill broker start`")
+    assert err.count("\n") == 1
+
+
+def test_missing_topic_exits_with_4_and_missing_file_with_12(cli: Cli, broker: Broker) -> None:
+    """Different faults have different codes."""
+    address = ("--bootstrap-servers", broker.bootstrap_servers)
+
+    assert cli("flush", "no-such-topic", *address).code == 4
+    assert cli("produce", "no-such-topic", "no-such-file", *address).code == 12
+
+
+def test_topics_are_created_and_checked(cli: Cli, broker: Broker, topic: TopicFactory) -> None:
+    """`check` fails until `create` has run, and both speak JSON."""
+    name = f"{topic()}-raw"
+    settings = ("--bootstrap-servers", broker.bootstrap_servers, "--raw-topics", name, "--splits", "train=1000")
+
+    before = cli("topics", "check", "--json", *settings)
+    assert before.code == 4
+    assert {problem["topic"] for problem in json.loads(before.out)} > {name}
+    created = cli("topics", "create", "--json", "--partitions", "2", *settings)
+    assert json.loads(created.out) == [name, f"{name}.dead-letters", f"tokens.{name}.train", f"control.{name}.train"]
+    assert cli("topics", "check", *settings)[:2] == (0, "")
+
+
+def test_produce_says_what_went_where(cli: Cli, broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """One line, or JSON, on standard output; what was passed over on standard error."""
+    raw = topic(2)
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": 2}\n{"text": "three"}\n')
+    command = ("produce", raw, "a.jsonl", "--bootstrap-servers", broker.bootstrap_servers)
+
+    code, out, err = cli(*command)
+    assert (code, out.count("\n")) == (0, 1)
+    assert out.startswith(f"2 documents, 32 B to {raw} in ")
+    assert out.endswith("by partition 0: 1 (15 B), 1: 1 (17 B)\n")
+    assert "tokenmill: a.jsonl:2: wrong_type" in err
+    found = json.loads(cli(*command, "--json", "--rate", "100MB/s", "--limit", "1").out)
+    assert found["partitions"] == [
+        {"partition": 0, "documents": 1, "bytes": 15},
+        {"partition": 1, "documents": 0, "bytes": 0},
+    ]
+    assert cli(*command, "--rate", "fast").code == 2
+
+
+def test_produce_of_nothing_is_an_error(cli: Cli, broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """An empty folder is a mistake more often than a wish."""
+    (tmp_path / "empty").mkdir()
+
+    assert cli("produce", topic(), "empty", "--bootstrap-servers", broker.bootstrap_servers).code == 12
+
+
+def test_tokenizers_are_trained_on_what_produce_reads(cli: Cli, tmp_path: Path) -> None:
+    """The file is named on standard output and is one that `tokenizers` loads."""
+    (tmp_path / "a.txt").write_text("the mill grinds the grain, the grain of the mill " * 20)
+
+    code, out, err = cli("train-tokenizer", "a.txt", "--vocabulary-size", "270", "--output", "made/tokenizer.json")
+
+    assert (code, out) == (0, "made/tokenizer.json\n")
+    assert "learnt from 1 document\n" in err
+    assert json.loads(Path("made/tokenizer.json").read_text())["model"]["type"] == "BPE"
+
+
+def test_broker_status_finds_a_running_broker(cli: Cli, broker: Broker, tmp_path: Path) -> None:
+    """The address is data; where no broker runs, the exit code is 3."""
+    assert cli("broker", "status", "--directory", str(broker.directory)) == (0, f"{broker.bootstrap_servers}\n", "")
+    assert cli("broker", "status", "--directory", str(tmp_path)).code == 3
+    assert json.loads(cli("broker", "status", "--json", "--directory", str(tmp_path)).out)["running"] is False

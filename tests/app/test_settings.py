@@ -1,0 +1,208 @@
+"""Settings: precedence, spellings, tables of single topics, names of streams."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokenmill.app.settings import Settings, Stream, load_settings, load_with_origins
+from tokenmill.app.settings.values import as_variable, parse_names
+from tokenmill.errors import SettingsError
+
+
+@pytest.fixture(autouse=True)
+def _nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run in an empty directory and environment, so that no settings of the developer count."""
+    monkeypatch.chdir(tmp_path)
+    for name in os.environ:
+        if name.startswith("TOKENMILL_"):
+            monkeypatch.delenv(name)
+
+
+def refusal(flags: dict[str, object] | None = None, config: Path | None = None) -> str:
+    """Return the message with which the settings are refused."""
+    with pytest.raises(SettingsError) as caught:
+        load_settings(flags, config)
+    return str(caught.value)
+
+
+def test_flags_win_over_variables_over_file_over_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each layer decides what no layer before it says, and the origins tell which one did."""
+    file = tmp_path / "mill.toml"
+    file.write_text('group = "file"\nworkers = 5\nsequence_length = 7\n')
+    monkeypatch.setenv("TOKENMILL_GROUP", "variable")
+    monkeypatch.setenv("TOKENMILL_WORKERS", "4")
+
+    settings, origins = load_with_origins({"group": "flag", "store": None}, file)
+
+    assert (settings.group, settings.workers, settings.sequence_length) == ("flag", 4, 7)
+    assert origins["group"] == "flag --group"
+    assert origins["workers"] == "variable TOKENMILL_WORKERS"
+    assert origins["sequence_length"] == f"file {file}"
+    assert origins["store"] == "default"
+
+
+def test_file_is_found_by_variable_and_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``tokenmill.toml`` is read where it is; TOKENMILL_CONFIG names another one instead."""
+    Path("tokenmill.toml").write_text("workers = 3")
+    other = tmp_path / "other.toml"
+    other.write_text("workers = 9")
+
+    assert load_settings().workers == 3
+    monkeypatch.setenv("TOKENMILL_CONFIG", str(other))
+    assert load_settings().workers == 9
+
+
+def test_constructor_reads_nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that makes settings gets exactly what it says."""
+    Path("tokenmill.toml").write_text("workers = 3")
+    monkeypatch.setenv("TOKENMILL_WORKERS", "4")
+
+    assert Settings().workers == 2
+
+
+def test_lists_splits_sizes_and_tokens_are_written_as_text() -> None:
+    """One string is enough for every setting, as variables and flags need it."""
+    settings = load_settings(
+        {
+            "raw_topics": "a, b",
+            "text_fields": '["te,xt"]',
+            "splits": "train=900, test=100",
+            "message_bytes": "1MiB",
+            "end_of_document": "50256",
+        }
+    )
+
+    assert settings.raw_topics == ("a", "b")
+    assert settings.text_fields == ("te,xt",)
+    assert list(settings.splits.items()) == [("train", 900), ("test", 100)]
+    assert settings.message_bytes == 1 << 20
+    assert settings.end_of_document == 50256
+
+
+def test_splits_of_a_file_replace_the_default_splits(tmp_path: Path) -> None:
+    """A table in the file stands for itself; nothing is merged into it."""
+    file = tmp_path / "mill.toml"
+    file.write_text("[splits]\ntrain = 1000\n")
+
+    assert load_settings(config=file).splits == {"train": 1000}
+
+
+def test_start_is_one_moment_however_it_is_written() -> None:
+    """Equal moments read equal, and so have one fingerprint."""
+    written = ("2026-01-31T12:00:00Z", "2026-01-31T13:00:00+01:00", "2026-01-31 12:00:00.000+00:00")
+
+    assert {load_settings({"start": text}).start for text in written} == {"2026-01-31T12:00:00.000Z"}
+    assert Settings(start=written[0]).start_milliseconds == 1_769_860_800_000
+    assert Settings().start_milliseconds is None
+    assert "time zone" in refusal({"start": "2026-01-31T12:00:00"})
+
+
+def test_unknown_names_are_refused_with_the_nearest_and_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A misspelt setting never passes for a default."""
+    file = tmp_path / "mill.toml"
+    file.write_text("sequence_lenght = 3")
+    assert refusal(config=file) == (f"unknown setting sequence_lenght (file {file}) (did you mean sequence_length?)")
+    monkeypatch.setenv("TOKENMILL_STOR", "x")
+    assert refusal() == "unknown setting stor (variable TOKENMILL_STOR) (did you mean store?)"
+
+
+def test_wrong_values_are_refused_with_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says which setting, which value, and who said it."""
+    monkeypatch.setenv("TOKENMILL_SEQUENCE_LENGTH", "many")
+
+    message = refusal()
+
+    assert message.startswith("setting sequence_length = 'many' (variable TOKENMILL_SEQUENCE_LENGTH): ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "part"),
+    [
+        ({"raw_topics": "a/b"}, "cannot name a topic"),
+        ({"raw_topics": "a,a"}, "two uses"),
+        ({"raw_topics": "a,a.dead-letters"}, "two uses"),
+        ({"raw_topics": "a" * 240}, "too long"),
+        ({"raw_topics": ""}, "at least 1"),
+        ({"splits": "train=1001"}, "1001 shards"),
+        ({"splits": "train"}, "no number of shards"),
+        ({"splits": "train=1,train=2"}, "twice"),
+        ({"stream_suffix": " v2"}, "cannot name a topic"),
+        ({"message_bytes": "3 bananas"}, "bananas"),
+        ({"decode": "yaml"}, "'auto', 'json' or 'text'"),
+        ({"topic": {"raw-txt": {}}}, "did you mean raw-text?"),
+        ({"topic": {"raw-text": {"decod": "json"}}}, "did you mean decode?"),
+        ({"topic": {"raw-text": {"workers": 3}}}, "holds for all topics"),
+        ({"topic": {"raw-text": {"decode": "yaml"}}}, '[topic."raw-text"] setting decode'),
+    ],
+)
+def test_values_that_cannot_work_are_refused(flags: dict[str, object], part: str) -> None:
+    """What would fail later, or mean two things, fails at once."""
+    assert part in refusal(flags)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    """A missing or broken settings file is an error, never an empty one."""
+    broken = tmp_path / "broken.toml"
+    broken.write_text("a = = 1")
+
+    assert str(tmp_path / "none.toml") in refusal(config=tmp_path / "none.toml")
+    assert str(broken) in refusal(config=broken)
+
+
+def test_table_of_a_topic_holds_for_that_topic_alone(tmp_path: Path) -> None:
+    """``[topic."code"]`` overrides what decides the tokens; all else comes from the settings for all topics."""
+    file = tmp_path / "mill.toml"
+    file.write_text(
+        'raw_topics = ["web", "code"]\nsequence_length = 512\n[topic.code]\ndecode = "json"\ncarry = ["lang"]\n'
+    )
+
+    settings = load_settings(config=file)
+
+    assert settings.for_topic("web").decode == "auto"
+    code = settings.for_topic("code")
+    assert (code.decode, code.carry, code.block_tokens) == ("json", ("lang",), 513)
+
+
+def test_streams_are_named_after_topic_split_and_suffix() -> None:
+    """Every split of every raw topic is a stream; a suffix gives new streams for new settings."""
+    settings = Settings(raw_topics=("web", "code"), splits={"train": 1000}, topic={"code": {"stream_suffix": "-v2"}})
+
+    assert settings.streams() == [Stream("web.train", "web", "train"), Stream("code.train-v2", "code", "train")]
+    assert settings.streams()[1].tokens_topic == "tokens.code.train-v2"
+    assert settings.streams()[1].control_topic == "control.code.train-v2"
+
+
+def test_missing_tokenizer_is_named() -> None:
+    """The service cannot guess a tokenizer, and says how to get one."""
+    assert Settings(tokenizer="bytes").require_tokenizer() == "bytes"
+    with pytest.raises(SettingsError, match="train-tokenizer"):
+        Settings().require_tokenizer()
+
+
+def test_environment_hands_the_settings_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is started with `environment` has equal settings, whatever a file there says."""
+    settings = Settings(
+        raw_topics=("web", "code"),
+        splits={"train": 999, "validation": 1},
+        end_of_document=0,
+        carry=("a,b", "c"),
+        topic={"code": {"carry": ["x"], "splits": {"all": 1000}}},
+    )
+    Path("tokenmill.toml").write_text("workers = 7")
+    for name, value in settings.environment().items():
+        monkeypatch.setenv(name, value)
+
+    assert load_settings() == settings
+
+
+@given(names=st.lists(st.text()))
+def test_names_survive_a_variable(names: list[str]) -> None:
+    """Any list of names reads back from one string."""
+    assert parse_names(as_variable(tuple(names))) == names
