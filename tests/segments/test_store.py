@@ -1,0 +1,98 @@
+"""Stores and their identity."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.segments.chains import STREAM, fill, make_chain, make_info, make_store
+from tokenmill.errors import FingerprintError, StoreError
+from tokenmill.segments import Store, StreamInfo, open_partition, partitions_in, read_stream, streams_in
+
+
+def test_a_store_keeps_its_identity(tmp_path: Path) -> None:
+    """However often it is opened."""
+    first = Store.open_or_create(tmp_path / "deep" / "store")
+    assert Store.open_or_create(first.path).id == Store.open(first.path).id == first.id
+
+
+def test_a_directory_without_identity_is_no_store(tmp_path: Path) -> None:
+    """Unless it may be created."""
+    with pytest.raises(StoreError, match="is no store"):
+        Store.open(tmp_path)
+
+
+def test_a_copied_store_is_refused_and_can_be_adopted(tmp_path: Path) -> None:
+    """A copied identity would share a consumer group; without the file, the copy gets one of its own and goes on."""
+    info = make_info()
+    store = make_store(tmp_path / "a", info)
+    chain = make_chain(info, 6)
+    fill(store, info, chain, [6])
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    with pytest.raises(StoreError, match=r"remove .*b/store.json"):
+        Store.open_or_create(tmp_path / "b")
+    (tmp_path / "b" / "store.json").unlink()
+    adopted = Store.open_or_create(tmp_path / "b")
+    assert adopted.id != store.id
+    assert open_partition(adopted.path, STREAM, 0).blocks == 6
+
+
+def test_a_store_of_another_host_is_refused(tmp_path: Path) -> None:
+    """The same directory name on another machine is another store."""
+    store = Store.open_or_create(tmp_path)
+    identity = json.loads((store.path / "store.json").read_bytes())
+    (store.path / "store.json").write_text(json.dumps(identity | {"host": "elsewhere"}))
+    with pytest.raises(StoreError, match="elsewhere"):
+        Store.open(tmp_path)
+
+
+@pytest.mark.parametrize("data", ["", "[]", '{"format":2}', '{"format":1}'])
+def test_a_torn_identity_is_refused(tmp_path: Path, data: str) -> None:
+    """Loudly, with what to do."""
+    (tmp_path / "store.json").write_text(data)
+    with pytest.raises(StoreError, match=r"store\.json"):
+        Store.open(tmp_path)
+
+
+def test_readers_read_copies(tmp_path: Path) -> None:
+    """They share no consumer group, so they do not ask whose store it is."""
+    info = make_info()
+    fill(make_store(tmp_path / "a", info), info, make_chain(info, 6), [6])
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert open_partition(tmp_path / "b", STREAM, 0).blocks == 6
+
+
+def test_a_stream_is_brought_in_once(tmp_path: Path) -> None:
+    """With its tokenizer; a second time nothing changes."""
+    info = make_info()
+    store = make_store(tmp_path, info)
+    assert store.add_stream(info, b"other").values == info.values
+    assert (tmp_path / STREAM / "tokenizer.json").read_bytes() == b"{}"
+    assert (streams_in(tmp_path), partitions_in(tmp_path, STREAM)) == ([STREAM], [])
+
+
+@pytest.mark.parametrize("change", [{"fingerprint": "ff" * 16}, {"segment_blocks": 8}])
+def test_other_settings_need_another_name(tmp_path: Path, change: dict[str, object]) -> None:
+    """A fingerprint settles a stream; so does the size of its segments, or stores would differ."""
+    info = make_info()
+    store = make_store(tmp_path, info)
+    with pytest.raises(FingerprintError, match="new stream name"):
+        store.add_stream(StreamInfo.from_values({**info.values, **change}), None)
+
+
+def test_a_missing_stream_is_named_with_those_that_exist(tmp_path: Path) -> None:
+    """A misspelt name is seen at once."""
+    make_store(tmp_path, make_info())
+    with pytest.raises(StoreError, match=f"streams there: {STREAM}"):
+        read_stream(tmp_path, "raw-text.trian")
+    with pytest.raises(StoreError, match="streams there: none"):
+        read_stream(tmp_path / "nowhere", STREAM)
+
+
+def test_a_renamed_stream_directory_is_refused(tmp_path: Path) -> None:
+    """Its segments would be taken for another stream's."""
+    make_store(tmp_path, make_info())
+    (tmp_path / STREAM).rename(tmp_path / "other")
+    with pytest.raises(StoreError, match=STREAM):
+        read_stream(tmp_path, "other")

@@ -1,0 +1,37 @@
+"""Writing so that it stays written. Errors are the system's own (`OSError`); none is ever tried again."""
+
+import os
+from pathlib import Path
+
+from tokenmill.segments.layout import TEMPORARY
+
+
+def write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
+    """Write all of ``data`` at ``offset``; not yet durable. A full disk is an error here, never a dead process."""
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(descriptor, rest, offset)
+        rest = rest[written:]
+        offset += written
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable: those created, renamed and removed so far."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def put_file(path: Path, data: bytes) -> None:
+    """Put a whole file in its place: after the return it is there durably, after a crash it is there whole or not."""
+    temporary = path.with_name(path.name + TEMPORARY)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        write_at(descriptor, data, 0)
+        os.fdatasync(descriptor)
+    finally:
+        os.close(descriptor)
+    temporary.rename(path)
+    sync_directory(path.parent)

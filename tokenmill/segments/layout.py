@@ -1,0 +1,99 @@
+"""Where everything lies in a store: names and paths, no I/O.
+
+::
+
+    <store>/store.json
+    <store>/<stream>/stream.json, tokenizer.json
+    <store>/<stream>/<partition>/lock, <first block, 12 digits>.{bin,docs,commits,index,json,idx}
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tokenmill.errors import StoreError
+
+FORMAT: Final = 1
+"""Version of the store's files; raised when a reader of the old version could not read the new one."""
+STORE_FILE: Final = "store.json"
+STREAM_FILE: Final = "stream.json"
+TOKENIZER_FILE: Final = "tokenizer.json"
+LOCK_FILE: Final = "lock"
+TEMPORARY: Final = ".tmp"
+"""Ends the name of a file that is still being written; recovery removes what a crash left."""
+
+_SEGMENT: Final = re.compile(r"([0-9]{12,})\.(?:bin|docs|commits|index|json|idx)")
+_PARTITION: Final = re.compile(r"0|[1-9][0-9]*")
+_STREAM: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPaths:
+    """The files of one segment; which of them exist says how far it has come."""
+
+    directory: Path
+    first: int
+    """Number of the segment's first block, a multiple of ``segment_blocks``."""
+
+    @property
+    def tokens(self) -> Path:
+        """Tokens only, blocks back to back."""
+        return self._path("bin")
+
+    @property
+    def documents(self) -> Path:
+        """The document table: one entry per block, back to back."""
+        return self._path("docs")
+
+    @property
+    def commits(self) -> Path:
+        """The commit log: what of the two files above counts, until the manifest is there."""
+        return self._path("commits")
+
+    @property
+    def index(self) -> Path:
+        """Written at seal: one row per block."""
+        return self._path("index")
+
+    @property
+    def manifest(self) -> Path:
+        """Written at seal, last: the segment is sealed if and only if this file is there."""
+        return self._path("json")
+
+    @property
+    def megatron(self) -> Path:
+        """Written at seal: the index by which Megatron reads the tokens."""
+        return self._path("idx")
+
+    def _path(self, suffix: str) -> Path:
+        return self.directory / f"{self.first:012d}.{suffix}"
+
+
+def stream_directory(store: Path, stream: str) -> Path:
+    """Return the directory of a stream.
+
+    Raises:
+        StoreError: the name could lead elsewhere, or is none that a Kafka topic could have.
+
+    """
+    if not _STREAM.fullmatch(stream) or stream in {".", ".."}:
+        raise StoreError(f"{stream!r} is no stream name: use up to 249 letters, digits, dots, underscores and hyphens")
+    return store / stream
+
+
+def partition_directory(store: Path, stream: str, partition: int) -> Path:
+    """Return the directory of one partition of a stream."""
+    return stream_directory(store, stream) / str(partition)
+
+
+def segment_firsts(names: Iterable[str]) -> list[int]:
+    """Return the first blocks of the segments of which at least one file is among ``names``, in order."""
+    found = (_SEGMENT.fullmatch(name) for name in names)
+    return sorted({int(match[1]) for match in found if match})
+
+
+def partition_numbers(names: Iterable[str]) -> list[int]:
+    """Return the partitions among the names in a stream's directory, in order."""
+    return sorted(int(name) for name in names if _PARTITION.fullmatch(name))

@@ -1,0 +1,59 @@
+"""One writer per partition directory: an exclusive `flock`, which the system ends with its process."""
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tokenmill.errors import LockedError
+from tokenmill.segments.layout import LOCK_FILE
+
+
+class PartitionLock:
+    """The exclusive right to write in a partition's directory, from construction to `close`.
+
+    The lock lies on the directory itself; the file ``lock`` in it names the holder for people and error messages.
+    A stopped process keeps its lock.
+
+    Raises:
+        LockedError: another process (or another writer of this one) holds it.
+
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            (directory / LOCK_FILE).write_text(f"{os.getpid()}\n")
+        except BlockingIOError:
+            os.close(self._descriptor)
+            raise LockedError(
+                f"{directory} is being written by {_holder(directory)}; "
+                "it keeps the directory until it ends, even while it is stopped: wait for it, or end it"
+            ) from None
+        except OSError:
+            os.close(self._descriptor)
+            raise
+
+    def close(self) -> None:
+        """Give the directory free."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _holder(directory: Path) -> str:
+    """Name the process that wrote itself into the lock file."""
+    try:
+        return f"process {int((directory / LOCK_FILE).read_text())}"
+    except (OSError, ValueError):  # not written yet, or written by hand: the lock is held all the same
+        return "another process"

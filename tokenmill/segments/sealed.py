@@ -1,0 +1,67 @@
+"""Sealed segments: reading a manifest, and holding the other files against it."""
+
+from zlib import crc32
+
+import numpy as np
+
+from tokenmill.errors import StoreError
+from tokenmill.segments.damage import damaged
+from tokenmill.segments.layout import SegmentPaths
+from tokenmill.segments.manifest import Manifest
+from tokenmill.segments.rows import BLOCK_ROW, Rows, chain_after
+from tokenmill.segments.stream import StreamInfo
+
+
+def load_manifest(paths: SegmentPaths, info: StreamInfo, partition: int) -> Manifest | None:
+    """Return the manifest of a segment, or None if the segment is not sealed.
+
+    Raises:
+        DamagedError: the manifest was changed.
+        StoreError: it belongs to another stream, partition or place.
+
+    """
+    try:
+        manifest = Manifest.decode(paths.manifest.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise damaged(paths.manifest, str(error)) from error
+    found = (manifest.stream, manifest.partition, manifest.first, manifest.blocks, manifest.fingerprint)
+    wanted = (info.name, partition, paths.first, info.segment_blocks, info.fingerprint.hex())
+    if found != wanted or (manifest.block_tokens, manifest.dtype) != (info.block_tokens, info.dtype.name):
+        raise StoreError(
+            f"{paths.manifest} belongs elsewhere: its stream, partition, first block, blocks and fingerprint are "
+            f"{found}, here belongs {wanted}; move the files of this segment away"
+        )
+    return manifest
+
+
+def load_index(paths: SegmentPaths, manifest: Manifest) -> Rows:
+    """Return the rows of a sealed segment's blocks.
+
+    Raises:
+        DamagedError: the index is missing, or not what the manifest says.
+
+    """
+    try:
+        data = paths.index.read_bytes()
+    except FileNotFoundError:
+        raise damaged(paths.index, "it is missing") from None
+    rows = np.frombuffer(data, BLOCK_ROW) if len(data) == manifest.blocks * BLOCK_ROW.itemsize else None
+    if rows is None or crc32(data) != manifest.index_crc32 or chain_after(rows, -1).hex() != manifest.chain_after:
+        raise damaged(paths.index, "it is not what the manifest says")
+    return rows
+
+
+def check_sizes(paths: SegmentPaths, manifest: Manifest) -> None:
+    """Check that a sealed segment's data is as long as it must be.
+
+    Raises:
+        DamagedError: a file is missing, or has another length.
+
+    """
+    for path, wanted in ((paths.tokens, manifest.bin_bytes), (paths.documents, manifest.docs_bytes)):
+        if not path.exists():
+            raise damaged(path, "it is missing")
+        if path.stat().st_size != wanted:
+            raise damaged(path, f"it has {path.stat().st_size} bytes, the manifest says {wanted}")

@@ -1,0 +1,70 @@
+"""Sealing: a full segment gets its index, its Megatron index and, last, its manifest."""
+
+import os
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+from tokenmill.segments.damage import damaged
+from tokenmill.segments.durable import put_file
+from tokenmill.segments.layout import SegmentPaths
+from tokenmill.segments.manifest import Manifest
+from tokenmill.segments.megatron import megatron_index
+from tokenmill.segments.rows import Rows, chain_after
+from tokenmill.segments.stream import StreamInfo
+
+_CHUNK: Final = 1 << 20
+"""Bytes read at once: enough that the system's calls do not count, little enough to stay in the cache."""
+
+
+def seal(paths: SegmentPaths, info: StreamInfo, partition: int, rows: Rows, chain_before: bytes) -> Manifest:
+    """Seal a segment whose blocks are all committed; after the return it is sealed durably.
+
+    A crash at any moment leaves it as it was, or sealed: what was written of the indexes is written again with the
+    same bytes. The data is read back, so that a manifest never vouches for bytes that changed after their commit.
+
+    Raises:
+        DamagedError: tokens or document table are not what was committed.
+
+    """
+    bin_bytes, docs_bytes = len(rows) * info.block_bytes, int(rows["docs_end"][-1])
+    tokens_ends = range(info.block_bytes, bin_bytes + 1, info.block_bytes)
+    bin_crc = _check_file(paths.tokens, list(tokens_ends), rows["tokens_crc"].tolist(), paths.first)
+    docs_crc = _check_file(paths.documents, rows["docs_end"].tolist(), rows["entry_crc"].tolist(), paths.first)
+    index = rows.tobytes()
+    put_file(paths.index, index)
+    put_file(paths.megatron, megatron_index(len(rows), info.block_tokens, info.dtype))
+    manifest = Manifest(
+        stream=info.name,
+        partition=partition,
+        first=paths.first,
+        blocks=len(rows),
+        block_tokens=info.block_tokens,
+        dtype=info.dtype.name,
+        fingerprint=info.fingerprint.hex(),
+        chain_before=chain_before.hex(),
+        chain_after=chain_after(rows, -1).hex(),
+        bin_bytes=bin_bytes,
+        docs_bytes=docs_bytes,
+        bin_crc32=bin_crc,
+        docs_crc32=docs_crc,
+        index_crc32=crc32(index),
+    )
+    put_file(paths.manifest, manifest.encode())
+    return manifest
+
+
+def _check_file(path: Path, ends: list[int], crcs: list[int], first: int) -> int:
+    """Return the CRC of a file whose parts end at ``ends`` and must have ``crcs``."""
+    whole = 0
+    start = 0
+    with path.open("rb", buffering=_CHUNK) as file:
+        if os.fstat(file.fileno()).st_size != ends[-1]:
+            raise damaged(path, f"it is not {ends[-1]} bytes long, as its commit log says")
+        for number, (end, crc) in enumerate(zip(ends, crcs, strict=True)):
+            part = file.read(end - start)
+            if crc32(part) != crc:
+                raise damaged(path, f"block {first + number} is not what was committed (its CRC differs)")
+            whole = crc32(part, whole)
+            start = end
+    return whole

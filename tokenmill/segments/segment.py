@@ -1,0 +1,143 @@
+"""One segment, open for reading, sealed or growing."""
+
+import mmap
+import os
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.segments.commit_log import Scan, scan
+from tokenmill.segments.damage import damaged
+from tokenmill.segments.layout import SegmentPaths
+from tokenmill.segments.rows import BLOCK_ROW, Rows, entry_span
+from tokenmill.segments.sealed import load_index, load_manifest
+from tokenmill.segments.stream import StreamInfo
+
+
+class Segment:
+    """The committed blocks of one segment, as of the last `refresh`; blocks are counted from 0 here.
+
+    Maps are made when they are first needed and again when the segment has outgrown them. What they showed before
+    stays valid: committed bytes are never written again or cut off.
+    """
+
+    def __init__(self, paths: SegmentPaths, info: StreamInfo, partition: int) -> None:
+        self.paths = paths
+        self.blocks = 0
+        self.manifest = load_manifest(paths, info, partition)
+        """There if the segment was sealed when it was first seen; a growing one is followed by its commit log."""
+        self._info = info
+        self._partition = partition
+        self._parts: list[Rows] = []
+        self._log_bytes = 0
+        self._tokens: npt.NDArray[np.unsignedinteger] = np.empty((0, info.block_tokens), info.dtype)
+        self._documents = memoryview(b"")
+        self.refresh()
+
+    def refresh(self) -> int:
+        """See what has been committed since; return how many blocks there are. Costs as much as there is new.
+
+        Raises:
+            DamagedError: commit log or manifest were changed after they were written.
+            StoreError: the segment belongs to another stream.
+
+        """
+        if not self._log_bytes and self.manifest is None:
+            self.manifest = load_manifest(self.paths, self._info, self._partition)
+        if self.manifest is not None:
+            self.blocks = self.manifest.blocks
+        elif self.blocks < self._info.segment_blocks:
+            self._read_log()
+        return self.blocks
+
+    @property
+    def rows(self) -> Rows:
+        """The rows of the committed blocks."""
+        if self.manifest is not None and not self._parts:
+            self._parts = [load_index(self.paths, self.manifest)]
+        if len(self._parts) != 1:
+            self._parts = [np.concatenate([np.empty(0, BLOCK_ROW), *self._parts])]
+        return self._parts[0]
+
+    @property
+    def tokens(self) -> npt.NDArray[np.unsignedinteger]:
+        """The tokens, ``[blocks, block_tokens]``: a read-only view of the file."""
+        if len(self._tokens) < self.blocks:
+            mapped = _map(self.paths.tokens, self.blocks * self._info.block_bytes)
+            whole = len(mapped) // self._info.block_bytes
+            flat = np.frombuffer(mapped, self._info.dtype, count=whole * self._info.block_tokens)
+            self._tokens = flat.reshape(whole, self._info.block_tokens)
+        return self._tokens[: self.blocks]
+
+    def entry(self, number: int) -> memoryview:
+        """Return the entry of a block: a read-only view of the file."""
+        start, end = entry_span(self.rows, number)
+        if len(self._documents) < end:
+            self._documents = memoryview(_map(self.paths.documents, end))
+        return self._documents[start:end]
+
+    def check_tokens(self, number: int) -> None:
+        """Check the CRC of a block's tokens.
+
+        Raises:
+            DamagedError: naming the file and the block.
+
+        """
+        if crc32(self.tokens[number]) != self.rows["tokens_crc"][number]:
+            raise damaged(self.paths.tokens, f"block {self.paths.first + number} is not what was committed")
+
+    def check_entry(self, number: int) -> None:
+        """Check the CRC of a block's entry.
+
+        Raises:
+            DamagedError: naming the file and the block.
+
+        """
+        if crc32(self.entry(number)) != self.rows["entry_crc"][number]:
+            raise damaged(
+                self.paths.documents, f"the entry of block {self.paths.first + number} is not what was committed"
+            )
+
+    def _read_log(self) -> None:
+        found = self._scan_log()
+        if found.damage:
+            # Seen while the writer finished one record and began the next: the first is whole when looked at again.
+            found = self._scan_log()
+        if found.damage:
+            raise damaged(self.paths.commits, f"after {self._log_bytes} good bytes, {found.damage}")
+        self._parts += [commit.rows for commit in found.commits]
+        self.blocks += sum(len(commit.rows) for commit in found.commits)
+        self._log_bytes += found.end
+
+    def _scan_log(self) -> Scan:
+        """Scan what the commit log holds beyond the records known already."""
+        try:
+            with self.paths.commits.open("rb") as file:
+                file.seek(self._log_bytes)
+                log = file.read()
+        except FileNotFoundError:  # the segment's first block is still to come
+            log = b""
+        return scan(
+            log,
+            block_bytes=self._info.block_bytes,
+            segment_blocks=self._info.segment_blocks,
+            blocks=self.blocks,
+            docs_bytes=int(self.rows["docs_end"][-1]) if self.blocks else 0,
+        )
+
+
+def _map(path: Path, wanted: int) -> mmap.mmap:
+    """Map a whole file, read-only, that must have ``wanted`` bytes at least."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        raise damaged(path, "it is missing") from None
+    try:
+        size = os.fstat(descriptor).st_size
+        if size < wanted:
+            raise damaged(path, f"it has {size} bytes, but {wanted} were committed")
+        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,155 @@
+"""A store: a directory tree on one disk that holds a full copy of streams, with an identity of its own.
+
+The identity names the consumer group that fills the store. A copied identity would share a group, and each copy would
+get a part of the blocks; so it is bound to its host and directory, and a copy is refused by writers. Readers care for
+streams alone: they read copies, on any host, without asking who they are.
+"""
+
+import json
+import os
+import socket
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from tokenmill.canonical import canonical_json
+from tokenmill.errors import FingerprintError, StoreError
+from tokenmill.segments.durable import put_file, sync_directory
+from tokenmill.segments.layout import (
+    FORMAT,
+    STORE_FILE,
+    STREAM_FILE,
+    TEMPORARY,
+    TOKENIZER_FILE,
+    partition_numbers,
+    stream_directory,
+)
+from tokenmill.segments.stream import StreamInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A store that may be written to by this host."""
+
+    path: Path
+    id: str
+    """A random UUID; part of the consumer group's name."""
+
+    @classmethod
+    def open(cls, path: Path | str) -> Self:
+        """Open a store for writing.
+
+        Raises:
+            StoreError: the directory is no store, or its identity belongs to another host or directory.
+
+        """
+        path = Path(path).absolute()
+        file = path / STORE_FILE
+        try:
+            identity = json.loads(file.read_bytes())
+        except FileNotFoundError:
+            raise StoreError(f"{path} is no store: it has no {STORE_FILE}; give the directory that has one") from None
+        except ValueError as error:
+            raise StoreError(f"{file} is not JSON ({error}); remove it, and the store gets a new identity") from error
+        known = isinstance(identity, dict) and identity.get("format") == FORMAT
+        if not known or not isinstance(identity.get("id"), str):
+            raise StoreError(f"{file} is no identity of format {FORMAT}; use the version of tokenmill that wrote it")
+        owner, here = (identity.get("host"), identity.get("directory")), _here(path)
+        if owner != here:
+            raise StoreError(
+                f"the store {path} says that it is {owner[0]}:{owner[1]}, but this is {here[0]}:{here[1]}. If it was "
+                f"moved here, or is a copy, remove {file} and start again: it gets an identity (and a consumer group) "
+                "of its own and keeps what it holds"
+            )
+        return cls(path, identity["id"])
+
+    @classmethod
+    def open_or_create(cls, path: Path | str) -> Self:
+        """Open a store for writing; a directory without identity gets a new one, and keeps the streams that it holds.
+
+        Raises:
+            StoreError: the identity belongs to another host or directory.
+
+        """
+        path = Path(path).absolute()
+        path.mkdir(parents=True, exist_ok=True)
+        if not (path / STORE_FILE).exists():
+            _create_identity(path)
+        return cls.open(path)
+
+    def add_stream(self, info: StreamInfo, tokenizer: bytes | None) -> StreamInfo:
+        """Bring a stream's description and tokenizer file (None for raw bytes) into the store, durably.
+
+        Where the stream is there already nothing happens; what is returned is what the store holds.
+
+        Raises:
+            FingerprintError: the store holds a stream of that name with another fingerprint or other segments.
+
+        """
+        directory = stream_directory(self.path, info.name)
+        if (directory / STREAM_FILE).exists():
+            known = read_stream(self.path, info.name)
+            if (known.fingerprint, known.segment_blocks) != (info.fingerprint, info.segment_blocks):
+                raise FingerprintError(
+                    f"{directory} holds a stream made with other settings (fingerprint {known.fingerprint.hex()}, "
+                    f"{known.segment_blocks} blocks a segment; now {info.fingerprint.hex()}, {info.segment_blocks}): "
+                    "use another store, or a new stream name"
+                )
+            return known
+        directory.mkdir(exist_ok=True)
+        sync_directory(self.path)
+        if tokenizer is not None:
+            put_file(directory / TOKENIZER_FILE, tokenizer)
+        put_file(directory / STREAM_FILE, info.encode())
+        return info
+
+
+def read_stream(store: Path | str, stream: str) -> StreamInfo:
+    """Return what a store (any copy of one) knows of a stream.
+
+    Raises:
+        StoreError: the directory holds no such stream, or one of another format.
+
+    """
+    directory = stream_directory(Path(store), stream)
+    try:
+        info = StreamInfo.decode((directory / STREAM_FILE).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        known = ", ".join(streams_in(store)) or "none"
+        raise StoreError(
+            f"the store {store} holds no stream {stream!r} (streams there: {known}); "
+            "check both names, and whether the segment worker fills this store"
+        ) from None
+    if info.name != stream:
+        raise StoreError(f"{directory} holds the stream {info.name!r}: give the directory that name again")
+    return info
+
+
+def streams_in(store: Path | str) -> list[str]:
+    """Return the names of the streams in a store; none where there is no such directory."""
+    return sorted(file.parent.name for file in Path(store).glob(f"*/{STREAM_FILE}"))
+
+
+def partitions_in(store: Path | str, stream: str) -> list[int]:
+    """Return the partitions of a stream that the store holds something of, in order."""
+    return partition_numbers(path.name for path in stream_directory(Path(store), stream).iterdir())
+
+
+def _here(path: Path) -> tuple[str, str]:
+    return socket.gethostname(), str(path.resolve())
+
+
+def _create_identity(path: Path) -> None:
+    """Write a new identity, unless another process is quicker; the first one holds."""
+    identity = uuid.uuid4().hex
+    host, directory = _here(path)
+    mine = path / f"{STORE_FILE}.{identity}{TEMPORARY}"
+    put_file(mine, canonical_json({"format": FORMAT, "id": identity, "host": host, "directory": directory}) + b"\n")
+    try:
+        os.link(mine, path / STORE_FILE)  # unlike a rename, this fails where the name is taken
+    except FileExistsError:
+        pass
+    finally:
+        mine.unlink()
+    sync_directory(path)

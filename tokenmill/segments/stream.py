@@ -1,0 +1,101 @@
+"""What a store knows of a stream: ``stream.json``, made of its genesis."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from tokenmill.canonical import canonical_json
+from tokenmill.errors import StoreError
+from tokenmill.genesis import Genesis
+from tokenmill.segments.layout import FORMAT
+
+_DTYPES = ("uint8", "uint16", "uint32")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """The shape of a stream's blocks and segments; all that reading and writing its files needs."""
+
+    name: str
+    fingerprint: bytes
+    block_tokens: int
+    dtype: "np.dtype[np.unsignedinteger]"
+    """Little-endian."""
+    segment_blocks: int
+    end_of_document: int
+    values: Mapping[str, Any]
+    """All of ``stream.json``: the above, the raw topic, and under ``genesis`` the whole genesis."""
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block's tokens."""
+        return self.block_tokens * self.dtype.itemsize
+
+    @classmethod
+    def from_genesis(cls, genesis: Genesis, segment_blocks: int) -> Self:
+        """Return what a store writes down of a stream, with segments of ``segment_blocks`` blocks."""
+        return cls.from_values(
+            {
+                "format": FORMAT,
+                "stream": genesis.stream,
+                "fingerprint": genesis.recipe.fingerprint.hex(),
+                "raw_topic": genesis.recipe.raw_topic,
+                "block_tokens": genesis.recipe.block_tokens,
+                "dtype": genesis.recipe.dtype,
+                "end_of_document": genesis.recipe.end_of_document,
+                "segment_blocks": segment_blocks,
+                "genesis": genesis.to_dict(),
+            }
+        )
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Self:
+        """Return the stream that a decoded ``stream.json`` describes.
+
+        Raises:
+            StoreError: a field is missing or impossible, or the format is another.
+
+        """
+        if values.get("format") != FORMAT:
+            raise StoreError(
+                f"the stream's format is {values.get('format')!r}, this version knows format {FORMAT}: "
+                "use the version of tokenmill that wrote it"
+            )
+        try:
+            info = cls(
+                name=str(values["stream"]),
+                fingerprint=bytes.fromhex(values["fingerprint"]),
+                block_tokens=int(values["block_tokens"]),
+                dtype=np.dtype(_DTYPES[_DTYPES.index(values["dtype"])]).newbyteorder("<"),
+                segment_blocks=int(values["segment_blocks"]),
+                end_of_document=int(values["end_of_document"]),
+                values=values,
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(f"the stream's description cannot be used ({error!r}): copy it again") from error
+        if info.block_tokens < 1 or info.segment_blocks < 1:
+            raise StoreError("the stream has blocks or segments without content: copy its description again")
+        return info
+
+    def encode(self) -> bytes:
+        """Return the bytes of ``stream.json``: canonical JSON and one newline."""
+        return canonical_json(self.values) + b"\n"
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Return the stream whose ``stream.json`` holds ``data``.
+
+        Raises:
+            StoreError: it is no description of this format.
+
+        """
+        try:
+            values = json.loads(data)
+        except ValueError as error:
+            raise StoreError(f"stream.json is not JSON ({error}): copy it again from its source") from error
+        if not isinstance(values, dict):
+            raise StoreError("stream.json is not a JSON object: copy it again from its source")
+        return cls.from_values(values)
