@@ -5,7 +5,7 @@ token partition. Add as many workers as the raw topics have partitions.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from faust.types import TP, StreamT
@@ -18,7 +18,7 @@ from .partitions import Partitions
 from .raw_partition import MillContext, RawPartition
 from .recipes import RawTopicPlan, plan_topic
 from .settings import Settings, load_settings
-from .topics import require_topics
+from .topics import require_topics, retention_seconds
 from .transport import Batch, BatchApp
 
 TICK_SECONDS: Final = 1.0
@@ -56,13 +56,17 @@ class Mill:
             settled[plan.raw_topic].append(
                 await settle(self._settings, stream, plan.recipes[stream], plan.tokenizer.content)
             )
-        self._contexts = {plan.raw_topic: self._context(plan, settled[plan.raw_topic]) for plan in plans}
+        retention = await retention_seconds(self._settings, [stream.tokens_topic for stream, _ in streams])
+        self._contexts = {plan.raw_topic: self._context(plan, settled[plan.raw_topic], retention) for plan in plans}
 
-    def _context(self, plan: RawTopicPlan, streams: Sequence[Settled]) -> MillContext:
+    def _context(
+        self, plan: RawTopicPlan, streams: Sequence[Settled], retention: Mapping[str, float | None]
+    ) -> MillContext:
         return MillContext(
             settings=self._settings,
             stages=plan.stages,
             streams=streams,
+            retention=retention,
             send=self._send,
             start_partition=self._start_partition,
             set_durable=self._set_durable,
@@ -132,10 +136,6 @@ def create_app(settings: Settings) -> BatchApp:
     @app.timer(interval=TICK_SECONDS)  # type: ignore[untyped-decorator]
     async def tick() -> None:
         await mill.tick()
-
-    @app.task  # type: ignore[untyped-decorator] # Faust's decorators have no types
-    async def heartbeat() -> None:
-        await beat(mill.status)
 
     return app
 

@@ -51,7 +51,7 @@ class Publisher:
         """Messages acknowledged."""
         self._send = send
         self._on_durable = on_durable
-        self._topic = topic
+        self.topic = topic
         self._partition = partition
         self._floor = end_offset
         self._pending: deque[Message] = deque()
@@ -63,7 +63,7 @@ class Publisher:
 
     def start(self) -> None:
         """Begin to send what is put."""
-        self._task = asyncio.create_task(self._run(), name=f"publish {self._topic}[{self._partition}]")
+        self._task = asyncio.create_task(self._run(), name=f"publish {self.topic}[{self._partition}]")
 
     def stop(self) -> None:
         """Send nothing more. What is in flight may still arrive: the next owner reads it, or writes the same again."""
@@ -103,9 +103,9 @@ class Publisher:
     async def _publish(self, message: Message) -> None:
         """Send one message; the process ends when it is not certain that it stands in the log, at its end."""
         headers = [(HEADER_NAME, encode_header(message))]
-        where = f"{self._topic}[{self._partition}]"
+        where = f"{self.topic}[{self._partition}]"
         try:
-            offset = await self._send(self._topic, self._partition, bytes(message.tokens), None, headers)
+            offset = await self._send(self.topic, self._partition, bytes(message.tokens), None, headers)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it was: nothing may be sent after a hole

@@ -40,6 +40,8 @@ class MillContext:
     settings: Settings
     stages: Stages
     streams: Sequence[Settled]
+    retention: Mapping[str, float | None]
+    """How long each token topic keeps its messages, in seconds; None: for ever."""
     send: Send
     start_partition: Callable[[TP, int], Awaitable[int | None]]
     set_durable: Callable[[TP, int], None]
@@ -147,21 +149,27 @@ class RawPartition:
             await self._publishers[split].put(messages)
 
     async def tick(self) -> None:
-        """Write a carry for each chain that has gone far, or long, without a block."""
+        """Write a carry for each chain that needs one."""
         if self._mill is None or self._epoch is None:
             return
-        settings = self._context.settings
         async with self._lock:
             for split, chain in self._mill.chains.items():
-                since, at_bytes = self._since_message[split]
-                due = (
-                    time.monotonic() - since >= settings.carry_seconds or self._bytes - at_bytes >= settings.carry_bytes
-                )
-                publisher = self._publishers[split]
-                if due and publisher.idle and self.position > publisher.durable.next_offset:
+                if self._publishers[split].idle and self._is_due(split):
                     carry = chain.carry(self.position)
                     if carry is not None:
                         await self._publish(split, [carry])
+
+    def _is_due(self, split: str) -> bool:
+        """Whether a chain went far, or long, without a message, or its last one will soon be removed from the topic."""
+        settings, publisher = self._context.settings, self._publishers[split]
+        since, at_bytes = self._since_message[split]
+        age = time.monotonic() - since
+        retention = self._context.retention.get(publisher.topic)
+        if retention is not None and age >= retention / 2:
+            return True
+        if self.position <= publisher.durable.next_offset:
+            return False
+        return age >= settings.carry_seconds or self._bytes - at_bytes >= settings.carry_bytes
 
     def _on_durable(self, message: Message) -> None:
         metrics.BLOCKS.labels("topic").inc(message.count)

@@ -32,6 +32,7 @@ class SegmentWriter:
         self._app = app
         self._store = store
         self._contexts: dict[str, SegmentContext] = {}
+        self._started_at: dict[TP, int] = {}
         self._ready = False
         self._heart = Heart(self.status)
         self.partitions: Partitions[TokenPartition] = Partitions(self._open)
@@ -65,6 +66,7 @@ class SegmentWriter:
         )
 
     async def _start_partition(self, tp: TP, offset: int) -> int | None:
+        self._started_at[tp] = offset
         return await self._app.batch_consumer.start_partition(tp, offset)
 
     def _set_durable(self, tp: TP, offset: int) -> None:
@@ -87,9 +89,9 @@ class SegmentWriter:
     def status(self) -> dict[str, Any]:
         """Return where each partition is."""
         owned = self.partitions.owned
-        ends, positions = (
-            (self._app.batch_consumer.end_offsets(), self._app.batch_consumer.durable) if owned else ({}, {})
-        )
+        consumer = self._app.batch_consumer if owned else None
+        ends = consumer.end_offsets() if consumer else {}
+        positions = {**self._started_at, **consumer.durable} if consumer else {}
         return {
             "role": "segment",
             "ready": self._ready,
@@ -122,10 +124,6 @@ def create_app(settings: Settings) -> BatchApp:
     async def append(stream: StreamT[Batch]) -> None:
         async for batch in stream:
             await writer.feed(batch)
-
-    @app.task  # type: ignore[untyped-decorator] # Faust's decorators have no types
-    async def heartbeat() -> None:
-        await beat(writer.status)
 
     return app
 

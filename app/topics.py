@@ -12,7 +12,7 @@ from tokenmill.errors import TopicError
 
 from .kafka import admin
 from .settings import Settings
-from .topic_needs import CONFIGS, Existing, NeededTopic, Problem, find_problems, missing_raw, needed_topics
+from .topic_needs import CONFIGS, UNLIMITED, Existing, NeededTopic, Problem, find_problems, missing_raw, needed_topics
 
 VISIBLE_SECONDS: Final = 15.0
 """How long a new topic may take until the brokers say that it has leaders; takes milliseconds."""
@@ -78,6 +78,19 @@ async def require_topics(settings: Settings) -> list[Problem]:
         more = f" (and {len(errors) - 1} more: see `tokenmill topics check`)" if len(errors) > 1 else ""
         raise TopicError(f"topic {errors[0].topic} {errors[0].text}{more}")
     return problems
+
+
+async def retention_seconds(settings: Settings, topics: Iterable[str]) -> dict[str, float | None]:
+    """Return for each topic how long its records are kept; None where time removes nothing.
+
+    Raises:
+        BrokerError: no broker answers.
+
+    """
+    async with admin(settings) as client:
+        existing = await describe_topics(client, topics)
+    kept = {name: existing[name].configs.get("retention.ms", UNLIMITED) for name in existing}
+    return {name: None if value == UNLIMITED else int(value) / 1000 for name, value in kept.items()}
 
 
 async def partition_count(settings: Settings, topic: str) -> int:

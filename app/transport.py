@@ -305,6 +305,11 @@ class BatchApp(faust.App):
         await self.prepare()
         await super().on_first_start()
 
+    async def on_stop(self) -> None:
+        """Give up all partitions before the clients go, then stop as Faust does."""
+        self.handler.revoked()
+        await super().on_stop()
+
     def _new_transport(self) -> BatchTransport:
         return BatchTransport(self.conf.broker_consumer, self)
 

@@ -6,13 +6,14 @@ Data goes to standard output, messages to standard error. The exit code says wha
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
 import typer
 
 from tokenmill.errors import TokenMillError
 
-from . import broker, config, produce, tokenizer, topics
+from . import broker, config, mill, produce, segment, serve, tokenizer, topics
 from .output import say
 
 INTERRUPTED: Final = 130
@@ -26,7 +27,7 @@ class Group(Protocol):
         """Add the module's commands to the command line."""
 
 
-GROUPS: Final[tuple[Group, ...]] = (produce, topics, tokenizer, broker, config)
+GROUPS: Final[tuple[Group, ...]] = (produce, serve, mill, segment, topics, tokenizer, broker, config)
 """The modules, in the order in which help lists their commands."""
 
 
@@ -46,6 +47,7 @@ def create_cli() -> typer.Typer:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command of ``arguments`` (of the process without them) and exit with its code."""
+    sys.path.insert(0, str(Path.cwd()))  # a user's own function may lie where they stand, as for `python -m`
     try:
         create_cli()(arguments, prog_name="tokenmill")
     except TokenMillError as error:
