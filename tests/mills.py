@@ -1,0 +1,191 @@
+"""Sources, mills and chains for tests: real messages, milled from records, and the reference's answer to the same."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from tokenizers import Tokenizer, normalizers
+
+from tokenmill.chain import genesis_hash
+from tokenmill.engines import RAW_BYTES, Engine, TokenizerFile, open_engine
+from tokenmill.message import Message
+from tokenmill.milling import ChainMill, genesis_point
+from tokenmill.opening import RAW_BYTES_SHA256, open_stages
+from tokenmill.outcomes import Stages
+from tokenmill.partition import PartitionMill
+from tokenmill.recipe import Recipe
+from tokenmill.records import FLUSH_HEADER, Record
+from tokenmill.reference import Reference, ReferenceBlock
+from tokenmill.resume import ResumePoint, resume_point
+from tokenmill.training_tokenizer import train_tokenizer
+
+RAW = TokenizerFile(RAW_BYTES, None)
+PARTITION = 3
+SILENT = "é"
+"""A text of this alone has no tokens for `tiny_bpe`."""
+
+RECIPE = Recipe(
+    raw_topic="raw-text",
+    start="earliest",
+    decode="auto",
+    text_fields=("text", "content"),
+    id_field="id",
+    carry=(),
+    max_text_bytes=1000,
+    max_id_bytes=20,
+    max_fields_bytes=40,
+    normalize="none",
+    min_chars=0,
+    function=None,
+    steps=({"name": "not_empty"},),
+    shards=1,
+    splits=(("train", 1),),
+    split_by="id",
+    split="train",
+    tokenizer_sha256=RAW_BYTES_SHA256,
+    end_of_document=0,
+    vocabulary_size=256,
+    probe="0" * 64,
+    packing="concat",
+    block_tokens=4,
+    dtype="uint8",
+)
+"""A stream of raw bytes that takes every record. Tests replace what they are about."""
+
+
+@cache
+def tiny_bpe() -> Engine:
+    """Return a byte-level BPE with a few merges."""
+    tokenizer: Tokenizer = train_tokenizer(["ab aab b\n"] * 2 + ['{"text": "aaaabbbb"}'], vocabulary_size=270)
+    tokenizer.normalizer = normalizers.Replace(SILENT, "")
+    return open_engine(TokenizerFile("tiny", tokenizer.to_str().encode()))
+
+
+@dataclass(frozen=True)
+class Source:
+    """One raw partition's way into all its chains, and what is needed to mill it again and again."""
+
+    stages: Stages
+    recipes: tuple[Recipe, ...]
+    """One a split."""
+    start: int = 0
+    """Where the chains start."""
+    skips: frozenset[int] = frozenset()
+
+    def chain(self, recipe: Recipe, point: ResumePoint | None = None, message_bytes: int = 1) -> ChainMill:
+        """Return a mill at ``point``, or at the chain's beginning."""
+        begin = genesis_point(self.start, genesis_hash(recipe.fingerprint, PARTITION))
+        return ChainMill(recipe, point if point is not None else begin, message_bytes=message_bytes)
+
+    def mill(self, points: Sequence[ResumePoint | None] = (), message_bytes: int = 1) -> PartitionMill:
+        """Return a mill of all chains, each at its point."""
+        chains = [
+            self.chain(recipe, point, message_bytes)
+            for recipe, point in zip(self.recipes, points or [None] * len(self.recipes), strict=True)
+        ]
+        return PartitionMill(self.stages, chains, self.skips)
+
+    def reference(self, recipe: Recipe) -> Reference:
+        """Return the reference, standing before block 0."""
+        return Reference(recipe, self.stages, PARTITION, self.start, self.skips)
+
+    def blocks(self, recipe: Recipe, records: Sequence[Record]) -> list[ReferenceBlock]:
+        """Return the right answer."""
+        return list(self.reference(recipe).blocks(records))
+
+
+def make_source(
+    recipe: Recipe = RECIPE, *, engine: Engine | None = None, start: int = 0, skips: frozenset[int] = frozenset()
+) -> Source:
+    """Return the source of all splits of ``recipe``; raw bytes unless there is an engine."""
+    stages = open_stages(recipe, RAW)
+    if engine is not None:
+        stages = replace(stages, engine=engine)
+    recipes = tuple(replace(recipe, split=name) for name, _ in recipe.splits)
+    return Source(stages, recipes, start, skips)
+
+
+def text(offset: int, value: str) -> Record:
+    """Return a record of plain text."""
+    return Record(offset, 1000 + offset, None, value.encode())
+
+
+def named(offset: int, name: str | int, value: str, **fields: str | float | None) -> Record:
+    """Return a JSON record with an id."""
+    return Record(offset, 1000 + offset, None, json.dumps({"id": name, "text": value, **fields}).encode())
+
+
+def tombstone(offset: int) -> Record:
+    """Return a record without a value."""
+    return Record(offset, 1000 + offset, b"key", None)
+
+
+def flush(offset: int) -> Record:
+    """Return a record that fills the open blocks."""
+    return Record(offset, 1000 + offset, None, None, (FLUSH_HEADER,))
+
+
+def divide(records: Sequence[Record], sizes: Sequence[int]) -> Iterator[Sequence[Record]]:
+    """Divide the records into feeds of these sizes, again and again; without sizes into one."""
+    start = 0
+    while sizes and start < len(records):
+        for size in sizes:
+            yield records[start : start + size]
+            start += size
+    if start < len(records):
+        yield records[start:]
+
+
+def cut_blocks(messages: Sequence[Message], recipe: Recipe) -> list[tuple[int, bytes, bytes]]:
+    """Return number, tokens and entry of each block of the messages."""
+    size = recipe.block_bytes
+    return [
+        (message.first + n, bytes(message.tokens[n * size : (n + 1) * size]), entry)
+        for message in messages
+        for n, entry in enumerate(message.entries)
+    ]
+
+
+def assert_follow(messages: Sequence[Message], blocks: Sequence[ReferenceBlock], recipe: Recipe, first: int = 0) -> None:
+    """Check that the messages are the reference's blocks from ``first`` on, and where they leave the chain."""
+    written = cut_blocks(messages, recipe)
+    assert written == [(block.number, block.tokens, block.entry) for block in blocks[first:]]
+    chains = [genesis_hash(recipe.fingerprint, PARTITION), *(block.chain for block in blocks)]
+    for message in messages:
+        assert (message.before, message.after) == (chains[message.first], chains[message.end])
+        assert message.fingerprint == recipe.fingerprint
+        if not message.is_carry:
+            last = blocks[message.end - 1]
+            assert (message.cursor, message.totals) == (last.cursor, last.totals)
+            assert message.totals.pack() == last.totals.pack()
+        assert message.totals.balanced
+
+
+def write(
+    source: Source,
+    recipe: Recipe,
+    records: Sequence[Record],
+    sizes: Sequence[int] = (1,),
+    *,
+    message_bytes: int = 1,
+    carries: Sequence[bool] = (False,),
+    after: Message | None = None,
+) -> list[Message]:
+    """Return what one writer of the chain sends, a carry after those feeds where ``carries`` (again and again) says so.
+
+    The writer begins ``after`` a message, or at the chain's beginning.
+    """
+    mill = PartitionMill(
+        source.stages,
+        [source.chain(recipe, resume_point(after) if after is not None else None, message_bytes)],
+        source.skips,
+    )
+    chain = mill.chains[recipe.split]
+    messages: list[Message] = []
+    for number, feed in enumerate(divide(records, sizes)):
+        messages += mill.feed(feed).messages[recipe.split]
+        if carries[number % len(carries)]:
+            carry = chain.carry(feed[-1].offset + 1 if feed else 0)
+            messages += [carry] if carry is not None else []
+    return messages
