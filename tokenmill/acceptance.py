@@ -78,7 +78,7 @@ class Acceptor:
         *,
         block: int = 0,
         chain: bytes | None = None,
-        recall: Callable[[int], bytes | None] = lambda block: None,
+        recall: Callable[[int], bytes | None] = lambda _: None,
     ) -> None:
         """Stand before ``block`` with the hash ``chain``; without these, at the chain's beginning.
 
@@ -126,6 +126,11 @@ class Acceptor:
                 f"{self._name(message)} holds {len(message.tokens)} bytes of tokens, "
                 f"{message.count} blocks of {self._block_bytes} bytes were announced"
             )
+        if message.cursor.block != message.end:
+            raise DamagedError(
+                f"{self._name(message)} ends before block {message.end}, and its cursor says {message.cursor.block}; "
+                "look at what wrote it"
+            )
 
     def _take(self, message: Message, chains: list[bytes], dropped: int) -> Blocks:
         blocks = Blocks(
@@ -155,7 +160,7 @@ class Acceptor:
     def _difference(self, message: Message, block: int) -> str:
         return (
             f"{self._name(message)} continues other blocks than those taken before block {block}: the token topic or "
-            "the raw topic lost its tail and other text came; run `tokenmill verify` to find the first block that differs"
+            "the raw topic lost its tail and other text came; `tokenmill verify` finds the first block that differs"
         )
 
     def _name(self, message: Message) -> str:

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 
-def canonical_json(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
+def canonical_json(value: Any) -> bytes:
     """Return UTF-8 JSON with sorted keys and no spaces; NaN and infinities are a ValueError."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode()

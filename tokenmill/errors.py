@@ -14,7 +14,7 @@
     ├── GapError               10   blocks are missing that no retained message holds
     ├── SourceError            11   the raw topic was rewritten, or no longer reaches the cursor
     ├── InputError             12   a file or record that a person gave cannot be used
-    └── RecordError             –   one record cannot be a document; becomes a dead letter, never an exit
+    └── RecordError             -   one record cannot be a document; becomes a dead letter, never an exit
 
 A message says what is wrong, where (file, offset, setting), and what to do next.
 """

@@ -3,7 +3,7 @@
 The key tells the kind; values are canonical JSON, but for the tokenizer's parts::
 
     genesis                       the first record; a later one is ignored
-    tokenizer/<sha256>/<i>/<n>    part i of n of the zlib-compressed tokenizer.json, so that any host can read the stream
+    tokenizer/<sha256>/<i>/<n>    part i of n of the zlib-compressed tokenizer.json: any host can read the stream
     skip                          {"partition": p, "offset": o}: a record that must not be tried again
 """
 

@@ -113,12 +113,15 @@ def decode_message(header: bytes, value: bytes | memoryview | None) -> Message:
     entries_data = rest[totals_bytes : totals_bytes + entries_bytes]
     tokens = memoryview(value or b"")
     try:
-        entries = split_entries(entries_data, count) if count else []
+        # a carry's header holds one entry if it has an open block
+        entries = split_entries(entries_data, count or int(open_bytes > 0))
         totals = Totals.unpack(rest[:totals_bytes])
     except (ValueError, TypeError) as error:
         raise DamagedError(f"the header holds no valid totals and entries: {error}") from error
-    if count and len(tokens) % count or (not count and len(tokens)):
-        raise DamagedError(f"{len(tokens)} bytes of tokens are not {count} blocks")
+    if (count and (not tokens or len(tokens) % count)) or (not count and tokens):
+        raise DamagedError(f"{len(tokens)} bytes of tokens are not {count} blocks: the value was cut or replaced")
+    if count and open_bytes:
+        raise DamagedError("the header holds blocks and an open block: the message was written by something else")
     return Message(
         fingerprint=fingerprint,
         first=first,
@@ -127,7 +130,7 @@ def decode_message(header: bytes, value: bytes | memoryview | None) -> Message:
         after=after,
         totals=totals,
         tokens=tokens,
-        entries=entries,
+        entries=entries if count else [],
         open_tokens=bytes(rest[totals_bytes + entries_bytes :]),
-        open_entry=b"" if count else bytes(entries_data),
+        open_entry=b"" if count else b"".join(entries),
     )

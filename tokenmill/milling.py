@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tokenmill.chain import roll
 from tokenmill.cursor import NO_RECORD, Cursor, record_crc
 from tokenmill.documents import document_meta
+from tokenmill.errors import SourceError
 from tokenmill.message import HEADER_OVERHEAD, Message
 from tokenmill.outcomes import NO_TOKENS, Kind, Outcome
 from tokenmill.packing import Packed, PackedDocument
@@ -86,8 +87,14 @@ class ChainMill:
         """Take the records' fates, in the order of their offsets; return the messages of the blocks that became full.
 
         Records that the chain has passed are skipped, so the caller may begin anywhere at or below `next_offset`.
+
+        Raises:
+            SourceError: the document that the chain stands in the middle of is not there, or has another outcome now.
+
         """
         fates = [fate for fate in fates if fate.record.offset >= self.next_offset]
+        if fates and self._position.taken:
+            self._check_continues(fates[0])
         messages: list[Message] = []
         for group in _groups(fates):
             if group[0].kind is Kind.FLUSH:
@@ -115,6 +122,16 @@ class ChainMill:
             open_tokens=tokens,
             open_entry=entry,
         )
+
+    def _check_continues(self, fate: Fate) -> None:
+        """Check that there is more of the document whose beginning is in blocks: two histories must not be joined."""
+        offset, taken = self.next_offset, self._position.taken
+        if fate.record.offset != offset or fate.tokens is None or len(fate.tokens) + 1 <= taken:
+            raise SourceError(
+                f"the document at offset {offset} of {self.recipe.raw_topic} gave {taken} tokens to block "
+                f"{self.next_block - 1} of split {self.recipe.split}, and now gives fewer or none: it was rewritten, or "
+                "put on the skip list too late; restore it, or begin a new stream with stream_suffix"
+            )
 
     def _document(self, fate: Fate) -> PackedDocument:
         tokens = fate.tokens if fate.tokens is not None else np.empty(0, np.uint32)

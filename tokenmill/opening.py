@@ -1,4 +1,4 @@
-"""From settings to a recipe, and from a recipe to opened stages: the same functions for workers and for verification."""
+"""From settings to a recipe, from a recipe to opened stages: the same functions for workers and for verification."""
 
 from dataclasses import replace
 from typing import Final

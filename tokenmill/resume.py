@@ -36,7 +36,9 @@ class Run:
     """Number of the block with which the run begins."""
 
 
-def runs(messages: Sequence[Message], new_acceptor: Callable[[int, bytes | None], Acceptor], *, whole: bool) -> list[Run]:
+def runs(
+    messages: Sequence[Message], new_acceptor: Callable[[int, bytes | None], Acceptor], *, whole: bool
+) -> list[Run]:
     """Return the contiguous runs among ``messages``, in the order of their block numbers.
 
     ``messages`` lie in the order of their offsets; ``new_acceptor(block, chain)`` makes a reader that stands there.

@@ -1,4 +1,4 @@
-"""The account of every record below a cursor: in = kept + filtered + tombstones + dead-lettered + flushes + other split."""
+"""Every record below a cursor: in = kept + filtered + tombstones + dead-lettered + flushes + other split."""
 
 import json
 from collections import Counter
@@ -67,8 +67,16 @@ class Totals:
 
     @classmethod
     def unpack(cls, data: bytes | memoryview) -> Self:
-        """Return the totals that `pack` made these bytes of."""
-        return cls.from_dict(json.loads(bytes(data)))
+        """Return the totals that `pack` made these bytes of.
+
+        Raises:
+            ValueError, TypeError: these bytes are no totals, or hold a name that this version does not know.
+
+        """
+        values = json.loads(bytes(data))
+        if not isinstance(values, dict):
+            raise TypeError(f"totals are a JSON object, not {type(values).__name__}")
+        return cls.from_dict(values)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:

@@ -1,0 +1,59 @@
+"""Ready chains of blocks, out of which messages are cut at will: what is about numbers and hashes needs no mill."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tokenmill.acceptance import Acceptor
+from tokenmill.chain import genesis_hash, roll
+from tokenmill.cursor import Cursor
+from tokenmill.message import Message
+from tokenmill.pieces import Piece, encode_entry
+from tokenmill.totals import Totals
+
+FINGERPRINT = bytes(range(16))
+PARTITION = 3
+BLOCK_BYTES = 4
+
+
+@dataclass(frozen=True)
+class History:
+    """The blocks of one chain."""
+
+    blocks: Sequence[bytes]
+    entries: Sequence[bytes]
+    chains: Sequence[bytes]
+    """The chain hash before each block, and after the last one."""
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def message(self, first: int, end: int) -> Message:
+        """Return the message with blocks ``[first, end)``; a carry where there is none."""
+        return Message(
+            fingerprint=FINGERPRINT,
+            first=first,
+            cursor=Cursor(10 * end, 0, end),
+            before=self.chains[first],
+            after=self.chains[end],
+            totals=Totals(),
+            tokens=b"".join(self.blocks[first:end]),
+            entries=list(self.entries[first:end]),
+        )
+
+    def acceptor(self, block: int = 0) -> Acceptor:
+        """Return a reader that stands before ``block``."""
+        return Acceptor(FINGERPRINT, PARTITION, BLOCK_BYTES, block=block, chain=self.chains[block])
+
+
+def make_history(length: int, *, other_from: int | None = None, in_entries: bool = False) -> History:
+    """Return a chain of ``length`` blocks, the same each time, but with another block at ``other_from``.
+
+    ``in_entries``: there the tokens are the same, and another document wrote them.
+    """
+    blocks, entries = [], []
+    for number in range(length):
+        other = number == other_from
+        blocks.append((2 * number + (other and not in_entries)).to_bytes(BLOCK_BYTES, "little"))
+        entries.append(encode_entry([Piece(0, 2 * number + (other and in_entries), 0, b"")]))
+    start = genesis_hash(FINGERPRINT, PARTITION)
+    return History(blocks, entries, [start, *roll(start, b"".join(blocks), entries)])

@@ -1,0 +1,242 @@
+"""The service's real processes for tests: mill and segment workers on a real broker, and the reference's answer.
+
+::
+
+    settings = service_settings(broker, topic(2), tmp_path)
+    send(settings, [Raw(b"some text"), Raw(b"more", partition=1)])
+    with Service(settings, tmp_path) as service:
+        service.mill(2)
+        service.segment()
+        service.wait_until_complete()
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, TypeVar
+
+from aiokafka import TopicPartition
+
+from tokenmill.app.broker import Broker
+from tokenmill.app.kafka import consumer, offsets, producer, read_range
+from tokenmill.app.recipes import plan_topic
+from tokenmill.app.settings import Settings
+from tokenmill.app.topics import ensure_topics, partition_count
+from tokenmill.errors import StoreError
+from tokenmill.records import Record
+from tokenmill.reference import Reference, ReferenceBlock
+from tokenmill.segments import open_partition
+
+WAIT_SECONDS: Final = 90.0
+"""How long a wait for the service may take: far longer than it should, on a machine that does other things as well."""
+POLL_SECONDS: Final = 0.1
+LOG_BYTES: Final = 4000
+"""How much of each worker's log a failure shows."""
+
+T = TypeVar("T")
+Chain = tuple[str, int]
+"""Stream and partition."""
+
+
+class Raw(NamedTuple):
+    """A record to send."""
+
+    value: bytes | None
+    partition: int = 0
+    key: bytes | None = None
+    headers: Sequence[tuple[str, bytes]] = ()
+
+
+def service_settings(broker: Broker, raw_topic: str, directory: Path, **others: Any) -> Settings:
+    """Return settings for one raw topic of the broker's, small enough for many blocks; its other topics are made."""
+    small: dict[str, Any] = {
+        "tokenizer": "bytes",
+        "sequence_length": 63,
+        "segment_blocks": 16,
+        "message_bytes": 1024,
+        "session_timeout": 6.0,
+        "store": directory / "store",
+        "group": f"group-{raw_topic}",
+        "raw_topics": (raw_topic,),
+        "bootstrap_servers": broker.bootstrap_servers,
+    }
+    settings = Settings(**small | others)
+    in_own_loop(lambda: ensure_topics(settings))
+    return settings
+
+
+def send(settings: Settings, records: Iterable[Raw], topic: str | None = None) -> None:
+    """Send records to a topic, the first raw topic if none is named; all are acknowledged on return."""
+    name = topic or settings.raw_topics[0]
+
+    async def run() -> None:
+        async with producer(settings) as client:
+            for raw in records:
+                key = b"" if raw.key is None and raw.value is None else raw.key  # aiokafka wants one of the two
+                await client.send(name, raw.value, key, raw.partition, headers=list(raw.headers))
+            await client.flush()
+
+    in_own_loop(run)
+
+
+class Worker:
+    """One worker's process."""
+
+    def __init__(self, role: str, settings: Settings, log: Path, environment: Mapping[str, str]) -> None:
+        """Start ``tokenmill mill`` or ``tokenmill segment`` with exactly these settings."""
+        self.role = role
+        self.log_path = log
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tokenmill.app.cli", role],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **settings.environment(), **environment},
+                start_new_session=True,
+            )
+
+    @property
+    def log(self) -> str:
+        """All that the worker has said."""
+        return self.log_path.read_text(errors="replace")
+
+    @property
+    def running(self) -> bool:
+        """Whether the process has not ended; a paused one is running."""
+        return self.process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL; gone on return."""
+        self._signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self, seconds: float = 20.0) -> int:
+        """SIGTERM; return the exit code. A worker that does not end within ``seconds`` is killed."""
+        self._signal(signal.SIGTERM)
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self.process.wait()
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open, nothing moves."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.running:
+            self.process.send_signal(number)
+
+
+class Service:
+    """Workers that end, all of them and however the test ends, when the block does."""
+
+    def __init__(self, settings: Settings, directory: Path, **environment: str) -> None:
+        """Start nothing yet; logs go into ``directory``, ``environment`` is added to the workers'."""
+        self.settings = settings
+        self.workers: list[Worker] = []
+        self._directory = directory
+        self._environment = environment
+
+    def mill(self, count: int = 1) -> list[Worker]:
+        """Start mill workers."""
+        return [self._start("mill") for _ in range(count)]
+
+    def segment(self) -> Worker:
+        """Start a segment worker."""
+        return self._start("segment")
+
+    def stop(self) -> None:
+        """End all workers in order; those that do not end are killed."""
+        for worker in self.workers:
+            worker.resume()
+            worker._signal(signal.SIGTERM)
+        for worker in self.workers:
+            worker.stop()
+
+    def wait_until_complete(self, seconds: float = WAIT_SECONDS) -> dict[Chain, list[ReferenceBlock]]:
+        """Wait until the store holds every full block of what is in the raw topics now; return the reference's."""
+        expected = reference_blocks(self.settings)
+        wanted = {chain: len(blocks) for chain, blocks in expected.items()}
+        self.wait_until(lambda: stored_blocks(self.settings, wanted) == wanted, seconds)
+        return expected
+
+    def wait_until(self, condition: Callable[[], bool], seconds: float = WAIT_SECONDS) -> None:
+        """Wait for a condition; fail with the ends of the logs when it does not come, or when all workers ended."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline or not any(worker.running for worker in self.workers):
+                ends = (f"{w.role} (exit code {w.process.poll()}):\n{w.log[-LOG_BYTES:]}" for w in self.workers)
+                raise AssertionError("\n".join(["it did not come to that; the workers said", *ends]))
+            time.sleep(POLL_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self.workers:
+            worker.kill()
+
+    def _start(self, role: str) -> Worker:
+        log = self._directory / f"{role}-{len(self.workers)}.log"
+        self.workers.append(Worker(role, self.settings, log, self._environment))
+        return self.workers[-1]
+
+
+def reference_blocks(settings: Settings) -> dict[Chain, list[ReferenceBlock]]:
+    """Return every chain as it must become, from what the raw topics hold now."""
+    return {
+        (stream.name, partition): list(Reference(recipe, plan.stages, partition, 0).blocks(records))
+        for raw_topic in settings.raw_topics
+        for plan in (plan_topic(settings, raw_topic),)
+        for partition, records in enumerate(raw_records(settings, raw_topic))
+        for stream, recipe in plan.recipes.items()
+    }
+
+
+def raw_records(settings: Settings, raw_topic: str) -> list[list[Record]]:
+    """Return the records of a raw topic, by partition."""
+
+    async def read() -> Iterator[list[Record]]:
+        count = await partition_count(settings, raw_topic)
+        parts = []
+        async with consumer(settings) as client:
+            for number in range(count):
+                partition = TopicPartition(raw_topic, number)
+                span = (await offsets(client, [partition]))[partition]
+                found = [r async for r in read_range(client, partition, *span)]
+                parts.append([Record(r.offset, r.timestamp, r.key, r.value, r.headers) for r in found])
+        return iter(parts)
+
+    return list(in_own_loop(read))
+
+
+def stored_blocks(settings: Settings, chains: Iterable[Chain]) -> dict[Chain, int]:
+    """Return how many blocks of each chain the store holds; -1 where it does not know the stream yet."""
+    found = {}
+    for stream, partition in chains:
+        try:
+            found[stream, partition] = open_partition(settings.store, stream, partition).blocks
+        except StoreError:
+            found[stream, partition] = -1
+    return found
+
+
+def in_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine to its end from anywhere, a coroutine test included."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(work())).result()

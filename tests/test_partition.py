@@ -1,0 +1,115 @@
+"""One raw partition with several chains: they are milled together, and each is as if it were alone."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.mills import RECIPE, Source, assert_follow, divide, make_source, named, text, tiny_bpe, write
+from tests.strategies import feed_sizes, message_bytes, record_lists, sources
+from tokenmill import partition
+from tokenmill.message import Message
+from tokenmill.outcomes import Kind
+from tokenmill.partition import PartitionMill
+from tokenmill.records import Record
+from tokenmill.resume import ResumePoint, resume_point
+
+TWO = replace(RECIPE, shards=2, splits=(("train", 1), ("validation", 1)))
+
+
+def _feed(mill: PartitionMill, records: list[Record], sizes: list[int]) -> dict[str, list[Message]]:
+    messages: dict[str, list[Message]] = {split: [] for split in mill.chains}
+    for feed in divide(records, sizes):
+        for split, found in mill.feed(feed).messages.items():
+            messages[split] += found
+    return messages
+
+
+@given(sources, record_lists(), st.integers(0, 4), st.frozensets(st.integers(0, 12), max_size=3), feed_sizes, message_bytes)
+def test_every_chain_of_a_partition_is_its_reference(
+    source: Source, records: list[Record], start: int, skips: frozenset[int], sizes: list[int], size: int
+) -> None:
+    """From any start, with a skip list, for any splits and feeds: byte for byte."""
+    source = replace(source, start=start, skips=skips)
+    messages = _feed(source.mill(message_bytes=size), records, sizes)
+    for recipe in source.recipes:
+        assert_follow(messages[recipe.split], source.blocks(recipe, records), recipe)
+
+
+@given(sources, record_lists(), feed_sizes, feed_sizes, st.data())
+def test_chains_resume_at_places_of_their_own(
+    source: Source, records: list[Record], sizes: list[int], again: list[int], data: st.DataObject
+) -> None:
+    """The partition starts at the lowest of its chains' cursors, and each chain skips what it has."""
+    points: list[ResumePoint | None] = []
+    firsts = []
+    for recipe in source.recipes:
+        messages = write(source, recipe, records, sizes, carries=(False, True))
+        last = data.draw(st.sampled_from([None, *messages]))
+        points.append(resume_point(last) if last is not None else None)
+        firsts.append(last.end if last is not None else 0)
+    mill = source.mill(points)
+    assert mill.next_offset == min(point.cursor.next_offset if point is not None else 0 for point in points)
+    written = _feed(mill, [record for record in records if record.offset >= mill.next_offset], again)
+    for recipe, first in zip(source.recipes, firsts, strict=True):
+        assert_follow(written[recipe.split], source.blocks(recipe, records), recipe, first)
+
+
+@given(sources, record_lists(), feed_sizes)
+def test_every_record_is_accounted_for_in_every_chain(
+    source: Source, records: list[Record], sizes: list[int]
+) -> None:
+    """The outcomes of each chain add up, and over all chains each record is kept, filtered or refused at most once."""
+    mill = source.mill()
+    dead = [outcome for feed in divide(records, sizes) for outcome in mill.feed(feed).dead_letters]
+    totals = [chain.totals for chain in mill.chains.values()]
+    assert all(total.balanced and total.records == len(records) for total in totals)
+    owned = sum(t.kept + t.filtered.total() + t.dead_lettered.total() for t in totals)
+    nothing = sum(record.value is None for record in records)
+    assert owned <= len(records) - nothing
+    if len(source.recipes) == sum(size for _, size in source.recipes[0].splits) == source.recipes[0].shards:
+        assert owned == len(records) - nothing
+    assert len(dead) >= sum(total.dead_lettered.total() for total in totals)
+
+
+@given(sources, record_lists(), feed_sizes)
+def test_every_undecodable_record_is_a_dead_letter_once(
+    source: Source, records: list[Record], sizes: list[int]
+) -> None:
+    """Whichever split owns it, none included; those of other splits' chains are not repeated."""
+    mill = source.mill()
+    dead = [outcome for feed in divide(records, sizes) for outcome in mill.feed(feed).dead_letters]
+    wanted = [r for r in records if source.stages.outcome(r).kind is Kind.DEAD_LETTERED]
+    assert [outcome.record for outcome in dead] == wanted
+    assert all(outcome.reason for outcome in dead)
+
+
+def test_documents_that_no_chain_needs_are_not_tokenized() -> None:
+    """One chain is far ahead: its documents are counted as wanted only from its own cursor on."""
+    source = make_source(TWO)
+    records = [named(offset, offset, "abcdef") for offset in range(40)]
+    train = write(source, source.recipes[0], records)
+    assert train
+    mill = source.mill([resume_point(train[-1]), None])
+    milled = mill.feed(records)
+    splits = [source.stages.outcome(record).split for record in records]
+    assert 0 < splits.count("validation") <= milled.documents < len(records)
+
+
+def test_batches_for_the_engine_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many documents, and documents larger than a batch: the blocks are the same."""
+    source = make_source(replace(RECIPE, dtype="uint16"), engine=tiny_bpe())
+    records = [text(offset, "ab" * (offset % 30) + "b") for offset in range(100)]
+    blocks = source.blocks(source.recipes[0], records)
+    for documents, characters in ((1, 1000), (7, 1000), (100, 1), (100, 40)):
+        monkeypatch.setattr(partition, "BATCH_DOCUMENTS", documents)
+        monkeypatch.setattr(partition, "BATCH_CHARACTERS", characters)
+        assert_follow(source.mill().feed(records).messages["train"], blocks, source.recipes[0])
+
+
+def test_milled_counts_what_was_tokenized() -> None:
+    """Documents and tokens, without end-of-document ids."""
+    source = make_source()
+    milled = source.mill().feed([text(0, "abc"), text(1, ""), text(2, "de")])
+    assert (milled.documents, milled.tokens) == (2, 5)
