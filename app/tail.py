@@ -1,6 +1,5 @@
 """Reading the end of a token partition, to know where its chain continues (the pure part is `tokenmill.resume`)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -16,7 +15,7 @@ from tokenmill.genesis import Genesis
 from tokenmill.message import HEADER_NAME, Message, decode_message
 from tokenmill.milling import genesis_point
 from tokenmill.recipe import Recipe
-from tokenmill.resume import ResumePoint, Run, runs
+from tokenmill.resume import ResumePoint, Run, RunFinder
 
 from .kafka import offsets, read_range
 
@@ -98,8 +97,10 @@ async def _runs(client: AIOKafkaConsumer, recipe: Recipe, tokens: TopicPartition
     size = FIRST_TAIL
     while True:
         start = max(first, end - size) if size <= LONGEST_TAIL else first
-        messages: Sequence[Message] = [message_of(record) async for record in read_range(client, tokens, start, end)]
-        found = runs(messages, new_acceptor, whole=start == first == 0)
+        finder = RunFinder(new_acceptor, whole=start == first == 0)
+        async for record in read_range(client, tokens, start, end):
+            finder.add(message_of(record))
+        found = finder.runs()
         if start == first or len(found) == 1:
             return found
         size *= 2

@@ -114,6 +114,24 @@ class Acceptor:
             raise DifferenceError(self._difference(message, self.next_block))
         return Taken(self._take(message, chains, dropped), dropped)
 
+    def chain_at(self, block: int) -> bytes | None:
+        """Return the chain hash before a block that was taken, or None where nothing tells it any more."""
+        return self._remembered.get(block) or self._recall(block)
+
+    def require_same(self, block: int, other: "Acceptor") -> None:
+        """Check that two readers of one chain agree on all before ``block``, as far as both remember it.
+
+        Raises:
+            DifferenceError: they do not.
+
+        """
+        mine, theirs = self.chain_at(block), other.chain_at(block)
+        if mine is not None and theirs is not None and mine != theirs:
+            raise DifferenceError(
+                f"the token topic holds two histories of partition {self._partition} before block {block}: it or the "
+                "raw topic lost its tail and other text came; `tokenmill verify` finds the first block that differs"
+            )
+
     def _check_form(self, message: Message) -> None:
         if message.fingerprint != self._fingerprint:
             raise FingerprintError(
@@ -150,7 +168,7 @@ class Acceptor:
     def _check_dropped(self, message: Message, chains: list[bytes]) -> bool:
         hashes = [message.before, *chains]
         for block in range(message.end, message.first - 1, -1):
-            known = self._remembered.get(block) or self._recall(block)
+            known = self.chain_at(block)
             if known is not None:
                 if known != hashes[block - message.first]:
                     raise DifferenceError(self._difference(message, block))

@@ -8,10 +8,12 @@ The key tells the kind; values are canonical JSON, but for the tokenizer's parts
 """
 
 import json
+import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from operator import index
 from typing import Any, Final, Self
 
 from tokenmill.canonical import canonical_json
@@ -20,7 +22,7 @@ from tokenmill.recipe import Recipe
 
 GENESIS_KEY: Final = b"genesis"
 SKIP_KEY: Final = b"skip"
-TOKENIZER_PREFIX: Final = b"tokenizer/"
+_TOKENIZER_KEY: Final = re.compile(rb"tokenizer/([0-9a-f]{64})/([0-9]{1,6})/([0-9]{1,6})")
 PART_BYTES: Final = 512 * 1024
 """Size of a tokenizer part: half of what a topic takes by default (1 MiB)."""
 
@@ -85,22 +87,38 @@ class ControlLog:
     _parts: dict[tuple[str, int], dict[int, bytes]] = field(default_factory=dict)
 
     def add(self, key: bytes | None, value: bytes | None) -> None:
-        """Take the next record; kinds that this version does not know are for others and left alone."""
+        """Take the next record; kinds that this version does not know are for others and left alone.
+
+        Raises:
+            DamagedError: the first genesis, or a skip, is none.
+            FingerprintError: another format version wrote the genesis.
+
+        """
+        try:
+            self._add(key, value or b"null")
+        except (ValueError, TypeError, LookupError) as error:
+            raise DamagedError(
+                f"the control topic holds a record with key {key!r} that is none ({error!r}): something else wrote "
+                "to it; use a new stream name"
+            ) from error
+
+    def _add(self, key: bytes | None, value: bytes) -> None:
         if key == GENESIS_KEY and self.genesis is None:
-            self.genesis = Genesis.from_dict(json.loads(value or b"{}"))
+            self.genesis = Genesis.from_dict(json.loads(value))
         elif key == SKIP_KEY:
-            skip = json.loads(value or b"{}")
-            self.skips.setdefault(skip["partition"], set()).add(skip["offset"])
-        elif key is not None and key.startswith(TOKENIZER_PREFIX):
-            _, digest, index, count = key.decode().split("/")
-            self._parts.setdefault((digest, int(count)), {})[int(index)] = value or b""
+            skip = json.loads(value)
+            self.skips.setdefault(index(skip["partition"]), set()).add(index(skip["offset"]))
+        elif key is not None and (part := _TOKENIZER_KEY.fullmatch(key)):
+            number, count = int(part[2]), int(part[3])
+            if number < count:
+                self._parts.setdefault((part[1].decode(), count), {})[number] = value
 
     def tokenizer(self, digest: str) -> bytes | None:
-        """Return the tokenizer.json with this SHA-256, or None while parts are missing."""
+        """Return the tokenizer.json with this SHA-256; None while a part is missing or not what it should be."""
         for (found, count), parts in self._parts.items():
             if found == digest and len(parts) == count:
-                content = zlib.decompress(b"".join(parts[i] for i in range(count)))
-                if sha256(content).hexdigest() == digest:
+                content = _unpacked(b"".join(parts[i] for i in range(count)))
+                if content is not None and sha256(content).hexdigest() == digest:
                     return content
         return None
 
@@ -112,6 +130,13 @@ def tokenizer_parts(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     digest = sha256(content).hexdigest()
     for index, part in enumerate(parts):
         yield f"tokenizer/{digest}/{index}/{len(parts)}".encode(), part
+
+
+def _unpacked(packed: bytes) -> bytes | None:
+    try:
+        return zlib.decompress(packed)
+    except zlib.error:
+        return None
 
 
 def skip_record(partition: int, offset: int) -> tuple[bytes, bytes]:

@@ -9,7 +9,6 @@ import numpy as np
 
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import FingerprintError
-from tokenmill.pieces import ENTRY_HEADER, PIECE
 
 FORMAT: Final = 1
 """Version of the rules by which a recipe and a log make tokens; a change of any answer raises it."""
@@ -88,10 +87,6 @@ class Recipe:
     def block_bytes(self) -> int:
         """Bytes of one block's tokens."""
         return self.block_tokens * np.dtype(self.dtype).itemsize
-
-    def largest_message_bytes(self, meta_bytes: int) -> int:
-        """Return the size of the worst message: one block of one-token pieces, each with ``meta_bytes`` of meta."""
-        return self.block_bytes + self.block_tokens * (PIECE.itemsize + meta_bytes) + ENTRY_HEADER.size
 
     def differences(self, other: "Recipe") -> list[str]:
         """Name what differs, as ``name: mine != theirs``, for people."""

@@ -4,13 +4,18 @@ A new owner takes the furthest cursor of the contiguous run, not that of the las
 there. Resuming from an older position is always safe, because the same records give the same blocks.
 """
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from tokenmill.acceptance import Acceptor, Gap, Taken
+from tokenmill.acceptance import Acceptor, Taken
 from tokenmill.cursor import Cursor
 from tokenmill.message import Message
 from tokenmill.totals import Totals
+
+NewAcceptor: TypeAlias = Callable[[int, bytes | None], Acceptor]
+"""Makes a reader that stands before a block with the chain hash before it; None: the chain's own first hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,54 +41,87 @@ class Run:
     """Number of the block with which the run begins."""
 
 
-def runs(
-    messages: Sequence[Message], new_acceptor: Callable[[int, bytes | None], Acceptor], *, whole: bool
-) -> list[Run]:
-    """Return the contiguous runs among ``messages``, in the order of their block numbers.
+class RunFinder:
+    """Finds the contiguous runs among the messages of a token partition, whatever their order; `add` each one.
 
-    ``messages`` lie in the order of their offsets; ``new_acceptor(block, chain)`` makes a reader that stands there.
-    With ``whole``, they are all that the partition ever held, and the first run begins at block 0 and nowhere else
-    (it is missing from the answer when no message begins there).
-
-    More than one run means a gap in the tail: read more of the partition before believing any.
-
-    Raises:
-        DifferenceError, DamagedError, FingerprintError: as `Acceptor.offer`.
-
+    Holds one reader for each run and no message, so a whole partition can be read through it in little memory. More
+    than one run means a gap: read more of the partition before believing any.
     """
-    found = []
-    rest = sorted(messages, key=lambda message: message.first) if not whole else list(messages)
-    acceptor = new_acceptor(0, None) if whole else None
-    while rest:
-        if acceptor is None:
-            start = min(rest, key=lambda message: message.first)
-            acceptor = new_acceptor(start.first, start.before)
-        first = acceptor.next_block
-        run, rest = _follow(acceptor, rest)
-        if run is not None:
-            found.append(Run(run, first))
-        acceptor = None
-    return found
+
+    def __init__(self, new_acceptor: NewAcceptor, *, whole: bool) -> None:
+        """Make readers with ``new_acceptor``.
+
+        With ``whole``, the messages will be all that the partition ever held: what begins at block 0 must begin there
+        with the chain's own first hash.
+        """
+        self._new_acceptor = new_acceptor
+        self._open = [_OpenRun(0, new_acceptor(0, None))] if whole else []
+
+    def add(self, message: Message) -> None:
+        """Take the next message.
+
+        Raises:
+            DifferenceError, DamagedError, FingerprintError: as `Acceptor.offer`.
+
+        """
+        place = bisect_right(self._open, message.first, key=lambda run: run.first)
+        if not place or message.first > self._open[place - 1].acceptor.next_block:
+            run = _OpenRun(message.first, self._new_acceptor(message.first, message.before))
+            self._open.insert(place, run)
+            place += 1
+        if self._open[place - 1].offer(message):
+            self._join(place - 1)
+
+    def _join(self, place: int) -> None:
+        """Make one run of the one at ``place`` and those that it has reached."""
+        run = self._open[place]
+        while place + 1 < len(self._open) and self._open[place + 1].first <= run.acceptor.next_block:
+            run.join(self._open.pop(place + 1))
+
+    def runs(self) -> list[Run]:
+        """Return the runs found so far, in the order of their blocks."""
+        return [Run(run.furthest, run.first) for run in self._open if run.furthest is not None]
 
 
-def _follow(acceptor: Acceptor, messages: Sequence[Message]) -> tuple[ResumePoint | None, list[Message]]:
-    """Offer the messages again and again until none is taken; return the furthest point and what lies past a gap."""
+@dataclass(slots=True)
+class _OpenRun:
+    """A run that may still grow."""
+
+    first: int
+    acceptor: Acceptor
     furthest: ResumePoint | None = None
-    rest = list(messages)
-    moved = True
-    while moved:
-        moved = False
-        waiting = []
-        for message in rest:
-            verdict = acceptor.offer(message)
-            if isinstance(verdict, Gap):
-                waiting.append(message)
-            elif isinstance(verdict, Taken):
-                moved = True
-                if furthest is None or message.cursor.place > furthest.cursor.place:
-                    furthest = resume_point(message)
-        rest = waiting
-    return furthest, rest
+
+    def offer(self, message: Message) -> bool:
+        """Take what continues the run; return whether there was anything."""
+        if not isinstance(self.acceptor.offer(message), Taken):
+            return False
+        if self.furthest is None or message.cursor.place > self.furthest.cursor.place:
+            self.furthest = resume_point(message)
+        return True
+
+    def join(self, other: "_OpenRun") -> None:
+        """Become one with a run whose beginning this one has reached.
+
+        Raises:
+            DifferenceError: the two hold different blocks.
+
+        """
+        ahead, behind = self.acceptor, other.acceptor
+        if ahead.next_block < behind.next_block:
+            ahead, behind = behind, ahead
+        self.acceptor.require_same(other.first, other.acceptor)
+        ahead.require_same(behind.next_block, behind)
+        self.acceptor = ahead
+        points = [point for point in (self.furthest, other.furthest) if point is not None]
+        self.furthest = max(points, key=lambda point: point.cursor.place, default=None)
+
+
+def runs(messages: Iterable[Message], new_acceptor: NewAcceptor, *, whole: bool) -> list[Run]:
+    """Return the contiguous runs among ``messages``; see `RunFinder`."""
+    finder = RunFinder(new_acceptor, whole=whole)
+    for message in messages:
+        finder.add(message)
+    return finder.runs()
 
 
 def resume_point(message: Message) -> ResumePoint:
