@@ -73,9 +73,13 @@ class RawPartition:
         try:
             await self._resume()
         except HALTING as error:
-            self.halted = str(error)
-            metrics.HALTED.inc()
-            log.critical("partition halted", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
+            self._halt(error)
+
+    def _halt(self, error: Exception) -> None:
+        self.stop()
+        self.halted = str(error)
+        metrics.HALTED.inc()
+        log.critical("partition halted", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
 
     async def _resume(self) -> None:
         context = self._context
@@ -120,7 +124,11 @@ class RawPartition:
             return
         async with self._lock:
             started = time.perf_counter()
-            milled = await asyncio.to_thread(self._feed, self._mill, batch.records)
+            try:
+                milled = await asyncio.to_thread(self._feed, self._mill, batch.records)
+            except HALTING as error:
+                self._halt(error)
+                return
             metrics.STAGE_SECONDS.labels("mill").inc(time.perf_counter() - started)
             if self._epoch != batch.epoch:
                 return
