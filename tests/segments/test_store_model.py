@@ -53,6 +53,7 @@ class StoreModel(RuleBasedStateMachine):
         table = sum(len(entry) for entry in CHAIN.entries[first : self.committed])
         for suffix, kept in (("bin", (self.committed - first) * INFO.block_bytes), ("docs", table)):
             file = directory_of(self.store) / f"{first:012d}.{suffix}"
+            file.touch()
             data = file.read_bytes()
             tail = bytearray(data[kept : kept + rng.randint(0, len(data) - kept)]) + rng.randbytes(rng.choice([0, 3]))
             if tail and rng.random() < 0.5:

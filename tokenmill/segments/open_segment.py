@@ -16,7 +16,8 @@ class OpenSegment:
     """Append-only; holds open file descriptors until `close`.
 
     ``rows`` are the committed blocks that recovery found and ``log_bytes`` the length of their commit log. Files that
-    are missing are created, durably, before anything is written to one of them.
+    are missing are created with the first block, durably, before anything is written to one of them: an empty file
+    cannot be mapped, and who maps ``*.bin`` should not have to know.
     """
 
     def __init__(self, paths: SegmentPaths, info: StreamInfo, rows: Rows, log_bytes: int) -> None:
@@ -29,13 +30,6 @@ class OpenSegment:
         self._log_bytes = log_bytes
         self._source_offset = UNKNOWN
         self._files: list[int] = []
-        try:
-            for path in (paths.tokens, paths.documents, paths.commits):
-                self._files.append(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
-            sync_directory(paths.directory)
-        except OSError:
-            self.close()
-            raise
 
     @property
     def rows(self) -> Rows:
@@ -49,6 +43,8 @@ class OpenSegment:
 
     def append(self, tokens: memoryview, entries: Sequence[bytes], chains: Sequence[bytes], source_offset: int) -> None:
         """Write blocks after the last; they count, and are durable, only after `commit`."""
+        if not self._files:
+            self._open()
         bins, docs, _ = self._files
         rows = make_rows(tokens, entries, chains, self._docs_bytes)
         write_at(bins, tokens, self.blocks * self._info.block_bytes)
@@ -57,6 +53,15 @@ class OpenSegment:
         self.blocks += len(rows)
         self._docs_bytes = int(rows["docs_end"][-1])
         self._source_offset = source_offset
+
+    def _open(self) -> None:
+        try:
+            for path in (self.paths.tokens, self.paths.documents, self.paths.commits):
+                self._files.append(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
+            sync_directory(self.paths.directory)
+        except OSError:
+            self.close()
+            raise
 
     def commit(self) -> None:
         """Make all that was appended durable and visible: data, sync, record, sync."""
