@@ -147,7 +147,9 @@ def cut_blocks(messages: Sequence[Message], recipe: Recipe) -> list[tuple[int, b
     ]
 
 
-def assert_follow(messages: Sequence[Message], blocks: Sequence[ReferenceBlock], recipe: Recipe, first: int = 0) -> None:
+def assert_follow(
+    messages: Sequence[Message], blocks: Sequence[ReferenceBlock], recipe: Recipe, first: int = 0
+) -> None:
     """Check that the messages are the reference's blocks from ``first`` on, and where they leave the chain."""
     written = cut_blocks(messages, recipe)
     assert written == [(block.number, block.tokens, block.entry) for block in blocks[first:]]

@@ -82,7 +82,13 @@ documents = st.builds(
 
 
 def _source(
-    recipe: Recipe, engine: str, division: tuple[int, dict[str, int]], by: str, block_tokens: int, carry: tuple[str, ...]
+    recipe: Recipe,
+    engine: str,
+    *,
+    division: tuple[int, dict[str, int]],
+    by: str,
+    block_tokens: int,
+    carry: tuple[str, ...],
 ) -> Source:
     shards, splits = division
     recipe = replace(
@@ -112,10 +118,10 @@ sources = st.builds(
     _source,
     _recipes,
     st.sampled_from(["bytes", "uint16", "uint32"]),
-    st.sampled_from([(1, {"train": 1}), (2, {"train": 1, "validation": 1}), (5, {"b": 1, "a": 2, "c": 1})]),
-    st.sampled_from(["id", "content"]),
-    st.integers(2, 9) | st.just(64),
-    st.sampled_from([(), ("label",), ("score", "label")]),
+    division=st.sampled_from([(1, {"train": 1}), (2, {"train": 1, "validation": 1}), (5, {"b": 1, "a": 2, "c": 1})]),
+    by=st.sampled_from(["id", "content"]),
+    block_tokens=st.integers(2, 9) | st.just(64),
+    carry=st.sampled_from([(), ("label",), ("score", "label")]),
 )
 """Raw partitions with one or several chains of small blocks; in one division, no split owns the last shard."""
 
@@ -150,7 +156,7 @@ _bodies = st.one_of(
 
 @st.composite
 def record_lists(draw: st.DrawFn, max_size: int = 14) -> list[Record]:
-    """Records of one raw partition, with gaps between their offsets."""
+    """Draw the records of one raw partition, with gaps between their offsets."""
     offset = 0
     records = []
     for gap, timestamp, key, (value, headers) in draw(

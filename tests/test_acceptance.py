@@ -115,9 +115,9 @@ def _after(history: History, block: int) -> Acceptor:
     return acceptor
 
 
-@given(st.integers(0, LENGTH - 1), st.booleans(), st.integers(0, LENGTH), spans)
+@given(other_from=st.integers(0, LENGTH - 1), in_entries=st.booleans(), block=st.integers(0, LENGTH), span=spans)
 def test_a_message_of_another_history_is_a_difference(
-    other_from: int, in_entries: bool, block: int, span: tuple[int, int]
+    *, other_from: int, in_entries: bool, block: int, span: tuple[int, int]
 ) -> None:
     """Whether all, some or none of its blocks were taken before, carries included; what both share is accepted."""
     other = make_history(LENGTH, other_from=other_from, in_entries=in_entries)
@@ -159,9 +159,9 @@ def test_no_log_of_two_histories_is_accepted_in_part_from_each(
     _assert_prefix(taken, history, end)
 
 
-@given(st.integers(1, 4), spans, st.sampled_from([LENGTH, 7]), st.booleans())
+@given(memory=st.integers(1, 4), span=spans, block=st.sampled_from([LENGTH, 7]), is_other=st.booleans())
 def test_duplicates_beyond_memory_are_reported_as_unchecked(
-    memory: int, span: tuple[int, int], block: int, is_other: bool
+    *, memory: int, span: tuple[int, int], block: int, is_other: bool
 ) -> None:
     """A reader remembers the last hashes only; a duplicate with a border among these is compared, an older one not."""
     with pytest.MonkeyPatch.context() as patch:
@@ -181,8 +181,8 @@ def test_duplicates_beyond_memory_are_reported_as_unchecked(
         assert acceptor.offer(history.message(first, end)) == Dropped(end - first, checked=known)
 
 
-@given(spans, st.booleans())
-def test_what_the_reader_forgot_is_recalled_from_its_own_bytes(span: tuple[int, int], is_other: bool) -> None:
+@given(span=spans, is_other=st.booleans())
+def test_what_the_reader_forgot_is_recalled_from_its_own_bytes(*, span: tuple[int, int], is_other: bool) -> None:
     """A reader that was restarted remembers nothing but its place; its store tells the older hashes."""
     recalled: dict[int, bytes] = dict(enumerate(TRUE.chains))
     acceptor = Acceptor(

@@ -7,7 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.mills import PARTITION, RECIPE, Source, assert_follow, divide, flush, make_source, named, text, tombstone, write
+from tests.mills import (
+    PARTITION,
+    RECIPE,
+    Source,
+    assert_follow,
+    divide,
+    flush,
+    make_source,
+    named,
+    text,
+    tombstone,
+    write,
+)
 from tests.strategies import feed_sizes, message_bytes, record_lists, sources
 from tokenmill.chain import genesis_hash
 from tokenmill.cursor import Cursor, record_crc
@@ -26,17 +38,31 @@ flags = st.lists(st.booleans(), min_size=1, max_size=4)
 def test_messages_are_the_reference_blocks_however_they_are_cut(
     source: Source, records: list[Record], sizes: list[int], size: int, carries: list[bool]
 ) -> None:
-    """Tokens, entries and hashes of all blocks, and cursor and totals at every message's end; carries change nothing."""
+    """Tokens, entries and hashes of all blocks, and cursor and totals at each message's end; carries change nothing."""
     for recipe in source.recipes:
         messages = write(source, recipe, records, sizes, message_bytes=size, carries=carries)
         assert_follow(messages, source.blocks(recipe, records), recipe)
 
 
-@given(sources, record_lists(), feed_sizes, feed_sizes, flags, st.integers(0, 10), st.data())
+@given(
+    source=sources,
+    records=record_lists(),
+    sizes=feed_sizes,
+    again=feed_sizes,
+    carries=flags,
+    old=st.integers(0, 10),
+    data=st.data(),
+)
 def test_a_chain_continues_from_any_message_as_if_nothing_had_happened(
-    source: Source, records: list[Record], sizes: list[int], again: list[int], carries: list[bool], old: int,
+    *,
+    source: Source,
+    records: list[Record],
+    sizes: list[int],
+    again: list[int],
+    carries: list[bool],
+    old: int,
     data: st.DataObject,
-) -> None:  # fmt: skip
+) -> None:
     """From a block in the middle of a document too, and from a carry's open block; passed records are skipped."""
     recipe = source.recipes[-1]
     blocks = source.blocks(recipe, records)
@@ -72,7 +98,6 @@ def test_a_carry_depends_on_the_position_alone(
     position = records[-1].offset + 3 if records else 7
     carries = []
     for division in (sizes, others):
-        chain = source.mill().chains[recipe.split]
         mill = source.mill()
         chain = mill.chains[recipe.split]
         for feed in divide(records, division):
@@ -88,9 +113,7 @@ def test_a_carry_depends_on_the_position_alone(
 
 
 @given(sources, record_lists(), st.integers(0, 5))
-def test_a_carry_holds_the_open_block_and_a_position_past_gaps(
-    source: Source, records: list[Record], gap: int
-) -> None:
+def test_a_carry_holds_the_open_block_and_a_position_past_gaps(source: Source, records: list[Record], gap: int) -> None:
     """Its open tokens are those that the reference has left, and its totals all records so far."""
     recipe = source.recipes[0]
     reference = source.reference(recipe)

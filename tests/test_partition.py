@@ -26,9 +26,16 @@ def _feed(mill: PartitionMill, records: list[Record], sizes: list[int]) -> dict[
     return messages
 
 
-@given(sources, record_lists(), st.integers(0, 4), st.frozensets(st.integers(0, 12), max_size=3), feed_sizes, message_bytes)
+@given(
+    source=sources,
+    records=record_lists(),
+    start=st.integers(0, 4),
+    skips=st.frozensets(st.integers(0, 12), max_size=3),
+    sizes=feed_sizes,
+    size=message_bytes,
+)
 def test_every_chain_of_a_partition_is_its_reference(
-    source: Source, records: list[Record], start: int, skips: frozenset[int], sizes: list[int], size: int
+    *, source: Source, records: list[Record], start: int, skips: frozenset[int], sizes: list[int], size: int
 ) -> None:
     """From any start, with a skip list, for any splits and feeds: byte for byte."""
     source = replace(source, start=start, skips=skips)
@@ -57,9 +64,7 @@ def test_chains_resume_at_places_of_their_own(
 
 
 @given(sources, record_lists(), feed_sizes)
-def test_every_record_is_accounted_for_in_every_chain(
-    source: Source, records: list[Record], sizes: list[int]
-) -> None:
+def test_every_record_is_accounted_for_in_every_chain(source: Source, records: list[Record], sizes: list[int]) -> None:
     """The outcomes of each chain add up, and over all chains each record is kept, filtered or refused at most once."""
     mill = source.mill()
     dead = [outcome for feed in divide(records, sizes) for outcome in mill.feed(feed).dead_letters]

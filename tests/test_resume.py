@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.histories import make_history
+from tests.histories import BLOCK_BYTES, FINGERPRINT, make_history
 from tests.mills import PARTITION, Source, assert_follow, make_source, text, write
 from tests.strategies import feed_sizes, record_lists, sources
+from tokenmill import acceptance
 from tokenmill.acceptance import Acceptor
 from tokenmill.cursor import Cursor
 from tokenmill.errors import DifferenceError, FingerprintError
@@ -29,12 +31,12 @@ def _runs(messages: Sequence[Message], recipe: Recipe, *, whole: bool) -> list[R
     return runs(messages, new_acceptor, whole=whole)
 
 
+def _acceptor_of_true(block: int, chain: bytes | None) -> Acceptor:
+    return Acceptor(FINGERPRINT, PARTITION, BLOCK_BYTES, block=block, chain=chain)
+
+
 def _history_runs(spans: Sequence[tuple[int, int]], *, whole: bool) -> list[tuple[int, Cursor]]:
-    found = runs(
-        [TRUE.message(*span) for span in spans],
-        lambda block, chain: Acceptor(TRUE.message(0, 0).fingerprint, 3, 4, block=block, chain=chain),
-        whole=whole,
-    )
+    found = runs([TRUE.message(*span) for span in spans], _acceptor_of_true, whole=whole)
     return [(run.first, run.point.cursor) for run in found]
 
 
@@ -89,14 +91,14 @@ def test_a_run_ends_at_its_furthest_cursor(tail: tuple[Source, list[Record], lis
         assert run.point.cursor.place == max(places)
     borders = [border for run in found for border in (run.first, run.point.cursor.block)]
     assert borders == sorted(borders)
-    assert all(run.point.cursor.block < after.first for run, after in zip(found, found[1:], strict=False))
+    assert all(run.point.cursor.block < after.first for run, after in pairwise(found))
     for message in log:
         assert any(run.first <= message.first and message.end <= run.point.cursor.block for run in found)
 
 
-@given(st.lists(st.tuples(st.integers(0, LENGTH), st.integers(0, 4)), max_size=8), st.booleans())
-def test_runs_are_what_the_numbers_say(spans: list[tuple[int, int]], whole: bool) -> None:  # noqa: FBT001 - drawn
-    """Messages that touch or overlap are one run; with the whole partition read, the first begins at 0 and only there."""
+@given(spans=st.lists(st.tuples(st.integers(0, LENGTH), st.integers(0, 4)), max_size=8), whole=st.booleans())
+def test_runs_are_what_the_numbers_say(*, spans: list[tuple[int, int]], whole: bool) -> None:
+    """Messages that touch or overlap are one run; with `whole`, the first begins at 0 and only there."""
     cut = [(first, min(LENGTH, first + count)) for first, count in spans]
     expected: list[list[int]] = []
     for first, end in sorted(cut):
@@ -143,12 +145,25 @@ def test_a_carry_is_further_than_the_block_before_it() -> None:
         assert run.point.open_tokens == b"ef\0"
 
 
+def test_runs_of_two_histories_are_not_joined_over_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However far the later run has gone on, it still knows where it began."""
+    other = make_history(LENGTH, other_from=1)
+    for memory in (2, 3, 4096):
+        monkeypatch.setattr(acceptance, "MEMORY", memory)
+        later = [other.message(first, first + 1) for first in range(4, LENGTH)]
+        for gap in ([(2, 4)], [(3, 4), (2, 3)], [(2, 5)], [(2, 4), (4, 5)]):
+            messages = [TRUE.message(0, 2), *later, *(TRUE.message(*span) for span in gap)]
+            with pytest.raises(DifferenceError):
+                runs(messages, _acceptor_of_true, whole=True)
+
+
 def test_tails_of_other_streams_and_other_histories_are_refused() -> None:
     """What a reader does not accept, no worker continues."""
     other = make_history(LENGTH, other_from=2)
-    new = lambda block, chain: Acceptor(TRUE.message(0, 0).fingerprint, 3, 4, block=block, chain=chain)  # noqa: E731
     for whole in (True, False):
         with pytest.raises(DifferenceError):
-            runs([TRUE.message(0, 4), other.message(2, 6)], new, whole=whole)
+            runs([TRUE.message(0, 4), other.message(2, 6)], _acceptor_of_true, whole=whole)
         with pytest.raises(FingerprintError):
-            runs([TRUE.message(0, 4), replace(TRUE.message(4, 6), fingerprint=bytes(16))], new, whole=whole)
+            runs(
+                [TRUE.message(0, 4), replace(TRUE.message(4, 6), fingerprint=bytes(16))], _acceptor_of_true, whole=whole
+            )

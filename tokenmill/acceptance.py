@@ -118,15 +118,15 @@ class Acceptor:
         """Return the chain hash before a block that was taken, or None where nothing tells it any more."""
         return self._remembered.get(block) or self._recall(block)
 
-    def require_same(self, block: int, other: "Acceptor") -> None:
-        """Check that two readers of one chain agree on all before ``block``, as far as both remember it.
+    def require_hash(self, block: int, chain: bytes) -> None:
+        """Check that ``chain`` is the hash before a block that was taken, where anything still tells that.
 
         Raises:
-            DifferenceError: they do not.
+            DifferenceError: it is another.
 
         """
-        mine, theirs = self.chain_at(block), other.chain_at(block)
-        if mine is not None and theirs is not None and mine != theirs:
+        known = self.chain_at(block)
+        if known is not None and known != chain:
             raise DifferenceError(
                 f"the token topic holds two histories of partition {self._partition} before block {block}: it or the "
                 "raw topic lost its tail and other text came; `tokenmill verify` finds the first block that differs"

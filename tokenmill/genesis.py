@@ -10,7 +10,7 @@ The key tells the kind; values are canonical JSON, but for the tokenizer's parts
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from operator import index
@@ -96,7 +96,7 @@ class ControlLog:
         """
         try:
             self._add(key, value or b"null")
-        except (ValueError, TypeError, LookupError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise DamagedError(
                 f"the control topic holds a record with key {key!r} that is none ({error!r}): something else wrote "
                 "to it; use a new stream name"
@@ -128,8 +128,8 @@ def tokenizer_parts(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     packed = zlib.compress(content, 9)
     parts = [packed[i : i + PART_BYTES] for i in range(0, len(packed), PART_BYTES)]
     digest = sha256(content).hexdigest()
-    for index, part in enumerate(parts):
-        yield f"tokenizer/{digest}/{index}/{len(parts)}".encode(), part
+    for number, part in enumerate(parts):
+        yield f"tokenizer/{digest}/{number}/{len(parts)}".encode(), part
 
 
 def _unpacked(packed: bytes) -> bytes | None:
@@ -142,11 +142,3 @@ def _unpacked(packed: bytes) -> bytes | None:
 def skip_record(partition: int, offset: int) -> tuple[bytes, bytes]:
     """Return the control record (key, value) that puts an offset on the skip list."""
     return SKIP_KEY, canonical_json({"partition": partition, "offset": offset})
-
-
-def read_control(records: Sequence[tuple[bytes | None, bytes | None]]) -> ControlLog:
-    """Return what a whole control topic says."""
-    log = ControlLog()
-    for key, value in records:
-        log.add(key, value)
-    return log

@@ -129,7 +129,7 @@ class ChainMill:
         if fate.record.offset != offset or fate.tokens is None or len(fate.tokens) + 1 <= taken:
             raise SourceError(
                 f"the document at offset {offset} of {self.recipe.raw_topic} gave {taken} tokens to block "
-                f"{self.next_block - 1} of split {self.recipe.split}, and now gives fewer or none: it was rewritten, or "
+                f"{self.next_block - 1} of split {self.recipe.split}, and now gives fewer: it was rewritten, or "
                 "put on the skip list too late; restore it, or begin a new stream with stream_suffix"
             )
 

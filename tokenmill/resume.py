@@ -55,7 +55,7 @@ class RunFinder:
         with the chain's own first hash.
         """
         self._new_acceptor = new_acceptor
-        self._open = [_OpenRun(0, new_acceptor(0, None))] if whole else []
+        self._open = [_new_run(new_acceptor(0, None))] if whole else []
 
     def add(self, message: Message) -> None:
         """Take the next message.
@@ -66,7 +66,7 @@ class RunFinder:
         """
         place = bisect_right(self._open, message.first, key=lambda run: run.first)
         if not place or message.first > self._open[place - 1].acceptor.next_block:
-            run = _OpenRun(message.first, self._new_acceptor(message.first, message.before))
+            run = _new_run(self._new_acceptor(message.first, message.before))
             self._open.insert(place, run)
             place += 1
         if self._open[place - 1].offer(message):
@@ -88,6 +88,8 @@ class _OpenRun:
     """A run that may still grow."""
 
     first: int
+    before: bytes
+    """Chain hash before the first block: the reader forgets it when the run grows long."""
     acceptor: Acceptor
     furthest: ResumePoint | None = None
 
@@ -109,11 +111,15 @@ class _OpenRun:
         ahead, behind = self.acceptor, other.acceptor
         if ahead.next_block < behind.next_block:
             ahead, behind = behind, ahead
-        self.acceptor.require_same(other.first, other.acceptor)
-        ahead.require_same(behind.next_block, behind)
+        self.acceptor.require_hash(other.first, other.before)
+        ahead.require_hash(behind.next_block, behind.chain)
         self.acceptor = ahead
         points = [point for point in (self.furthest, other.furthest) if point is not None]
         self.furthest = max(points, key=lambda point: point.cursor.place, default=None)
+
+
+def _new_run(acceptor: Acceptor) -> _OpenRun:
+    return _OpenRun(acceptor.next_block, acceptor.chain, acceptor)
 
 
 def runs(messages: Iterable[Message], new_acceptor: NewAcceptor, *, whole: bool) -> list[Run]:

@@ -1,1 +1,1 @@
-"""Tests of `tokenmill.steps`."""
+"""Tests of `tokenmill.packing`."""

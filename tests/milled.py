@@ -1,0 +1,81 @@
+"""A raw topic with records of every kind, milled by the service's own workers, for tests of what looks at it after."""
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiokafka import TopicPartition
+
+from tests.service import Chain, Raw, Service, in_own_loop, send, service_settings
+from tokenmill.app.broker import Broker
+from tokenmill.app.heads import published_head
+from tokenmill.app.kafka import consumer
+from tokenmill.app.settings import Settings
+from tokenmill.message import Message
+from tokenmill.records import FLUSH_HEADER
+from tokenmill.reference import ReferenceBlock
+
+SPLITS = {"train": 500, "validation": 500}
+LAST = Raw(b".")
+"""The last record of partition 0: behind all full blocks, in an open one."""
+
+
+@dataclass(frozen=True)
+class Milled:
+    """What was milled, and how it must look."""
+
+    settings: Settings
+    chains: dict[Chain, list[ReferenceBlock]]
+
+    @property
+    def raw_topic(self) -> str:
+        """The only raw topic."""
+        return self.settings.raw_topics[0]
+
+    @property
+    def train(self) -> str:
+        """The name of the first stream."""
+        return self.settings.streams()[0].name
+
+
+def mill_everything(broker: Broker, raw_topic: str, directory: Path) -> Milled:
+    """Send records of every kind, mill them with two workers, and end these; the last messages are carries."""
+    settings = service_settings(broker, raw_topic, directory, splits=SPLITS, carry_seconds=0.5)
+    send(settings, records())
+    with Service(settings, directory) as service:
+        service.mill(2)
+        service.segment()
+        chains = service.wait_until_complete()
+        send(settings, [LAST])
+        service.wait_until(lambda: any(_is_carry(head(settings, stream.name, 0)) for stream in settings.streams()))
+        service.stop()
+    return Milled(settings, chains)
+
+
+def records() -> list[Raw]:
+    """Return documents with ids and without, undecodable bytes, tombstones and flushes, in two partitions."""
+    rng = random.Random(3)
+    found = []
+    for number in range(240):
+        text = " ".join(rng.choice(["mill", "stone", "wheel", "grain", "Körner"]) for _ in range(rng.randint(1, 40)))
+        value = json.dumps({"id": f"document {number}", "text": text}).encode() if number % 3 else text.encode()
+        found.append(Raw(value, number % 2))
+    found[20:20] = [Raw(b"\xff no UTF-8", partition) for partition in (0, 1, 1)]
+    found[100:100] = [Raw(None, partition, headers=[FLUSH_HEADER]) for partition in (0, 1)]
+    found[150:150] = [Raw(None, 1), Raw(b'{"text": ""}', 0)]
+    return found
+
+
+def head(settings: Settings, stream: str, partition: int) -> Message | None:
+    """Return the furthest message of a chain."""
+
+    async def read() -> Message | None:
+        async with consumer(settings) as client:
+            return await published_head(client, TopicPartition(f"tokens.{stream}", partition))
+
+    return in_own_loop(read)
+
+
+def _is_carry(message: Message | None) -> bool:
+    return message is not None and message.is_carry

@@ -1,0 +1,97 @@
+"""Recipes: the fingerprint stands for all that decides the tokens, and a recipe survives its JSON."""
+
+import json
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.mills import RECIPE
+from tests.strategies import sources
+from tokenmill.canonical import canonical_json
+from tokenmill.errors import FingerprintError
+from tokenmill.recipe import FINGERPRINT_BYTES, FORMAT, Recipe
+
+OTHERS: dict[str, list[Any]] = {
+    "text_fields": [("text",), ("content", "text"), ()],
+    "carry": [("label",), ("label", "score")],
+    "function": ["a:b"],
+    "steps": [(), ({"name": "not_empty"}, {"name": "min_chars", "characters": 2}), ({"name": "other"},)],
+    "splits": [(("train", 2),), (("train", 1), ("b", 1)), (("b", 1), ("train", 1))],
+}
+
+
+def _others(name: str) -> list[Any]:
+    """Return other values for a field."""
+    if name in OTHERS:
+        return OTHERS[name]
+    value = getattr(RECIPE, name)
+    return [value + 1] if isinstance(value, int) else [value + "x", ""]
+
+
+def test_every_field_decides_the_fingerprint() -> None:
+    """Changing any field, in any of these ways, is another stream: no two of them share a fingerprint."""
+    changed = [replace(RECIPE, **{field.name: value}) for field in fields(Recipe) for value in _others(field.name)]
+    fingerprints = {recipe.fingerprint for recipe in [RECIPE, *changed]}
+    assert len(fingerprints) == 1 + len(changed)
+    assert {len(fingerprint) for fingerprint in fingerprints} == {FINGERPRINT_BYTES}
+
+
+def test_the_formats_version_decides_the_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other rules, other tokens."""
+    before = RECIPE.fingerprint
+    monkeypatch.setattr("tokenmill.recipe.FORMAT", FORMAT + 1)
+    assert RECIPE.fingerprint != before
+
+
+def test_the_fingerprint_of_a_recipe_stays() -> None:
+    """A change of this number is a change of every stream's fingerprint: raise `FORMAT` only on purpose."""
+    assert RECIPE.fingerprint.hex() == "6e9fc7e479db39b0003dd3ac4382cc15"
+
+
+@given(sources)
+def test_a_recipe_survives_the_genesis(source: object) -> None:
+    """Through canonical JSON, fields and fingerprint."""
+    for recipe in getattr(source, "recipes"):  # noqa: B009 - see the strategy
+        again = Recipe.from_dict(json.loads(canonical_json(recipe.to_dict())))
+        assert again == recipe
+        assert again.fingerprint == recipe.fingerprint
+
+
+@given(st.sampled_from([field.name for field in fields(Recipe)]))
+def test_differences_are_named(name: str) -> None:
+    """Field by field, both values; none between equals."""
+    for value in _others(name):
+        other = replace(RECIPE, **{name: value})
+        assert RECIPE.differences(other) == [f"{name}: {getattr(RECIPE, name)!r} != {value!r}"]
+    assert RECIPE.differences(replace(RECIPE)) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"format": FORMAT + 1}, {"format": None}, {"surprise": 1}],
+)
+def test_recipes_of_other_versions_are_refused(change: dict[str, Any]) -> None:
+    """Another format, or fields that this version does not know: their meaning is unknown."""
+    with pytest.raises(FingerprintError, match="knows format 1"):
+        Recipe.from_dict({**RECIPE.to_dict(), **change})
+
+
+def test_a_recipe_with_a_field_missing_is_refused() -> None:
+    """There are no defaults: what stands in a genesis is complete."""
+    for field in fields(Recipe):
+        values = RECIPE.to_dict()
+        del values[field.name]
+        with pytest.raises(FingerprintError):
+            Recipe.from_dict(values)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("uint8", 1), ("uint16", 2), ("uint32", 4)])
+def test_tokens_are_little_endian(dtype: str, size: int) -> None:
+    """And blocks have the bytes that follow from their dtype."""
+    recipe = replace(RECIPE, dtype=dtype, block_tokens=5)
+    assert np.array([1], recipe.token_dtype).tobytes() == (1).to_bytes(size, "little")
+    assert recipe.block_bytes == 5 * size
