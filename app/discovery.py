@@ -14,6 +14,8 @@ from .kafka import consumer
 from .settings import Settings, Stream
 
 CONTROL_PREFIX: Final = "control."
+LISTED: Final = 8
+"""Streams that an error message names; more help nobody to find a misspelling."""
 
 
 async def settled_streams(settings: Settings, names: Sequence[str] = ()) -> list[Settled]:
@@ -37,7 +39,7 @@ async def settled_streams(settings: Settings, names: Sequence[str] = ()) -> list
     if not streams:
         raise TopicError(
             f"no stream of {', '.join(settings.raw_topics)} is settled on these brokers (streams there: "
-            f"{', '.join(there) or 'none'}): set raw_topics, or start a mill, which settles the streams of the settings"
+            f"{_listed(there)}): set raw_topics, or start a mill, which settles the streams of the settings"
         )
     return streams
 
@@ -77,9 +79,15 @@ async def _stream_names(client: AIOKafkaConsumer) -> list[str]:
     )
 
 
+def _listed(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return (", ".join(names[:LISTED]) or "none") + more
+
+
 async def _settled(settings: Settings, name: str, there: Sequence[str]) -> Settled | None:
     if name not in there:
-        raise TopicError(f"there is no stream {name!r} on these brokers (streams there: {', '.join(there) or 'none'})")
+        raise TopicError(f"there is no stream {name!r} on these brokers (streams there: {_listed(there)})")
     control = await read_control_topic(settings, f"{CONTROL_PREFIX}{name}")
     if control.genesis is None:
         return None

@@ -31,10 +31,8 @@ def end_process(reason: str, *, code: int = RESUME_CODE, error: BaseException | 
 
 def end_for(error: BaseException) -> NoReturn:
     """End this process because of an error that nothing here can get over."""
-    if isinstance(error, HOPELESS):
+    if isinstance(error, (*HOPELESS, BrokerError)):  # a broker may come back, but its absence has a code of its own
         end_process(str(error), code=error.exit_code)
-    if isinstance(error, BrokerError):
-        end_process(str(error), code=RESUME_CODE)
     if isinstance(error, TokenMillError):
         end_process(str(error), code=RESUME_CODE)
     end_process("an unexpected error; the next start resumes from what is durable", error=error)

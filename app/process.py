@@ -74,6 +74,11 @@ class Process:
         return True
 
 
+def guarded(command: Sequence[str]) -> list[str]:
+    """Return the command that runs ``command``, killed by the kernel when the thread that starts it ends."""
+    return [sys.executable, "-I", "-S", "-c", GUARD, str(os.getpid()), *command]
+
+
 def start(command: Sequence[str], log: Path, *, detached: bool = False) -> Process:
     """Start ``command``, both of its outputs appended to ``log``, in a session of its own, which Ctrl-C does not reach.
 
@@ -81,7 +86,7 @@ def start(command: Sequence[str], log: Path, *, detached: bool = False) -> Proce
     program cannot be run.
     """
     if not detached:
-        command = [sys.executable, "-I", "-S", "-c", GUARD, str(os.getpid()), *command]
+        command = guarded(command)
     started: Future[Process] = Future()
 
     # In a thread that lives as long as the process: to the kernel, the death of the *thread* that started a process is

@@ -194,16 +194,21 @@ class RawPartition:
         metrics.TOKENS.labels(topic).inc(milled.tokens)
 
     def status(self) -> Mapping[str, Any]:
-        """Return where the partition is, for the supervisor and for people."""
+        """Return where the partition is, for the supervisor and for people; chains once it has resumed."""
+        mill = self._mill
         return {
             "position": self.position,
             "halted": self.halted,
-            "chains": {
-                split: {
-                    "block": publisher.durable.block,
-                    "offset": publisher.durable.next_offset,
-                    "open_tokens": self._mill.chains[split].open_tokens if self._mill else 0,
-                }
-                for split, publisher in self._publishers.items()
-            },
+            "chains": {split: self._chain_status(split, chain) for split, chain in mill.chains.items()} if mill else {},
+        }
+
+    def _chain_status(self, split: str, chain: ChainMill) -> Mapping[str, Any]:
+        durable = self._publishers[split].durable
+        return {
+            "block": durable.block,
+            "offset": durable.next_offset,
+            "open_tokens": chain.open_tokens,
+            "documents": chain.totals.kept,
+            "bytes": chain.totals.value_bytes,
+            "tokens": chain.totals.tokens,
         }

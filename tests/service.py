@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -25,14 +25,18 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 from aiokafka import TopicPartition
 
 from tokenmill.app.broker import Broker
+from tokenmill.app.ending import RESUME_CODE
+from tokenmill.app.heartbeat import HEARTBEAT_VARIABLE
 from tokenmill.app.kafka import consumer, offsets, producer, read_range
 from tokenmill.app.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.topics import ensure_topics, partition_count
-from tokenmill.errors import StoreError
+from tokenmill.errors import BrokerError, StoreError
 from tokenmill.records import Record
 from tokenmill.reference import Reference, ReferenceBlock
 from tokenmill.segments import open_partition
+
+from .beats import Beats
 
 WAIT_SECONDS: Final = 90.0
 """How long a wait for the service may take: far longer than it should, on a machine that does other things as well."""
@@ -78,10 +82,11 @@ def send(settings: Settings, records: Iterable[Raw], topic: str | None = None) -
 
     async def run() -> None:
         async with producer(settings) as client:
+            sent = []
             for raw in records:
                 key = b"" if raw.key is None and raw.value is None else raw.key  # aiokafka wants one of the two
-                await client.send(name, raw.value, key, raw.partition, headers=list(raw.headers))
-            await client.flush()
+                sent.append(await client.send(name, raw.value, key, raw.partition, headers=list(raw.headers)))
+            await asyncio.gather(*sent)
 
     in_own_loop(run)
 
@@ -93,13 +98,16 @@ class Worker:
         """Start ``tokenmill mill`` or ``tokenmill segment`` with exactly these settings."""
         self.role = role
         self.log_path = log
-        with log.open("ab") as output:
+        self.beats = Beats()
+        """What it tells a supervisor; the worker ends when we do, because its pipe does."""
+        with log.open("ab") as output, self.beats.descriptor() as descriptor:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tokenmill.app.cli", role],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **settings.environment(), **environment},
+                env={**os.environ, **settings.environment(), **environment, HEARTBEAT_VARIABLE: str(descriptor)},
+                pass_fds=[descriptor],
                 start_new_session=True,
             )
 
@@ -107,6 +115,12 @@ class Worker:
     def log(self) -> str:
         """All that the worker has said."""
         return self.log_path.read_text(errors="replace")
+
+    @property
+    def partitions(self) -> Mapping[str, Mapping[str, Any]]:
+        """The partitions that it owned at its last heartbeat, ``topic/number``, and where each is."""
+        found: Mapping[str, Mapping[str, Any]] = self.beats.status.get("partitions", {})
+        return found if self.running else {}
 
     @property
     def running(self) -> bool:
@@ -147,6 +161,7 @@ class Service:
         """Start nothing yet; logs go into ``directory``, ``environment`` is added to the workers'."""
         self.settings = settings
         self.workers: list[Worker] = []
+        self.started = 0
         self._directory = directory
         self._environment = environment
 
@@ -158,6 +173,13 @@ class Service:
         """Start a segment worker."""
         return self._start("segment")
 
+    def tend(self) -> None:
+        """Do what a supervisor does: start each worker anew that ended in order to be started anew."""
+        for worker in list(self.workers):
+            if worker.process.poll() in (RESUME_CODE, BrokerError.exit_code):
+                self.workers.remove(worker)
+                self._start(worker.role)
+
     def stop(self) -> None:
         """End all workers in order; those that do not end are killed."""
         for worker in self.workers:
@@ -166,9 +188,11 @@ class Service:
         for worker in self.workers:
             worker.stop()
 
-    def wait_until_complete(self, seconds: float = WAIT_SECONDS) -> dict[Chain, list[ReferenceBlock]]:
+    def wait_until_complete(
+        self, seconds: float = WAIT_SECONDS, *, skips: Collection[int] = ()
+    ) -> dict[Chain, list[ReferenceBlock]]:
         """Wait until the store holds every full block of what is in the raw topics now; return the reference's."""
-        expected = reference_blocks(self.settings)
+        expected = reference_blocks(self.settings, skips)
         wanted = {chain: len(blocks) for chain, blocks in expected.items()}
         self.wait_until(lambda: stored_blocks(self.settings, wanted) == wanted, seconds)
         return expected
@@ -176,8 +200,11 @@ class Service:
     def wait_until(self, condition: Callable[[], bool], seconds: float = WAIT_SECONDS) -> None:
         """Wait for a condition; fail with the ends of the logs when it does not come, or when all workers ended."""
         deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline or not any(worker.running for worker in self.workers):
+        while True:
+            alive = any(worker.running for worker in self.workers)
+            if condition():
+                return
+            if not alive or time.monotonic() > deadline:
                 ends = (f"{w.role} (exit code {w.process.poll()}):\n{w.log[-LOG_BYTES:]}" for w in self.workers)
                 raise AssertionError("\n".join(["it did not come to that; the workers said", *ends]))
             time.sleep(POLL_SECONDS)
@@ -192,15 +219,16 @@ class Service:
             worker.kill()
 
     def _start(self, role: str) -> Worker:
-        log = self._directory / f"{role}-{len(self.workers)}.log"
+        log = self._directory / f"{role}-{self.started}.log"
+        self.started += 1
         self.workers.append(Worker(role, self.settings, log, self._environment))
         return self.workers[-1]
 
 
-def reference_blocks(settings: Settings) -> dict[Chain, list[ReferenceBlock]]:
-    """Return every chain as it must become, from what the raw topics hold now."""
+def reference_blocks(settings: Settings, skips: Collection[int] = ()) -> dict[Chain, list[ReferenceBlock]]:
+    """Return every chain as it must become, from what the raw topics hold now; ``skips`` of any partition."""
     return {
-        (stream.name, partition): list(Reference(recipe, plan.stages, partition, 0).blocks(records))
+        (stream.name, partition): list(Reference(recipe, plan.stages, partition, 0, skips).blocks(records))
         for raw_topic in settings.raw_topics
         for plan in (plan_topic(settings, raw_topic),)
         for partition, records in enumerate(raw_records(settings, raw_topic))

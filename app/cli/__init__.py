@@ -13,7 +13,7 @@ import typer
 
 from tokenmill.errors import TokenMillError
 
-from . import broker, config, mill, produce, segment, serve, tokenizer, topics
+from . import broker, config, demo, inspect, mill, produce, segment, serve, skip, tokenizer, topics, up, verify
 from .output import say
 
 INTERRUPTED: Final = 130
@@ -27,7 +27,10 @@ class Group(Protocol):
         """Add the module's commands to the command line."""
 
 
-GROUPS: Final[tuple[Group, ...]] = (produce, serve, mill, segment, topics, tokenizer, broker, config)
+GROUPS: Final[tuple[Group, ...]] = (
+    *(demo, up, produce, serve, mill, segment),
+    *(verify, inspect, skip, topics, tokenizer, broker, config),
+)
 """The modules, in the order in which help lists their commands."""
 
 

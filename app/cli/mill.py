@@ -4,10 +4,8 @@ import typer
 
 from tokenmill.errors import TokenMillError
 
-from ..ending import end_for
-from ..mill import create_app
+from ..heartbeat import last_words
 from ..settings import Settings
-from ..worker import run_worker
 from .options import examples, with_settings
 
 
@@ -19,10 +17,15 @@ def register(app: typer.Typer) -> None:
 def mill(settings: Settings) -> None:
     """Run one worker that turns raw topics into token topics, until it is told to end.
 
-    It ends with 75 where a new start continues: `tokenmill serve` does that. A new start continues where this one ended.
+    It ends with 75 where a new start helps: `tokenmill serve` does that. Each start continues where the last one ended.
     """
+    # Here, because Faust takes longer to load than most other commands to run.
+    from ..mill import create_app  # noqa: PLC0415
+    from ..worker import run_worker  # noqa: PLC0415
+
     try:
         app = create_app(settings)
     except TokenMillError as error:
-        end_for(error)
+        last_words(str(error))  # the supervisor repeats them when it gives up
+        raise
     run_worker(app, settings)

@@ -2,10 +2,14 @@
 
 import json
 import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
+from rich.table import Table
+
+FILE_WIDTH: Final = 1000
+"""Characters in a line of a table that goes into a file or a pipe, where nobody breaks lines."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for pipes.")]
 
@@ -23,6 +27,19 @@ def show(line: str) -> None:
 def show_json(value: object) -> None:
     """Write one JSON document on one line to standard output; what JSON does not know is written as text."""
     show(json.dumps(value, default=str, ensure_ascii=False))
+
+
+def show_table(table: Table) -> None:
+    """Write a table to standard output; where that is no terminal, as wide as its content needs."""
+    console = Console()
+    if console.is_terminal:
+        console.print(table, markup=False, highlight=False)
+        return
+    console.width = FILE_WIDTH
+    with console.capture() as captured:
+        console.print(table, markup=False, highlight=False)
+    for line in captured.get().splitlines():
+        show(line.rstrip())
 
 
 def messages() -> Console:

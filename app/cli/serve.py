@@ -14,9 +14,7 @@ DEFAULTS = Limits()
 Heartbeat = Annotated[
     float, typer.Option("--heartbeat-seconds", min=2, help="Kill a worker that is silent for as long.")
 ]
-Grace = Annotated[
-    float, typer.Option("--grace-seconds", min=0, help="Time that workers have to end in order.")
-]
+Grace = Annotated[float, typer.Option("--grace-seconds", min=0, help="Time that workers have to end in order.")]
 
 
 def register(app: typer.Typer) -> None:

@@ -6,6 +6,10 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
+from tests.conftest import topics_on
+from tests.milled import Milled, mill_everything
+from tokenmill.app.broker import Broker
+
 
 @pytest.fixture
 def logging_restored() -> Iterator[None]:
@@ -15,3 +19,12 @@ def logging_restored() -> Iterator[None]:
     yield
     root.handlers[:], root.level = handlers, level
     structlog.reset_defaults()
+
+
+@pytest.fixture(scope="session")
+def milled(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Milled:
+    """Mill a raw topic into two streams, to the last full block, with real workers; they have ended.
+
+    For all tests that look and change nothing.
+    """
+    return mill_everything(broker, topics_on(broker, "milled")(2), tmp_path_factory.mktemp("milled"))

@@ -1,0 +1,219 @@
+"""``tokenmill inspect``: what a stream, a segment, a message or a block holds."""
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ..inspecting import (
+    BlockTrace,
+    ChainReport,
+    SegmentReport,
+    StreamReport,
+    TracedPiece,
+    inspect_message,
+    inspect_partition,
+    inspect_segment,
+    inspect_stream,
+    trace_block,
+)
+from ..inspecting.samples import beginning
+from ..settings import Settings
+from .options import examples, with_settings
+from .output import AsJson, count, say, show, show_json, show_table, size
+
+Stream = Annotated[str, typer.Argument(metavar="STREAM", help="The stream's name.", show_default=False)]
+Partition = Annotated[int, typer.Argument(help="Number of the partition.", show_default=False)]
+
+LINE_CHARACTERS = 100  # of a text, where it is one of many
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(help="Look at a stream, a segment, a message, or one block's records.", no_args_is_help=True)
+    group.command("stream", epilog=examples("tokenmill inspect stream raw-text.train"))(with_settings(stream))
+    group.command(
+        "segment",
+        epilog=examples(
+            "tokenmill inspect segment store/raw-text.train/0",
+            "tokenmill inspect segment store/raw-text.train/0/000000000000.bin",
+        ),
+    )(segment)
+    group.command("message", epilog=examples("tokenmill inspect message tokens.raw-text.train 0 0"))(
+        with_settings(message)
+    )
+    group.command("block", epilog=examples("tokenmill inspect block raw-text.train 0 0"))(with_settings(block))
+    app.add_typer(group, name="inspect")
+
+
+def stream(settings: Settings, name: Stream, *, as_json: AsJson = False) -> None:
+    """Print a stream's settings, and how far its chains are in the token topic and in the store."""
+    report = asyncio.run(inspect_stream(settings, name, settings.store))
+    if as_json:
+        show_json(report.to_dict())
+        return
+    show_table(pairs(stream_facts(report)))
+    show_table(chains_table(report))
+    for chain in report.chains:
+        if chain.sample:
+            show(f"{name}/{chain.partition} block {chain.blocks - 1}: {beginning(chain.sample, LINE_CHARACTERS)!r}")
+
+
+def segment(
+    path: Annotated[Path, typer.Argument(help="A segment's .bin, or a partition's directory.", show_default=False)],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Print what a segment of a store, or each of a partition, holds; all its blocks' checksums are checked.
+
+    Needs no broker.
+    """
+    reports = inspect_partition(path) if path.is_dir() else [inspect_segment(path)]
+    if as_json:
+        show_json([report.to_dict() for report in reports])
+        return
+    for report in reports:
+        show_table(pairs(segment_facts(report)))
+        if report.sample:
+            show(f"block {report.first}: {beginning(report.sample, LINE_CHARACTERS)!r}")
+
+
+def message(
+    settings: Settings,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Any topic.", show_default=False)],
+    partition: Partition,
+    offset: Annotated[int, typer.Argument(help="Offset of the message.", show_default=False)],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Print what stands at an offset: blocks with their documents, a carry, a dead letter, or any other record."""
+    values = asyncio.run(inspect_message(settings, topic, partition, offset))
+    if as_json:
+        show_json(values)
+        return
+    header: dict[str, Any] = values.pop("message", {})
+    blocks: list[dict[str, Any]] = header.pop("blocks", [])
+    show_table(pairs({**values, **header}))
+    for found in blocks:
+        show(f"block {found['block']}: {beginning(found['sample'] or '', LINE_CHARACTERS)!r}")
+        for piece in found["pieces"]:
+            show(f"  from token {piece['start']}: {piece_name(piece)}")
+
+
+def block(
+    settings: Settings,
+    name: Stream,
+    partition: Partition,
+    number: Annotated[int, typer.Argument(metavar="BLOCK", help="Number of the block.", show_default=False)],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Follow one block, from the store or else from the token topic, back to the Kafka records that it came from."""
+    trace = asyncio.run(trace_block(settings, name, partition, number, store=settings.store))
+    if as_json:
+        show_json(trace.to_dict())
+        return
+    for line in trace_lines(trace):
+        show(line)
+    if trace.note:
+        say(trace.note)
+
+
+def trace_lines(trace: BlockTrace) -> list[str]:
+    """Return a trace for people: the block, then two lines for each document."""
+    lines = [
+        f"block {trace.block} of {trace.stream}/{trace.partition}: {count(trace.tokens, 'token')}, {trace.where}",
+        f"  {beginning(trace.text, LINE_CHARACTERS)!r}",
+    ]
+    for piece in trace.pieces:
+        lines += piece_lines(piece)
+    return lines
+
+
+def piece_lines(piece: TracedPiece) -> list[str]:
+    """Return where a piece came from, and the beginning of its record's text."""
+    place = f"{piece.topic}[{piece.partition}] offset {piece.offset}"
+    if piece.padding:
+        return [f"tokens {piece.start} to {piece.stop - 1}: padding, by the flush at {place}"]
+    name = f"document {piece.id!r}" if piece.id is not None else "a document"
+    lines = [f"tokens {piece.start} to {piece.stop - 1}: {name} from its token {piece.position}, {place}"]
+    if piece.record is not None:
+        moment = datetime.fromtimestamp(piece.record.timestamp / 1000, UTC).isoformat(timespec="seconds")
+        text = beginning(piece.record.text, LINE_CHARACTERS)
+        lines.append(f"  record of {moment}, {size(piece.record.value_bytes)}: {text!r}")
+    return lines
+
+
+def piece_name(piece: dict[str, Any]) -> str:
+    """Return where a piece of a message came from."""
+    if piece["position"] < 0:
+        return f"padding, by the flush at offset {piece['offset']}"
+    name = f"document {piece['id']!r}" if "id" in piece else "a document"
+    return f"{name} from its token {piece['position']}, offset {piece['offset']}"
+
+
+def pairs(values: dict[str, Any]) -> Table:
+    """Return names and values as two columns."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, value in values.items():
+        table.add_row(name.replace("_", " "), "-" if value is None else str(value))
+    return table
+
+
+def stream_facts(report: StreamReport) -> dict[str, Any]:
+    """Return what is said of a stream beside its chains."""
+    unusual = {"splits", "steps", "raw_topic", "tokenizer_sha256", "probe", "block_tokens", "dtype", "format"}
+    return {
+        "stream": report.name,
+        "raw topic": report.raw_topic,
+        "fingerprint": report.fingerprint,
+        "tokenizer": report.tokenizer,
+        "block": f"{report.block_tokens} tokens of {report.dtype}",
+        "segment": count(report.segment_blocks, "block"),
+        "settings": ", ".join(f"{n}={v}" for n, v in report.settings.items() if n not in unusual),
+        "splits": ", ".join(f"{name}:{shards}" for name, shards in report.settings["splits"]),
+        "versions": ", ".join(f"{n} {v}" for n, v in report.versions.items()),
+        "skip list": report.skips or "empty",
+        "in all": f"{count(report.totals['blocks'], 'block')}, {count(report.totals['tokens'], 'token')}",
+    }
+
+
+def chains_table(report: StreamReport) -> Table:
+    """Return one row for each chain."""
+    columns = ("partition", "source", "milled to", "messages", "records", "kept", "blocks", "in store", "segments")
+    table = Table(*columns, box=None, pad_edge=False)
+    for column in table.columns:
+        column.justify = "right"
+    for chain in report.chains:
+        table.add_row(*chain_cells(chain))
+    return table
+
+
+def chain_cells(chain: ChainReport) -> list[str]:
+    """Return a chain's row."""
+    first, end = chain.raw_range
+    held = ("-", "-") if chain.store_blocks is None else (f"{chain.store_blocks:,}", str(chain.segments))
+    counts = (chain.totals.get("records", 0), chain.totals.get("kept", 0), chain.blocks)
+    messages = chain.token_range[1] - chain.token_range[0]
+    source = f"{first}..{end - 1}" if end > first else "empty"
+    return [str(chain.partition), source, str(chain.next_offset), str(messages), *(f"{n:,}" for n in counts), *held]
+
+
+def segment_facts(report: SegmentReport) -> dict[str, Any]:
+    """Return what is said of a segment."""
+    return {
+        "segment": report.path,
+        "chain": f"{report.stream}/{report.partition}",
+        "blocks": f"{report.first} to {report.first + report.blocks - 1}" if report.blocks else "none yet",
+        "state": "sealed" if report.sealed else "growing",
+        "block": f"{report.block_tokens} tokens of {report.dtype}",
+        "documents": f"{report.documents:,} begin here",
+        "offsets": f"{report.offsets[0]} to {report.offsets[1]}" if report.offsets else None,
+        "bytes": f"{size(report.token_bytes)} of tokens, {size(report.document_bytes)} of document table",
+        "fingerprint": report.fingerprint,
+        "chain before": report.chain_before,
+        "chain after": report.chain_after,
+    }

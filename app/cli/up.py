@@ -1,0 +1,38 @@
+"""``tokenmill up``: broker, topics and service in one terminal."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from ..settings import Loaded
+from ..state import DEMO_DIRECTORY, State
+from ..up import run_up, settings_in
+from .options import examples, with_loaded
+
+StateDirectory = Annotated[
+    Path, typer.Option("--state", metavar="DIR", help="Where all of it lies; a new directory is a new beginning.")
+]
+Partitions = Annotated[int, typer.Option(min=1, help="Partitions of raw topics that are made.")]
+Port = Annotated[
+    int | None, typer.Option(help="Kafka's port on 127.0.0.1; default: the one of last time, at first a free one.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("up", epilog=examples("tokenmill up", "tokenmill up --state ~/try --raw-topics notes,mail"))(
+        with_loaded(up)
+    )
+
+
+def up(
+    loaded: Loaded, *, state: StateDirectory = DEMO_DIRECTORY, partitions: Partitions = 4, port: Port = None
+) -> None:
+    """Run a local Kafka and the whole service until Ctrl-C, and show what they do.
+
+    On the demo's state, if nothing else is said, with the settings of its last run.
+    """
+    place = State(state.absolute())
+    raise typer.Exit(run_up(place, settings_in(place, loaded), Console(), partitions=partitions, port=port))

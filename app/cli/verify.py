@@ -1,0 +1,149 @@
+"""``tokenmill verify``: whether every block is what it must be."""
+
+import time
+from types import TracebackType
+from typing import Annotated, Final, Self
+
+import typer
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from tokenmill.errors import TokenMillError
+
+from ..settings import Settings
+from ..verify import ChainResult, Progress, VerifyResult, verify
+from .options import examples, with_settings
+from .output import AsJson, count, messages, say, show, show_json, show_table, size
+
+PLAIN_SECONDS: Final = 5.0
+"""How often a log file hears of the progress."""
+
+Streams = Annotated[
+    list[str] | None,
+    typer.Option("--stream", metavar="NAME", help="Only this stream; may be given again. Default: all of raw_topics."),
+]
+NoStore = Annotated[bool, typer.Option("--no-store", help="Compare the token topics alone.")]
+Processes = Annotated[int | None, typer.Option(min=1, help="Processes; by default one for each core.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        "verify",
+        epilog=examples(
+            "tokenmill verify", "tokenmill verify --stream raw-text.train --no-store", "tokenmill verify --json"
+        ),
+    )(with_settings(verify_command))
+
+
+def verify_command(
+    settings: Settings,
+    *,
+    streams: Streams = None,
+    no_store: NoStore = False,
+    processes: Processes = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute every block from the raw topic and compare token topic and store byte for byte; 1 on a difference.
+
+    Recipes and tokenizers come from the streams' own control topics. While the service runs, what was there at the
+    start of this command is verified.
+    """
+    store = None if no_store else settings.store
+    with Reporter() as report:
+        result = verify(settings, streams or (), store=store, processes=processes, progress=report)
+    if as_json:
+        show_json(result.to_dict())
+    else:
+        show_table(chains_table(result))
+        for note in result.notes:
+            say(note)
+        show(verdict(result))
+    if not result.ok:
+        for difference in result.differences:
+            say(str(difference))
+        raise typer.Exit(TokenMillError.exit_code)
+
+
+def chains_table(result: VerifyResult) -> Table:
+    """Return one row for each chain."""
+    columns = (
+        "chain",
+        "records",
+        "kept",
+        "filtered",
+        "dead",
+        "tokens",
+        "blocks",
+        "in topic",
+        "in store",
+        "not in blocks",
+    )
+    table = Table(*columns, box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for chain in result.chains:
+        totals = chain.totals
+        counts = (totals.records, totals.kept, totals.filtered.total(), totals.dead_lettered.total(), totals.tokens)
+        blocks = f"{chain.reference_blocks:,}" if chain.reference else "?"
+        store = "-" if chain.store_blocks is None else f"{chain.store_blocks[1]:,}"
+        place = f"{chain.stream}/{chain.partition} to offset {chain.raw_range[1]}"
+        table.add_row(place, *(f"{n:,}" for n in counts), blocks, f"{chain.topic_blocks[1]:,}", store, waiting(chain))
+    return table
+
+
+def waiting(chain: ChainResult) -> str:
+    """Return what of a chain's source is not in the blocks of topic and store yet."""
+    parts = [f"{count(chain.open_tokens, 'token')}"] if chain.open_tokens else []
+    parts += [f"{count(chain.behind, 'block')} to mill"] if chain.behind else []
+    parts += [f"{count(chain.store_behind, 'block')} to store"] if chain.store_behind else []
+    return ", ".join(parts) or "complete"
+
+
+def verdict(result: VerifyResult) -> str:
+    """Return the whole answer as one line."""
+    if not result.ok:
+        return f"DIFFERENT: {count(result.different, 'difference')}, the first: {result.differences[0]}"
+    reference = all(chain.reference for chain in result.chains)
+    parts = [f"lost {result.lost}", f"duplicated {result.duplicated}"]
+    parts += [f"{count(result.blocks, 'block')} equal to the reference" if reference else f"{result.blocks} compared"]
+    parts += [f"{result.store_blocks:,} in the store"] if any(c.store_blocks for c in result.chains) else []
+    parts += [f"{count(result.dropped, 'block')} written twice and dropped"] if result.dropped else []
+    parts += [f"{count(result.behind, 'block')} to be milled"] if result.behind else []
+    return f"equal: {', '.join(parts)} ({result.seconds:.1f} s)"
+
+
+class Reporter:
+    """Called with the progress, shows it; a context manager that clears its line at the end."""
+
+    def __init__(self) -> None:
+        console = messages()
+        columns = (TextColumn("verify"), BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"))
+        self._bar = (
+            Bar(*columns, TimeRemainingColumn(), console=console, transient=True) if console.is_terminal else None
+        )
+        self._task = self._bar.add_task("", total=None) if self._bar is not None else None
+        self._said = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        """Show how far the verification is."""
+        line = f"{count(progress.blocks, 'block')}, {size(progress.value_bytes)}"
+        if self._bar is not None and self._task is not None:
+            self._bar.update(
+                self._task, completed=progress.offsets, total=progress.of_offsets or None, description=line
+            )
+        elif time.monotonic() - self._said >= PLAIN_SECONDS:
+            self._said = time.monotonic()
+            say(f"verified {line}, {progress.chains} of {count(progress.of_chains, 'chain')}")

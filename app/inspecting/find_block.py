@@ -1,0 +1,108 @@
+"""One block of a chain by its number: from a store, else from the token topic."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+
+from tokenmill.engines import Engine, open_engine
+from tokenmill.errors import InputError, StoreError
+from tokenmill.genesis import Genesis
+from tokenmill.pieces import Piece, decode_entry
+from tokenmill.segments import open_partition, read_stream
+from tokenmill.segments.layout import SegmentPaths, partition_directory
+from tokenmill.segments.segment import Segment
+
+from ..discovery import settled_stream, tokenizer_of
+from ..kafka import consumer, offsets, read_range
+from ..settings import Settings
+from ..tail import message_of
+from .samples import engine_in, genesis_in
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBlock:
+    """A block, where it was found, and what is needed to understand it."""
+
+    genesis: Genesis
+    engine: Engine
+    tokens: npt.NDArray[np.unsignedinteger]
+    pieces: list[Piece]
+    chain: bytes
+    """The chain hash after it."""
+    where: str
+    """The file, or the message."""
+
+
+async def find_block(settings: Settings, stream: str, partition: int, block: int, store: Path | None) -> FoundBlock:
+    """Return a block from ``store`` where that holds it, else from the token topic.
+
+    Raises:
+        InputError: neither holds it.
+        TopicError, BrokerError: it is not in the store, and the topic cannot be asked.
+
+    """
+    found = _in_store(store, stream, partition, block) if store is not None else None
+    return found or await _in_topic(settings, stream, partition, block)
+
+
+def _in_store(store: Path, stream: str, partition: int, block: int) -> FoundBlock | None:
+    try:
+        info = read_stream(store, stream)
+        reader = open_partition(store, stream, partition, check=True)
+    except StoreError:
+        return None
+    if not reader.first_block <= block < reader.blocks:
+        return None
+    first = block - block % info.segment_blocks
+    segment = Segment(SegmentPaths(partition_directory(store, stream, partition), first), info, partition)
+    tokens = reader.read(block)
+    chain = reader.chain_before(block + 1) or b""
+    pieces = decode_entry(segment.entry(block - first))
+    where = f"{segment.paths.tokens} block {block - first}"
+    return FoundBlock(genesis_in(info), engine_in(store, info), tokens, pieces, chain, where)
+
+
+async def _in_topic(settings: Settings, stream: str, partition: int, block: int) -> FoundBlock:
+    settled = await settled_stream(settings, stream)
+    recipe = settled.genesis.recipe
+    tokens = TopicPartition(settled.stream.tokens_topic, partition)
+    async with consumer(settings) as client:
+        record = await _message_with(client, tokens, block)
+    if record is None:
+        raise InputError(
+            f"{tokens.topic}[{partition}] does not hold block {block} (nor does a store): "
+            f"`tokenmill inspect stream {stream}` says which blocks there are"
+        )
+    message = message_of(record)
+    index = block - message.first
+    size = recipe.block_bytes
+    return FoundBlock(
+        settled.genesis,
+        open_engine(tokenizer_of(settled)),
+        np.frombuffer(message.tokens[index * size : (index + 1) * size], recipe.token_dtype),
+        decode_entry(message.entries[index]),
+        message.after if block == message.end - 1 else b"",
+        f"{tokens.topic}[{partition}] offset {record.offset} block {index}",
+    )
+
+
+async def _message_with(client: AIOKafkaConsumer, tokens: TopicPartition, block: int) -> ConsumerRecord | None:
+    """Return the message with a block: searched for by number, and, where numbers do not rise, by reading all."""
+    first, end = (await offsets(client, [tokens]))[tokens]
+    low, high = first, end
+    while high - low > 1:
+        middle = (low + high) // 2
+        record = await anext(read_range(client, tokens, middle, end), None)
+        if record is not None and message_of(record).first <= block:
+            low = middle
+        else:
+            high = middle
+    for start, stop in ((low, min(low + 1, end)), (first, end)):
+        async for record in read_range(client, tokens, start, stop):
+            message = message_of(record)
+            if message.first <= block < message.end:
+                return record
+    return None

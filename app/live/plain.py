@@ -1,0 +1,41 @@
+"""A scene as one line of text."""
+
+from .rates import Rates
+from .scene import Scene, Training
+
+
+def plain_line(scene: Scene, rates: Rates) -> str:
+    """Return what a log file should hold every few seconds."""
+    status = scene.status
+    chains = status.chains.values()
+    mills = [worker for worker in status.workers if worker.role == "mill"]
+    parts = [
+        scene.title,
+        *totals(scene, rates),
+        f"lag {status.lag:,}",
+        f"{sum(chain.blocks for chain in chains):,} blocks, {status.stored:,} stored",
+        f"{sum(chain.segments for chain in chains):,} segments",
+        f"{sum(mill.state == 'running' for mill in mills)} of {len(mills)} mills",
+    ]
+    if scene.training is not None:
+        parts.append(training_text(scene.training))
+    return " · ".join(parts)
+
+
+def totals(scene: Scene, rates: Rates) -> list[str]:
+    """Return what has been milled, and how fast."""
+    chains = scene.status.chains.values()
+    return [
+        f"{sum(chain.documents for chain in chains):,} documents",
+        f"{sum(chain.bytes for chain in chains) / 1e6:,.1f} MB",
+        f"{rates.per_second('bytes') / 1e6:.2f} MB/s",
+        f"{rates.per_second('tokens'):,.0f} tokens/s",
+    ]
+
+
+def training_text(training: Training) -> str:
+    """Return how the training goes, in a few words."""
+    return (
+        f"training step {training.step:,}, loss {training.loss:.3f}, {training.tokens_per_second:,.0f} tokens/s, "
+        f"{training.wait_share:.0%} waiting for data"
+    )

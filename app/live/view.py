@@ -1,0 +1,73 @@
+"""Showing scenes again and again: tables that renew themselves on a terminal, plain lines elsewhere."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from .plain import plain_line
+from .rates import Rates
+from .scene import Scene
+from .tables import tables
+
+REFRESH_SECONDS: Final = 0.25
+"""What an eye takes as one motion; it costs two per cent of a core."""
+PLAIN_SECONDS: Final = 2.0
+"""How often a log file hears of it."""
+
+
+class View:
+    """A context manager that shows scenes while `run` runs, and above them, for good, what is said."""
+
+    def __init__(self, console: Console) -> None:
+        """Show nothing yet."""
+        self._console = console
+        self._rates = Rates()
+        self._began = time.monotonic()
+        # "crop": on a small terminal the rest is cut off; an ellipsis would take the last line.
+        self._live = (
+            Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
+            if console.is_terminal
+            else None
+        )
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the view was made."""
+        return time.monotonic() - self._began
+
+    def say(self, text: str, style: str = "") -> None:
+        """Print a line that stays."""
+        line = Text.assemble((f"{self.seconds:5.1f} s  ", "dim"), (text, style))
+        self._console.print(line, soft_wrap=True, highlight=False)
+
+    def show(self, text: str = "", style: str = "") -> None:
+        """Print text that stays, without a time."""
+        self._console.print(Text(text, style=style), soft_wrap=True, highlight=False)
+
+    async def run(self, look: Callable[[], Scene]) -> None:
+        """Show what ``look`` returns, again and again until cancelled."""
+        while True:
+            await asyncio.sleep(REFRESH_SECONDS if self._live else PLAIN_SECONDS)
+            scene, now = look(), time.monotonic()
+            self._rates.add(now, scene.status.chains)
+            if self._live is None:
+                self.say(plain_line(scene, self._rates))
+            else:
+                self._live.update(tables(scene, self._rates, now - self._began), refresh=True)

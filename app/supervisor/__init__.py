@@ -1,0 +1,19 @@
+"""The supervisor: mill workers and a segment worker as child processes, started again when they end or stand still."""
+
+from .beside import beside
+from .limits import Limits
+from .signals import run_until_signalled
+from .status import ChainStatus, PartitionStatus, Status, WorkerStatus
+from .supervisor import Event, Supervisor
+
+__all__ = [
+    "ChainStatus",
+    "Event",
+    "Limits",
+    "PartitionStatus",
+    "Status",
+    "Supervisor",
+    "WorkerStatus",
+    "beside",
+    "run_until_signalled",
+]

@@ -1,0 +1,112 @@
+"""One worker process: started so that it ends with us, heard through its heartbeat, ended in order or at once."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Self
+
+from ..heartbeat import HEARTBEAT_VARIABLE
+from ..process import guarded
+
+LONGEST_BEAT: Final = 16 << 20
+"""Bytes of one status line; a partition takes about 200."""
+
+
+class Child:
+    """A running worker. `start` makes one; it is over when `wait` returns."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        """Take over a process; `start` does the rest."""
+        self.pid = process.pid
+        self.status: Mapping[str, Any] = {}
+        """The last heartbeat; empty before the first."""
+        self.words: str | None = None
+        """Why the worker says that it ends."""
+        self.beats = 0
+        self._process = process
+        self._listener: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(cls, command: Sequence[str], environment: Mapping[str, str], log: Path | None) -> Self:
+        """Start a worker with ``environment``, both outputs appended to ``log``, or ours where there is none.
+
+        The kernel kills it when this process's main thread ends. It has a session of its own: Ctrl-C at a terminal
+        reaches us alone, and we end it in order.
+        """
+        ours, its = os.pipe()
+        try:
+            variables = {**environment, HEARTBEAT_VARIABLE: str(its)}
+            child = cls(await _spawn(guarded(command), variables, its, log))
+        except BaseException:
+            os.close(ours)
+            raise
+        finally:
+            os.close(its)
+        child._listener = asyncio.create_task(child._listen(ours), name=f"listen to {child.pid}")
+        return child
+
+    async def _listen(self, descriptor: int) -> None:
+        reader = asyncio.StreamReader(limit=LONGEST_BEAT)
+        pipe = os.fdopen(descriptor, "rb", 0)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), pipe
+        )
+        try:
+            while line := await reader.readline():
+                self._hear(line)
+        finally:
+            transport.close()
+
+    def _hear(self, line: bytes) -> None:
+        with suppress(ValueError):  # a line that a full pipe cut, and its rest, are signs of life all the same
+            beat = json.loads(line)
+            if "ends" in beat:
+                self.words = str(beat["ends"])
+            else:
+                self.status = beat
+        self.beats += 1
+
+    async def wait(self) -> int:
+        """Return the exit code once the process has ended and all that it said is heard; -n for signal n."""
+        code = await self._process.wait()
+        if self._listener is not None:
+            await self._listener
+        return code
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal; nothing happens when it has ended."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    async def end(self, grace: float) -> int:
+        """End it with SIGTERM, after ``grace`` seconds with SIGKILL; return the exit code."""
+        self.signal(signal.SIGTERM)
+        self.signal(signal.SIGCONT)  # a stopped one would not see SIGTERM
+        try:
+            return await asyncio.wait_for(asyncio.shield(asyncio.ensure_future(self.wait())), grace)
+        except TimeoutError:
+            self.signal(signal.SIGKILL)
+            return await self.wait()
+
+
+async def _spawn(
+    command: Sequence[str], environment: Mapping[str, str], descriptor: int, log: Path | None
+) -> asyncio.subprocess.Process:
+    output = None if log is None else log.open("ab")
+    try:
+        return await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            pass_fds=[descriptor],
+            start_new_session=True,
+        )
+    finally:
+        if output is not None:
+            output.close()

@@ -1,0 +1,87 @@
+"""What the brokers say: where partitions end, and who owns those that are not ours."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.coordinator.protocol import ConsumerProtocol
+from aiokafka.errors import KafkaError
+
+from tokenmill.errors import BrokerError
+
+from ..kafka import admin, broker_errors, consumer
+from ..settings import Settings
+
+LOOK_SECONDS: Final = 1.0
+"""How often ends are asked for: a view's lag is as old."""
+COUNT_SECONDS: Final = 30.0
+"""How often partitions are counted: a topic may gain some."""
+
+log = structlog.get_logger(__name__)
+
+
+class Cluster:
+    """Keeps `ends` fresh while `watch` runs."""
+
+    def __init__(self, settings: Settings, topics: Sequence[str]) -> None:
+        """Ask for nothing yet."""
+        self.ends: dict[str, int] = {}
+        """``topic/number`` → the offset after the last committed record; empty while no broker answers."""
+        self._settings = settings
+        self._topics = topics
+
+    async def watch(self) -> None:
+        """Ask again and again, until cancelled."""
+        while True:
+            try:
+                async with consumer(self._settings) as client:
+                    await self._watch(client)
+            except (BrokerError, KafkaError) as error:
+                self.ends = {}
+                log.warning("the brokers do not say where partitions end", error=str(error) or repr(error))
+                await asyncio.sleep(LOOK_SECONDS)
+
+    async def _watch(self, client: AIOKafkaConsumer) -> None:
+        loop = asyncio.get_running_loop()
+        partitions: list[TopicPartition] = []
+        counted = -COUNT_SECONDS
+        while True:
+            if loop.time() - counted >= COUNT_SECONDS or not partitions:
+                partitions, counted = await self._partitions(client), loop.time()
+            with broker_errors(self._settings):
+                ends = await client.end_offsets(partitions) if partitions else {}
+            self.ends = {f"{tp.topic}/{tp.partition}": end for tp, end in ends.items()}
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _partitions(self, client: AIOKafkaConsumer) -> list[TopicPartition]:
+        metadata = await client._client.fetch_all_metadata()  # noqa: SLF001 - a consumer knows only what it reads
+        return [
+            TopicPartition(topic, number)
+            for topic in self._topics
+            for number in sorted(metadata.partitions_for_topic(topic) or ())
+        ]
+
+    async def owned_elsewhere(self, group: str, ours: int) -> set[str]:
+        """Return the partitions that members of a consumer group own, if it has more members than our ``ours``.
+
+        Which members are ours cannot be told; as long as there are others, all are believed to do their work.
+        Returns none while no broker answers.
+        """
+        members = []
+        with suppress(BrokerError, KafkaError):
+            async with admin(self._settings) as client:
+                for answer in await client.describe_consumer_groups([group]):
+                    members += [member for described in answer.groups for member in described[5]]
+        return {name for member in members for name in _assigned(member)} if len(members) > ours else set()
+
+
+def _assigned(member: Sequence[Any]) -> set[str]:
+    """Return the partitions of a member, a row of DescribeGroupsResponse (Kafka's consumer protocol, version 0 up)."""
+    assignment: bytes = member[4]
+    if not assignment:  # the group is between two assignments
+        return set()
+    decoded = ConsumerProtocol.ASSIGNMENT.decode(assignment)
+    return {f"{topic}/{number}" for topic, numbers in decoded.assignment for number in numbers}

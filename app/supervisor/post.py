@@ -1,0 +1,165 @@
+"""One place for a worker: keeps a process in it, whatever happens to the process."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Literal, Protocol
+
+from tokenmill.errors import TokenMillError
+
+from ..ending import HOPELESS, HOPELESS_CODES
+from ..settings import Settings
+from ..settings.load import CONFIG_VARIABLE
+from .backoff import Backoff
+from .child import Child
+from .limits import Limits
+from .status import State
+
+LOOK_SECONDS: Final = 1.0
+"""How often a worker's heart is felt."""
+SILENT_LOOKS: Final = 4
+"""Looks without a beat after which a worker is shown as silent: with two beats a second, no accident."""
+
+
+class Listener(Protocol):
+    """Who hears what happens at a post."""
+
+    def started(self, post: "Post", child: Child) -> None:
+        """Take note that a process runs."""
+
+    def heard(self, post: "Post", child: Child) -> None:
+        """Take note of a new status."""
+
+    def ended(self, post: "Post", child: Child, reason: str, pause: float | None) -> None:
+        """Take note that the process ended; the next is started after ``pause`` seconds, None: never."""
+
+
+class Post:
+    """`keep` does the work; the fields say how it is going."""
+
+    def __init__(
+        self,
+        role: Literal["mill", "segment"],
+        name: str,
+        listener: Listener,
+        *,
+        settings: Settings,
+        limits: Limits,
+        log: Path | None,
+    ) -> None:
+        """Start nothing yet."""
+        self.role = role
+        self.name = name
+        self.child: Child | None = None
+        self.starts = 0
+        self.next_start: float | None = None
+        """When, on the monotonic clock, the next process is started; None while one runs."""
+        self.stopping = False
+        """Whether we end the process ourselves, for good."""
+        self._environment = worker_environment(settings)
+        self._limits = limits
+        self._log = log
+        self._listener = listener
+        self._backoff = Backoff(limits)
+        self._silent_looks = 0
+        self._verdict: str | None = None
+
+    @property
+    def state(self) -> State:
+        """What can be said of the process in a word."""
+        if self.child is None:
+            return "ended"
+        if self._silent_looks >= SILENT_LOOKS and self.ready:
+            return "silent"
+        return "running" if self.ready else "starting"
+
+    @property
+    def ready(self) -> bool:
+        """Whether the worker can own partitions."""
+        return self.child is not None and bool(self.child.status.get("ready"))
+
+    async def keep(self) -> None:
+        """Keep a worker running until cancelled; on return none runs.
+
+        Raises:
+            TokenMillError: the worker ended with what a new start cannot mend; has the worker's exit code.
+
+        """
+        while True:
+            started = time.monotonic()
+            code, reason = await self._run_one()
+            child, self.child = self.child, None
+            if child is None:
+                return
+            hopeless = code in HOPELESS_CODES
+            pause = None if hopeless else self._backoff.after(time.monotonic() - started)
+            self._listener.ended(self, child, reason, pause)
+            if pause is None:
+                raise hopeless_error(code, f"{self.name} cannot go on: {child.words or 'its log says why'}")
+            self.next_start = time.monotonic() + pause
+            await asyncio.sleep(pause)
+            self.next_start = None
+
+    def condemn(self, reason: str) -> None:
+        """Kill the process with SIGKILL because of ``reason``; another one is started in its place."""
+        if self.child is not None:
+            self._verdict = reason
+            self.child.signal(signal.SIGKILL)
+
+    async def _run_one(self) -> tuple[int, str]:
+        """Start a process, wait for its end, and return its exit code and why it ended."""
+        self._verdict, self._silent_looks = None, 0
+        command = [sys.executable, "-P", "-m", "tokenmill.app.cli", self.role]
+        child = self.child = await Child.start(command, self._environment, self._log)
+        self.starts += 1
+        self._listener.started(self, child)
+        waiter = asyncio.ensure_future(child.wait())
+        try:
+            beats = 0
+            while not (await asyncio.wait({waiter}, timeout=LOOK_SECONDS))[0]:
+                beats = self._feel(child, beats)
+            code = await waiter
+        except BaseException:  # cancelled
+            self.stopping = True
+            code = await child.end(self._limits.grace)
+            self._listener.ended(self, child, describe(code, child.words), None)
+            self.child = None
+            raise
+        return code, self._reason(code, child)
+
+    def _reason(self, code: int, child: Child) -> str:
+        """Return our own reason if it was we who killed it."""
+        return self._verdict or describe(code, child.words)
+
+    def _feel(self, child: Child, beats: int) -> int:
+        """Count looks, not seconds: if we were stopped ourselves, nobody else is to blame."""
+        if child.beats != beats:
+            self._silent_looks = 0
+            self._listener.heard(self, child)
+            return child.beats
+        self._silent_looks += 1
+        limit = self._limits.heartbeat if self.ready else max(self._limits.heartbeat, self._limits.start)
+        if self._silent_looks * LOOK_SECONDS >= limit:
+            self.condemn(f"no heartbeat for {limit:.0f} s")
+        return beats
+
+
+def worker_environment(settings: Settings) -> Mapping[str, str]:
+    """Return the variables of a worker: ours, with exactly these settings, and no other file of settings."""
+    return {**os.environ, **settings.environment(), CONFIG_VARIABLE: os.devnull}
+
+
+def describe(code: int, words: str | None) -> str:
+    """Return in words how a process ended."""
+    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return f"{how}: {words}" if words else how
+
+
+def hopeless_error(code: int, message: str) -> TokenMillError:
+    """Return an error of the class that has the exit code."""
+    known: dict[int, type[TokenMillError]] = {kind.exit_code: kind for kind in HOPELESS}
+    return known[code](message)

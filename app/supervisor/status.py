@@ -1,0 +1,170 @@
+"""What the supervisor knows at one moment, for a view or a pipe."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..settings import Settings, Stream
+
+State = Literal["starting", "running", "silent", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """One place for a worker, and the process in it."""
+
+    name: str
+    role: Literal["mill", "segment"]
+    state: State
+    pid: int | None
+    restarts: int
+    restart_in: float | None
+    """Seconds until the next process is started, where there is none."""
+    partitions: tuple[str, ...]
+    """What it owns, as ``topic/number``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainStatus:
+    """One chain: a stream's blocks of one partition."""
+
+    stream: str
+    blocks: int
+    """Blocks on the token topic."""
+    stored: int
+    """Blocks in the store."""
+    segments: int
+    """Sealed segments in the store."""
+    open_tokens: int
+    """Tokens that wait for their block to be full."""
+    messages: int
+    """Messages of the token topic that the store has yet to take."""
+    documents: int
+    bytes: int
+    """Size of the documents' records."""
+    tokens: int
+    """Tokens of the documents, each with its end-of-document id."""
+    note: str | None
+    """Why it stands or waits in the store, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """One partition of a raw topic."""
+
+    topic: str
+    number: int
+    worker: str | None
+    end: int | None
+    """The offset after its last record; None: the brokers have not said."""
+    position: int
+    """The offset up to which it is milled."""
+    chains: tuple[ChainStatus, ...]
+    """One of each split, in the order of the settings."""
+    halted: str | None
+
+    @property
+    def lag(self) -> int:
+        """Records that wait to be milled."""
+        return max(0, (self.end or 0) - self.position)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """All of it."""
+
+    counters: Mapping[str, float]
+    """Work done by all processes since the supervisor began (`tokenmill.app.heartbeat`); never falls."""
+    workers: tuple[WorkerStatus, ...]
+    partitions: tuple[PartitionStatus, ...]
+
+    @property
+    def lag(self) -> int:
+        """Records that wait to be milled, in all partitions."""
+        return sum(partition.lag for partition in self.partitions)
+
+    @property
+    def chains(self) -> dict[str, ChainStatus]:
+        """Return all chains, by ``stream/partition``."""
+        return {
+            f"{chain.stream}/{partition.number}": chain for partition in self.partitions for chain in partition.chains
+        }
+
+    @property
+    def stored(self) -> int:
+        """Blocks in the store."""
+        return sum(chain.stored for chain in self.chains.values())
+
+    @property
+    def settled(self) -> bool:
+        """Whether all that the brokers hold is milled and stored, as far as one look can tell.
+
+        That needs full blocks: a flush record at the end of each partition. A message may be on its way, seen by
+        nobody; two looks a second apart are safe.
+        """
+        chains = self.chains.values()
+        return bool(chains) and not (
+            any(partition.end is None or partition.lag or partition.worker is None for partition in self.partitions)
+            or any(chain.open_tokens or chain.messages or chain.blocks != chain.stored for chain in chains)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What there is to make a status of; partitions are named ``topic/number``."""
+
+    ends: Mapping[str, int]
+    """What the brokers say."""
+    owners: Mapping[str, str]
+    said: Mapping[str, Mapping[str, Any]]
+    """The last that a worker said of each partition."""
+
+
+def partition_statuses(settings: Settings, known: Known) -> tuple[PartitionStatus, ...]:
+    """Return the status of every raw partition that is known."""
+    return tuple(
+        _partition(settings, known, topic, number)
+        for topic in settings.raw_topics
+        for number in sorted(_numbers(topic, {*known.ends, *known.said}))
+    )
+
+
+def _numbers(topic: str, names: Iterable[str]) -> Iterator[int]:
+    for name in names:
+        of, _, number = name.rpartition("/")
+        if of == topic:
+            yield int(number)
+
+
+def _partition(settings: Settings, known: Known, topic: str, number: int) -> PartitionStatus:
+    key = f"{topic}/{number}"
+    said = known.said.get(key, {})
+    segment_blocks = settings.for_topic(topic).segment_blocks
+    streams = [stream for stream in settings.streams() if stream.raw_topic == topic]
+    return PartitionStatus(
+        topic,
+        number,
+        known.owners.get(key),
+        known.ends.get(key),
+        said.get("position") or 0,
+        tuple(_chain(stream, f"{stream.tokens_topic}/{number}", said, known, segment_blocks) for stream in streams),
+        said.get("halted"),
+    )
+
+
+def _chain(stream: Stream, key: str, mill: Mapping[str, Any], known: Known, segment_blocks: int) -> ChainStatus:
+    milled = mill.get("chains", {}).get(stream.split, {})
+    stored = known.said.get(key, {})
+    blocks = stored.get("block") or 0
+    return ChainStatus(
+        stream.name,
+        max(milled.get("block", 0), blocks),  # a block may be stored before its acknowledgement is heard of
+        blocks,
+        blocks // segment_blocks,
+        milled.get("open_tokens", 0),
+        max(0, known.ends.get(key, 0) - (stored.get("position") or 0)),
+        milled.get("documents", 0),
+        milled.get("bytes", 0),
+        milled.get("tokens", 0),
+        stored.get("halted") or stored.get("waiting"),
+    )

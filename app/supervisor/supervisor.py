@@ -1,0 +1,159 @@
+"""The supervisor: N mill workers and a segment worker as children of this process."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import structlog
+
+from tokenmill.errors import StoreError
+from tokenmill.segments import Store
+
+from ..settings import Settings
+from .beside import beside
+from .child import Child
+from .cluster import Cluster
+from .ledger import Ledger
+from .limits import Limits
+from .post import Post
+from .status import Known, Status, WorkerStatus, partition_statuses
+from .watchdog import Scene, Watchdog
+
+log = structlog.get_logger(__name__)
+Listener = Callable[["Event"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a worker, for people who watch."""
+
+    kind: Literal["started", "ended", "took over", "moved"]
+    worker: str
+    pid: int
+    text: str
+    """All of it in one line."""
+
+
+class Supervisor:
+    """`run` keeps the service up; `status` says how it is. All in one event loop, in the process's main thread."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        limits: Limits | None = None,
+        log_directory: Path | None = None,
+        on_event: Listener | None = None,
+    ) -> None:
+        """Start nothing yet. Workers log to files in ``log_directory``, or where we do."""
+        self._settings = settings
+        self._limits = limits or Limits()
+        self._on_event: Listener = on_event or (lambda _: None)
+        self._ledger = Ledger()
+        tokens = [stream.tokens_topic for stream in settings.streams()]
+        self._topics = {"mill": set(settings.raw_topics), "segment": set(tokens)}
+        self._cluster = Cluster(settings, [*settings.raw_topics, *tokens])
+        self._watchdogs = {"mill": Watchdog(self._limits), "segment": Watchdog(self._limits)}
+        names = {f"mill-{number + 1}": "mill" for number in range(settings.workers)} | {"segment": "segment"}
+        self._posts = {
+            name: Post(
+                "mill" if role == "mill" else "segment",
+                name,
+                self,
+                settings=settings,
+                limits=self._limits,
+                log=log_directory / f"{name}.log" if log_directory else None,
+            )
+            for name, role in names.items()
+        }
+
+    async def run(self) -> None:
+        """Keep all workers running until cancelled; on return, however it comes, every one of them has ended.
+
+        Raises:
+            TokenMillError: a worker ended with what a new start cannot mend; all others are ended too. Its exit code
+                is the worker's.
+
+        """
+        keepers = [post.keep() for post in self._posts.values()]
+        async with beside(*keepers, self._cluster.watch(), self._guard()):
+            await asyncio.Event().wait()
+
+    def status(self) -> Status:
+        """Return what is known now."""
+        workers = tuple(self._worker_status(post) for post in self._posts.values())
+        known = Known(self._cluster.ends, self._ledger.owners, self._ledger.partitions)
+        return Status(self._ledger.counters(), workers, partition_statuses(self._settings, known))
+
+    def condemn(self, worker: str, reason: str) -> int | None:
+        """Kill a worker's process with SIGKILL and return its id; None where none runs. It is started again."""
+        post = self._posts[worker]
+        pid = post.child.pid if post.child else None
+        post.condemn(reason)
+        return pid
+
+    def _worker_status(self, post: Post) -> WorkerStatus:
+        return WorkerStatus(
+            post.name,
+            post.role,
+            post.state,
+            post.child.pid if post.child else None,
+            max(0, post.starts - 1),
+            max(0.0, post.next_start - time.monotonic()) if post.next_start is not None else None,
+            tuple(sorted(name for name, owner in self._ledger.owners.items() if owner == post.name)),
+        )
+
+    async def _guard(self) -> None:
+        """Look for partitions that nobody works on, while the brokers answer."""
+        while True:
+            await asyncio.sleep(1.0)
+            for role, watchdog in self._watchdogs.items():
+                ends = {name: end for name, end in self._cluster.ends.items() if _topic(name) in self._topics[role]}
+                ready = tuple(post.name for post in self._posts.values() if post.role == role and post.ready)
+                elsewhere: set[str] = set()
+                if ready and not ends.keys() <= self._ledger.owners.keys():
+                    elsewhere = await self._cluster.owned_elsewhere(self._group(role), len(ready))
+                scene = Scene(ends, self._ledger.owners, self._ledger.partitions, elsewhere)
+                for fault in watchdog.look(time.monotonic(), scene, ready):
+                    log.error("fault", reason=fault.reason, workers=fault.workers)
+                    for worker in fault.workers:
+                        self.condemn(worker, fault.reason)
+
+    def _group(self, role: str) -> str:
+        if role == "mill":
+            return self._settings.group
+        try:
+            return f"{self._settings.group}-store-{Store.open(self._settings.store).id}"
+        except StoreError:  # the worker has not made it yet, or will say what is wrong with it
+            return self._settings.group
+
+    def started(self, post: Post, child: Child) -> None:
+        """Take note that a process runs."""
+        log.info("worker started", worker=post.name, pid=child.pid, starts=post.starts)
+        self._on_event(Event("started", post.name, child.pid, f"{post.name} started, process {child.pid}"))
+
+    def heard(self, post: Post, child: Child) -> None:
+        """Take note of a new status."""
+        moves = self._ledger.heard(post.name, child.status)
+        for before, orphan in sorted({(move.before, move.orphan) for move in moves}):
+            names = ", ".join(move.partition for move in moves if (move.before, move.orphan) == (before, orphan))
+            log.info("partitions moved", worker=post.name, before=before, partitions=names, took_over=orphan)
+            text = f"{post.name} took over {names} from {before}" if orphan else f"{post.name} now mills {names}"
+            self._on_event(Event("took over" if orphan else "moved", post.name, child.pid, text))
+
+    def ended(self, post: Post, child: Child, reason: str, pause: float | None) -> None:
+        """Take note that a process ended."""
+        self._ledger.ended(post.name)
+        say = log.info if post.stopping else log.warning
+        say("worker ended", worker=post.name, pid=child.pid, reason=reason, restart_in=pause)
+        if not post.stopping:
+            again = f"; the next one starts in {pause:.0f} s" if pause is not None else ""
+            text = f"{post.name}, process {child.pid}, ended ({reason}){again}"
+            self._on_event(Event("ended", post.name, child.pid, text))
+
+
+def _topic(name: str) -> str:
+    return name.rpartition("/")[0]

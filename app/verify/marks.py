@@ -1,0 +1,101 @@
+"""Where a verification ends: offsets fixed before anything is read, so that it has an end while the service goes on."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from tokenmill.errors import TokenMillError
+from tokenmill.segments import open_partition, streams_in
+
+from ..control import Settled, require_topic
+from ..kafka import consumer, offsets
+from ..settings import Settings, dead_letter_topic
+
+
+@dataclass(frozen=True, slots=True)
+class StoreMark:
+    """What a store holds of one partition: blocks ``[first, end)``."""
+
+    first: int
+    end: int
+    damage: str | None = None
+    """Why the store cannot be read at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainMarks:
+    """The ranges of one chain: first retained offset, end."""
+
+    stream: str
+    partition: int
+    raw: tuple[int, int]
+    tokens: tuple[int, int]
+    store: StoreMark | None
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """All ranges of a verification."""
+
+    chains: Sequence[ChainMarks]
+    dead_letters: dict[str, tuple[int, int]]
+    """By raw topic, of its dead-letter topic's partition 0; a topic that is missing is left out."""
+
+
+async def take_marks(settings: Settings, streams: Sequence[Settled], store: Path | None) -> Marks:
+    """Fix the marks in the order store, token topics, dead letters, raw topics.
+
+    The data flows the other way, so each mark covers all that those before it were made of: what a later mark's data
+    cannot explain is a fault and no race.
+
+    Raises:
+        TopicError: a topic is missing.
+
+    """
+    async with consumer(settings) as client:
+        counts = {s.stream.raw_topic: await require_topic(client, s.stream.raw_topic) for s in streams}
+        chains = [(s, partition) for s in streams for partition in range(counts[s.stream.raw_topic])]
+        stores = [_store_mark(store, s.stream.name, partition) for s, partition in chains]
+        tokens = await _ranges(client, (TopicPartition(s.stream.tokens_topic, p) for s, p in chains))
+        topics = await client.topics()
+        dead = [TopicPartition(dead_letter_topic(t), 0) for t in counts if dead_letter_topic(t) in topics]
+        dead_ranges = await _ranges(client, dead)
+        raw = await _ranges(client, (TopicPartition(topic, p) for topic, n in counts.items() for p in range(n)))
+    return Marks(
+        [
+            ChainMarks(
+                s.stream.name,
+                p,
+                raw[TopicPartition(s.stream.raw_topic, p)],
+                tokens.get(TopicPartition(s.stream.tokens_topic, p), (0, 0)),
+                mark,
+            )
+            for (s, p), mark in zip(chains, stores, strict=True)
+        ],
+        {t: dead_ranges[tp] for t in counts for tp in dead if tp.topic == dead_letter_topic(t)},
+    )
+
+
+async def _ranges(
+    client: AIOKafkaConsumer, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Return the ranges of the partitions that exist; a raw topic may have grown, its token topic not yet."""
+    wanted = list(partitions)
+    there: dict[str, int] = {}
+    for topic in {partition.topic for partition in wanted}:
+        there[topic] = await require_topic(client, topic)
+    return await offsets(client, [tp for tp in wanted if tp.partition < there[tp.topic]]) if wanted else {}
+
+
+def _store_mark(store: Path | None, stream: str, partition: int) -> StoreMark | None:
+    if store is None:
+        return None
+    if stream not in streams_in(store):
+        return StoreMark(0, 0)
+    try:
+        reader = open_partition(store, stream, partition)
+    except TokenMillError as error:
+        return StoreMark(0, 0, str(error))
+    return StoreMark(reader.first_block, reader.blocks)

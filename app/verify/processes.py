@@ -1,0 +1,116 @@
+"""Chains in several processes: each is computed by one core, and partitions have nothing to do with each other.
+
+Processes are spawned, so that no lock or connection of this one is copied. They end when this process lets go of
+them, however that comes about: their pipe closes.
+"""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+
+from tokenmill.engines import RAW_BYTES, TokenizerFile
+from tokenmill.errors import TokenMillError
+from tokenmill.opening import reopen_stages
+from tokenmill.outcomes import Stages
+
+from .chain import ChainTask, check_chain
+from .result import Advance, ChainResult
+
+
+def check_chains(tasks: Sequence[ChainTask], processes: int) -> Iterator[tuple[int, Advance | ChainResult]]:
+    """Verify the chains, ``processes`` at a time; yield, with the chain's index, its advances and then its result.
+
+    Raises:
+        TokenMillError: what a chain's check raised, or a process that ended without a result.
+
+    """
+    waiting = deque(enumerate(tasks))
+    with _workers(min(processes, len(tasks))) as workers:
+        busy: dict[Connection, int] = {}
+        for connection in workers:
+            busy[connection] = _give(connection, waiting)
+        while busy:
+            for ready in wait(list(busy)):
+                connection = next(known for known in busy if known is ready)
+                answer = _receive(connection, workers[connection], tasks[busy[connection]])
+                yield busy[connection], answer
+                if isinstance(answer, ChainResult):
+                    del busy[connection]
+                    if waiting:
+                        busy[connection] = _give(connection, waiting)
+
+
+def _give(connection: Connection, waiting: deque[tuple[int, ChainTask]]) -> int:
+    index, task = waiting.popleft()
+    connection.send(task)
+    return index
+
+
+def _receive(connection: Connection, process: SpawnProcess, task: ChainTask) -> Advance | ChainResult:
+    try:
+        answer = connection.recv()
+    except EOFError:
+        process.join()
+        raise TokenMillError(
+            f"the process that verified {task.marks.stream} partition {task.marks.partition} ended with code "
+            f"{process.exitcode} (-9: killed, perhaps for its memory; else see above): run again with fewer processes"
+        ) from None
+    if isinstance(answer, TokenMillError):
+        raise answer
+    if not isinstance(answer, Advance | ChainResult):
+        raise TypeError(answer)
+    return answer
+
+
+@contextmanager
+def _workers(count: int) -> Iterator[dict[Connection, SpawnProcess]]:
+    context = multiprocessing.get_context("spawn")
+    threads = max(1, len(os.sched_getaffinity(0)) // max(1, count))
+    workers: dict[Connection, SpawnProcess] = {}
+    try:
+        for number in range(count):
+            mine, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs, threads), name=f"verify {number}", daemon=True)
+            process.start()
+            theirs.close()
+            workers[mine] = process
+        yield workers
+    finally:
+        for connection, process in workers.items():
+            connection.close()
+            process.kill()  # it holds nothing that would need an orderly end
+            process.join()
+
+
+def _work(connection: Connection, threads: int) -> None:
+    """Verify the chains that come through the pipe, until it closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the one who started us ends us
+    os.environ["RAYON_NUM_THREADS"] = str(threads)  # read by tokenizers when it first encodes
+    opened: dict[bytes, Stages] = {}
+
+    def stages(task: ChainTask) -> Stages:
+        """Open a raw topic's stages once for all its splits."""
+        recipe = task.genesis.recipe
+        key = replace(recipe, split="").fingerprint
+        if key not in opened:
+            name = RAW_BYTES if task.tokenizer is None else task.tokens_topic
+            opened[key] = reopen_stages(recipe, TokenizerFile(name, task.tokenizer))
+        return opened[key]
+
+    try:
+        while True:
+            task: ChainTask = connection.recv()
+            try:
+                answer: ChainResult | TokenMillError = asyncio.run(check_chain(task, stages, connection.send))
+            except TokenMillError as error:
+                answer = error
+            connection.send(answer)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return  # nobody listens any more

@@ -1,0 +1,63 @@
+"""What the supervisor remembers of its workers' words."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokenmill.app.supervisor.ledger import Ledger, Move
+
+
+def mill(*partitions: str, blocks: int = 0, **counters: float) -> dict[str, Any]:
+    """Return a mill worker's status."""
+    chains = {"train": {"block": blocks, "documents": blocks, "bytes": blocks, "tokens": blocks, "open_tokens": 3}}
+    return {
+        "role": "mill",
+        "ready": True,
+        "partitions": {name: {"position": blocks, "chains": chains if blocks else {}} for name in partitions},
+        "counters": counters,
+    }
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.sampled_from(["works", "ends"]), st.integers(0, 9))))
+def test_counters_never_fall(history: list[tuple[str, str, int]]) -> None:
+    """Whatever ends and begins again at 0, the sum is all that was ever counted."""
+    ledger = Ledger()
+    counts = {"a": 0, "b": 0}
+    total = 0
+    for worker, what, number in history:
+        if what == "works":
+            counts[worker] += number
+            total += number
+            ledger.heard(worker, mill(records=counts[worker]))
+        else:
+            counts[worker] = 0
+            ledger.ended(worker)
+
+        assert ledger.counters().get("records", 0) == total
+
+
+def test_a_takeover_names_the_worker_that_ended() -> None:
+    """A partition that comes to another worker is an orphan's if its last owner has ended."""
+    ledger = Ledger()
+    assert ledger.heard("mill-1", mill("t/0", "t/1")) == []
+    ledger.ended("mill-1")
+    assert ledger.owners == {}
+
+    assert ledger.heard("mill-2", mill("t/0")) == [Move("t/0", "mill-2", "mill-1", orphan=True)]
+    ledger.heard("mill-2", mill())
+    assert ledger.heard("mill-1", mill("t/0")) == [Move("t/0", "mill-1", "mill-2", orphan=False)]
+    assert ledger.owners == {"t/0": "mill-1"}
+
+
+def test_progress_is_kept_while_another_worker_resumes() -> None:
+    """A new owner knows nothing at first and then begins a little earlier; what was there before is still there."""
+    ledger = Ledger()
+    ledger.heard("mill-1", mill("t/0", blocks=9))
+    ledger.ended("mill-1")
+
+    for blocks, expected in ((0, 9), (7, 9), (11, 11)):
+        ledger.heard("mill-2", mill("t/0", blocks=blocks))
+
+        chain = ledger.partitions["t/0"]["chains"]["train"]
+        assert (chain["block"], chain["documents"], chain["open_tokens"]) == (expected, expected, 3)

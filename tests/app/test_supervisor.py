@@ -1,0 +1,137 @@
+"""The supervisor with real workers on a real broker: it starts them again, ends them, or gives up."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.marked import MARK, marked, until
+from tests.service import Raw, reference_blocks, send, service_settings, stored_blocks
+from tokenmill.app.broker import Broker
+from tokenmill.app.control import settle
+from tokenmill.app.recipes import plan_topic
+from tokenmill.app.settings import Settings
+from tokenmill.app.supervisor import Event, Limits, Supervisor, beside
+from tokenmill.errors import FingerprintError
+
+SECONDS = 60.0
+"""How long a wait may take: far longer than it should."""
+
+
+async def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait for a condition, not for ever."""
+    async with asyncio.timeout(SECONDS):
+        while not condition():
+            await asyncio.sleep(0.05)
+
+
+def documents(first: int) -> list[Raw]:
+    """Return 200 documents for two partitions."""
+    return [Raw(f"document {number} ".encode() * 20, number % 2) for number in range(first, first + 200)]
+
+
+async def test_workers_that_are_killed_or_stopped_are_replaced(
+    broker: Broker, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """A SIGKILL and a SIGSTOP in the middle of the work: each is told, and every block is there in the end."""
+    settings = service_settings(broker, topic(2), tmp_path, session_timeout=2.0)
+    events: list[Event] = []
+    limits = Limits(heartbeat=4.0, first_backoff=3.0)
+    supervisor = Supervisor(settings, limits=limits, log_directory=tmp_path, on_event=events.append)
+
+    def pid(worker: str) -> int:
+        return next(status.pid or 0 for status in supervisor.status().workers if status.name == worker)
+
+    def running() -> bool:
+        status = supervisor.status()
+        return (
+            all(worker.state == "running" for worker in status.workers)
+            and len({partition.worker for partition in status.partitions} - {None}) == 2
+        )
+
+    async with beside(supervisor.run()):
+        await wait_for(running)
+        await asyncio.to_thread(send, settings, documents(0))
+        killed = pid("mill-1")
+        os.kill(killed, signal.SIGKILL)
+        await wait_for(lambda: any(event.kind == "took over" for event in events))
+        counted = supervisor.status().counters
+        await wait_for(running)
+
+        stopped = pid("segment")
+        os.kill(stopped, signal.SIGSTOP)
+        await asyncio.to_thread(send, settings, documents(200))
+        await wait_for(lambda: pid("segment") not in {0, stopped})
+        wanted = {chain: len(blocks) for chain, blocks in reference_blocks(settings).items()}
+        await wait_for(lambda: stored_blocks(settings, wanted) == wanted)
+
+    told = [event.text for event in events]
+    assert f"mill-1, process {killed}, ended (killed by SIGKILL); the next one starts in 3 s" in told
+    assert f"segment, process {stopped}, ended (no heartbeat for 4 s); the next one starts in 3 s" in told
+    now = supervisor.status()
+    assert all(now.counters[name] >= counted[name] for name in counted)
+    assert sum(chain.documents for chain in now.chains.values()) == 400
+    assert [worker.pid for worker in now.workers] == [None, None, None]
+
+
+async def test_a_fingerprint_that_cannot_be_mended_ends_all(
+    broker: Broker, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Starting again would not help: the supervisor says which worker, why, and what to do."""
+    settings = service_settings(broker, topic(1), tmp_path)
+    other = settings.model_copy(update={"sequence_length": 31})
+    plan = plan_topic(settings, settings.raw_topics[0])
+    for stream, recipe in plan.recipes.items():
+        await settle(settings, stream, recipe, plan.tokenizer.content)
+
+    with pytest.raises(FingerprintError, match=r"(mill-\d|segment) cannot go on: .*stream_suffix"):
+        async with asyncio.timeout(SECONDS):
+            await Supervisor(other, log_directory=tmp_path).run()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_worker_outlives_serve(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Told to end, it ends its workers in order; killed, the kernel does it."""
+    settings = service_settings(broker, topic(1), tmp_path)
+    mark = uuid.uuid4().hex
+    with serve(settings, tmp_path, mark) as process:
+        assert until(lambda: len(marked(mark)) == 4, SECONDS)
+        process.send_signal(number)
+        assert process.wait(SECONDS) == (128 + number if number == signal.SIGTERM else -number)
+
+    assert until(lambda: marked(mark) == [], 0.0 if number == signal.SIGTERM else 5.0)
+
+
+def test_serve_ends_with_the_workers_code(broker: Broker, tmp_path: Path) -> None:
+    """A missing topic is an exit code of its own, and one line that says what to do."""
+    settings = Settings(
+        bootstrap_servers=broker.bootstrap_servers, raw_topics=("nowhere",), tokenizer="bytes", store=tmp_path / "store"
+    )
+    with serve(settings, tmp_path, uuid.uuid4().hex) as process:
+        assert process.wait(SECONDS) == 4
+
+    last = (tmp_path / "serve.log").read_text().splitlines()[-1]
+    assert last.startswith("tokenmill: ")
+    assert "cannot go on: topic nowhere" in last
+    assert "tokenmill topics create" in last
+
+
+def serve(settings: Settings, directory: Path, mark: str) -> "subprocess.Popen[bytes]":
+    """Start ``tokenmill serve`` with a mark."""
+    with (directory / "serve.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tokenmill.app.cli", "serve"],
+            env={**os.environ, **settings.environment(), MARK: mark},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )

@@ -1,0 +1,283 @@
+"""Verification: it says so when all is well, and names the first difference when something is not."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import RecordsToDelete
+
+from tests.conftest import TopicFactory
+from tests.milled import Milled, head, mill_everything
+from tests.segments.chains import make_chain, make_info
+from tests.service import Raw, Service, in_own_loop, send, service_settings
+from tokenmill.app.broker import Broker
+from tokenmill.app.cli import main
+from tokenmill.app.kafka import admin
+from tokenmill.app.settings import Settings
+from tokenmill.app.verify import ChainResult, VerifyResult, verify
+from tokenmill.app.verify.compare import BlockBytes, compare_blocks
+from tokenmill.app.verify.dead_letters import check_dead_letters
+from tokenmill.chain import roll
+from tokenmill.errors import StoreError, TopicError
+from tokenmill.message import HEADER_NAME, Message, encode_header
+from tokenmill.pieces import decode_entry, encode_entry
+
+
+def bare(milled: Milled) -> Settings:
+    """Return settings that know nothing but where the brokers are and what the raw topic is called."""
+    return Settings(bootstrap_servers=milled.settings.bootstrap_servers, raw_topics=(milled.raw_topic,))
+
+
+def test_what_the_service_made_is_equal_to_the_reference(milled: Milled) -> None:
+    """All blocks of topic and store are equal; records are all accounted for, and what waits is told."""
+    result = verify(bare(milled), store=milled.settings.store)
+
+    assert result.differences == []
+    assert result.complete
+    assert (result.lost, result.duplicated, result.behind) == (0, 0, 0)
+    wanted = {chain: len(blocks) for chain, blocks in milled.chains.items()}
+    assert {(c.stream, c.partition): c.topic_equal for c in result.chains} == wanted
+    assert {(c.stream, c.partition): c.store_equal for c in result.chains} == wanted
+    assert result.totals.balanced
+    assert result.totals.records == 2 * 248  # each stream counts each record
+    assert result.totals.dead_lettered.total() == 3  # each in one split
+    assert {offset for c in result.chains if c.partition == 1 for offset in c.dead_letters} == {10, 11}
+    assert sum(c.carries for c in result.chains) > 0
+    assert sum(c.open_tokens for c in result.chains) > 0
+
+
+def test_one_stream_alone_without_a_store(milled: Milled) -> None:
+    """Named streams are verified and no other; without a store nothing is said of one."""
+    result = verify(bare(milled), [milled.train], processes=1)
+
+    assert result.ok
+    assert [(c.stream, c.partition, c.store_blocks) for c in result.chains] == [
+        (milled.train, 0, None),
+        (milled.train, 1, None),
+    ]
+
+
+def test_a_damaged_store_is_different(milled: Milled, tmp_path: Path) -> None:
+    """A changed token, a changed document table and a missing segment are each found, in the block where they are."""
+    store = tmp_path / "store"
+    shutil.copytree(milled.settings.store, store)
+    train, other = (store / stream.name for stream in milled.settings.streams())
+    flip(train / "0" / "000000000016.bin", 64 * 3 + 5)
+    flip(train / "1" / "000000000000.docs", 3)
+    (other / "0" / "000000000016.bin").unlink()
+
+    result = verify(bare(milled), store=store)
+
+    assert [(d.side, d.kind, d.stream, d.partition, d.block) for d in result.differences] == [
+        ("store", "damaged", milled.train, 0, 19),
+        ("store", "damaged", milled.train, 1, 0),
+        ("store", "damaged", other.name, 0, 16),
+    ]
+    first = result.differences[0]
+    block = milled.chains[milled.train, 0][19]
+    assert first.offset in {piece.offset for piece in decode_entry(block.entry)}
+    assert first.text.startswith("token 5 is")
+    # The topic is as it was, and was compared to its end.
+    assert result.blocks == sum(map(len, milled.chains.values()))
+
+
+def test_a_store_that_is_behind_is_no_difference(milled: Milled, tmp_path: Path) -> None:
+    """Blocks that have yet to reach the store are counted; a store of other topics is refused."""
+    store = tmp_path / "store"
+    shutil.copytree(milled.settings.store, store)
+    for file in (store / milled.train / "0").glob("*"):
+        if file.name.startswith("0000") and int(file.name[:12]) >= 32:
+            file.unlink()
+
+    result = verify(bare(milled), [milled.train], store=store)
+
+    assert result.ok
+    assert not result.complete
+    assert result.chains[0].store_equal == 32
+    assert result.chains[0].store_behind == len(milled.chains[milled.train, 0]) - 32
+    with pytest.raises(StoreError, match="there is no store"):
+        verify(bare(milled), store=tmp_path / "nowhere")
+    with pytest.raises(TopicError, match="there is no stream 'nothing'"):
+        verify(bare(milled), ["nothing"])
+
+
+@pytest.mark.usefixtures("logging_restored")
+def test_the_command_exits_with_1_on_a_difference(
+    milled: Milled, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One clear line and exit code 1; with --json, everything as one document and exit code 0 where all is well."""
+    store = tmp_path / "store"
+    shutil.copytree(milled.settings.store, store)
+    flip(store / milled.train / "0" / "000000000000.bin", 0)
+    place = ["--bootstrap-servers", milled.settings.bootstrap_servers, "--raw-topics", milled.raw_topic]
+
+    with pytest.raises(SystemExit) as good:
+        main(["verify", *place, "--json", "--no-store"])
+    found = json.loads(capsys.readouterr().out)
+    with pytest.raises(SystemExit) as bad:
+        main(["verify", *place, "--stream", milled.train, "--store", str(store)])
+
+    assert not good.value.code
+    assert found["blocks"] == sum(map(len, milled.chains.values()))
+    assert bad.value.code == 1
+    line = f"DIFFERENT: 1 difference, the first: store: {milled.train} partition 0, block 0, "
+    assert line in capsys.readouterr().out
+
+
+def test_what_stands_wrongly_in_the_topic_is_different(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """Rewritten messages are dropped and counted; rogue ones, gaps and strangers are differences; then retention."""
+    milled = mill_everything(broker, topic(2), tmp_path)
+    train, other = (stream.name for stream in milled.settings.streams())
+
+    def publish(stream: str, partition: int, message: Message) -> None:
+        headers = [(HEADER_NAME, encode_header(message))]
+        send(milled.settings, [Raw(bytes(message.tokens), partition, None, headers)], f"tokens.{stream}")
+
+    last = {(stream, partition): last_blocks(milled, stream, partition) for stream, partition in milled.chains}
+    publish(train, 0, last[train, 0])
+    publish(train, 1, rogue_after(last[train, 1]))
+    gap = rogue_after(last[other, 0])
+    publish(other, 0, replace(gap, first=gap.first + 5, cursor=replace(gap.cursor, block=gap.cursor.block + 5)))
+    send(milled.settings, [Raw(b"hello", 1)], f"tokens.{other}")
+
+    result = verify(bare(milled), store=milled.settings.store)
+
+    chains = {(c.stream, c.partition): c for c in result.chains}
+    assert chains[train, 0].differences == []
+    assert chains[train, 0].dropped == last[train, 0].count
+    found = [(d.side, d.kind, d.stream, d.partition, d.block) for d in result.differences]
+    assert found[0] == ("topic", "extra", train, 1, len(milled.chains[train, 1]))
+    assert found[1] == ("topic", "missing", other, 0, len(milled.chains[other, 0]))
+    assert found[2][:2] == ("topic", "foreign")
+    assert len(found) == 3
+    assert result.lost == 5
+    check_retention(milled, train)
+
+
+def check_retention(milled: Milled, train: str) -> None:
+    """Check that what retention removed is named, and that the rest is verified."""
+    delete_before(milled.settings, TopicPartition(f"tokens.{train}", 0), 3)
+    cut = verify(bare(milled), [train], store=milled.settings.store).chains[0]
+
+    assert cut.differences == []
+    assert cut.topic_blocks[0] > 0
+    assert cut.topic_equal == len(milled.chains[train, 0]) - cut.topic_blocks[0]
+    assert cut.store_equal == len(milled.chains[train, 0])
+    assert "starts at offset 3 with block" in cut.notes[0]
+
+    delete_before(milled.settings, TopicPartition(milled.raw_topic, 0), 7)
+    unread = verify(bare(milled), [train], store=milled.settings.store).chains[0]
+
+    assert not unread.reference
+    assert unread.differences == []
+    assert unread.store_equal == len(milled.chains[train, 0]) - unread.topic_blocks[0]
+    assert "records 0 to 6 are gone" in unread.notes[0]
+
+
+def test_an_ever_growing_topic_is_verified_up_to_a_mark(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """While documents flow, what stands in topic and store is a prefix of the reference; the end is told."""
+    settings = service_settings(broker, topic(), tmp_path)
+    with Service(settings, tmp_path) as service:
+        service.mill()
+        service.segment()
+        results: list[VerifyResult] = []
+        for number in range(2):
+            send(settings, [Raw(f"a text of the flood {number} {n}".encode()) for n in range(400)])
+            service.wait_until(lambda: head(settings, settings.streams()[0].name, 0) is not None)
+            results.append(verify(settings, store=settings.store))
+        service.wait_until_complete()
+    results.append(verify(settings, store=settings.store))
+
+    assert [result.differences for result in results] == [[], [], []]
+    assert [result.chains[0].raw_range[1] for result in results] == [400, 800, 800]
+    assert results[-1].complete
+
+
+async def test_a_dead_letter_that_is_not_there_is_different(milled: Milled) -> None:
+    """A record that must be dead-lettered and is not is named; those that are there are no difference."""
+    chain = ChainResult(milled.train, 0, milled.raw_topic, (0, 9), (0, 9))
+    chain.dead_letters.extend([5, 10])
+
+    differences, notes = await check_dead_letters(milled.settings, milled.raw_topic, [chain], (0, 3))
+
+    assert notes == []
+    assert [(d.side, d.kind, d.partition, d.offset) for d in differences] == [("dead letters", "missing", 0, 5)]
+
+
+def test_the_first_difference_of_a_block_is_named_by_its_document() -> None:
+    """Another token, a document that came twice or was left out, another id: each is told apart."""
+    info = make_info(block_tokens=8)
+    chain = make_chain(info, 1)
+    expected = BlockBytes(bytes(chain.tokens), chain.entries[0], chain.chains[0])
+    pieces = decode_entry(expected.entry)
+
+    tokens = np.frombuffer(expected.tokens, info.dtype).copy()
+    tokens[pieces[1].start] ^= 1
+    changed = compare_blocks(expected, expected._replace(tokens=tokens.tobytes()), info.dtype)
+    assert changed is not None
+    assert (changed.kind, changed.offset) == ("different", pieces[1].offset)
+
+    for step, kind in ((-1, "repeated"), (1, "skipped")):
+        moved = [pieces[0], replace(pieces[1], offset=pieces[1].offset + step), *pieces[2:]]
+        found = compare_blocks(expected, expected._replace(entry=encode_entry(moved)), info.dtype)
+        assert found is not None
+        assert (found.kind, found.offset) == (kind, pieces[1].offset)
+
+    renamed = [replace(pieces[0], meta=b'{"id":"another"}'), *pieces[1:]]
+    found = compare_blocks(expected, expected._replace(entry=encode_entry(renamed)), info.dtype)
+    assert found is not None
+    assert found.kind == "different"
+    assert compare_blocks(expected, expected, info.dtype) is None
+
+
+def flip(path: Path, at: int) -> None:
+    """Change one byte of a file."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def last_blocks(milled: Milled, stream: str, partition: int) -> Message:
+    """Return a message with the chain's last two blocks."""
+    blocks = milled.chains[stream, partition][-2:]
+    before = milled.chains[stream, partition][-3].chain
+    found = head(milled.settings, stream, partition)
+    assert found is not None
+    return Message(
+        fingerprint=found.fingerprint,
+        first=blocks[0].number,
+        cursor=blocks[-1].cursor,
+        before=before,
+        after=blocks[-1].chain,
+        totals=blocks[-1].totals,
+        tokens=b"".join(block.tokens for block in blocks),
+        entries=[block.entry for block in blocks],
+    )
+
+
+def rogue_after(last: Message) -> Message:
+    """Return a message that readers accept after ``last`` and that no source makes."""
+    tokens, entry = bytes(len(last.tokens) // 2), last.entries[-1]
+    return replace(
+        last,
+        first=last.end,
+        cursor=replace(last.cursor, block=last.end + 1),
+        before=last.after,
+        after=roll(last.after, tokens, [entry])[-1],
+        tokens=tokens,
+        entries=[entry],
+    )
+
+
+def delete_before(settings: Settings, partition: TopicPartition, offset: int) -> None:
+    """Remove a partition's records below ``offset``, as retention does."""
+
+    async def run() -> None:
+        async with admin(settings) as client:
+            await client.delete_records({partition: RecordsToDelete(offset)})
+
+    in_own_loop(run)

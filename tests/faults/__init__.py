@@ -1,0 +1,1 @@
+"""Faults on a real broker and real processes; what came of it is held against the reference."""

@@ -1,0 +1,80 @@
+"""A producer of documents that runs beside a test, until the test has seen enough."""
+
+import asyncio
+import random
+import threading
+import time
+from types import TracebackType
+from typing import Final, Self
+
+from tests.service import Raw, in_own_loop, send
+from tokenmill.app.kafka import producer
+from tokenmill.app.settings import Settings
+from tokenmill.app.topics import partition_count
+from tokenmill.records import FLUSH_HEADER
+
+BURST_SECONDS: Final = 0.05
+UNDECODABLE: Final = b"\xff\xfe no text"
+
+
+def document(rng: random.Random) -> bytes:
+    """Return a record's value: mostly text, now and then nothing, JSON with an id, or bytes that are no text."""
+    match rng.randrange(50):
+        case 0:
+            return UNDECODABLE
+        case 1:
+            return b""
+        case 2:
+            return b'{"id": "%d", "text": "an object"}' % rng.randrange(1000)
+        case _:
+            return b"document %d " % rng.randrange(10**6) * rng.randint(1, 25)
+
+
+class Feeder:
+    """Sends documents to random partitions of the first raw topic, from entry to exit; then flushes every partition."""
+
+    def __init__(self, settings: Settings, rng: random.Random, *, burst: int = 12) -> None:
+        """Send ``burst`` documents, of 160 bytes on average, every `BURST_SECONDS`."""
+        self.sent = 0
+        self._settings = settings
+        self._rng = random.Random(rng.random())
+        self._burst = burst
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=lambda: in_own_loop(self._feed))
+        self._error: BaseException | None = None
+
+    async def _feed(self) -> None:
+        topic = self._settings.raw_topics[0]
+        try:
+            count = await partition_count(self._settings, topic)
+            async with producer(self._settings) as client:
+                while not self._enough.is_set():
+                    for _ in range(self._burst):
+                        await client.send(topic, document(self._rng), partition=self._rng.randrange(count))
+                    self.sent += self._burst
+                    await asyncio.sleep(BURST_SECONDS)
+                await client.flush()
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        while not self.sent and self._error is None:
+            time.sleep(BURST_SECONDS)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._enough.set()
+        self._thread.join()
+        if error is None:
+            assert self._error is None, f"the producer of documents failed: {self._error!r}"
+            flush_all(self._settings)
+
+
+def flush_all(settings: Settings) -> None:
+    """Put a flush record behind all records of every partition of the first raw topic."""
+    count = in_own_loop(lambda: partition_count(settings, settings.raw_topics[0]))
+    send(settings, [Raw(None, partition, headers=[FLUSH_HEADER]) for partition in range(count)])

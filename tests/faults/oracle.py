@@ -1,0 +1,208 @@
+"""The judge of every fault test: what the reference makes of the raw topics, against all that the service wrote.
+
+It reads with another Kafka client than the service, opens the store's files with nothing but ``open``, and accepts
+messages with code of its own.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+
+from tokenmill.app.settings import Settings, Stream, dead_letter_topic
+from tokenmill.engines import TokenizerFile
+from tokenmill.genesis import ControlLog
+from tokenmill.message import HEADER_NAME, Message, decode_message
+from tokenmill.opening import reopen_stages
+from tokenmill.outcomes import Kind
+from tokenmill.records import Record
+from tokenmill.reference import Reference, ReferenceBlock
+from tokenmill.segments import open_partition
+from tokenmill.totals import Totals
+
+POLL_SECONDS: Final = 20.0
+"""How long the broker may be silent before a read fails; takes milliseconds."""
+PREFIX: Final = "tokenmill.dead-letter."
+
+
+class Kept(NamedTuple):
+    """One record as the neutral client saw it."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """One chain as it must be."""
+
+    stream: Stream
+    partition: int
+    blocks: list[ReferenceBlock]
+    totals: Totals
+    dead: Mapping[int, str]
+    """Offset and reason of every record of the raw partition that is no document, whichever split owns it."""
+
+
+class Account(NamedTuple):
+    """What a run came to, all of it right."""
+
+    blocks: int
+    duplicates: int
+    """Blocks that stand on the token topics more than once, with the same content."""
+    dead_letters: int
+    """Records that were dead-lettered; each once or more often."""
+
+
+def read_topic(settings: Settings, topic: str, partition: int) -> list[Kept]:
+    """Return the committed records of a partition."""
+    reader = Consumer(
+        {
+            "bootstrap.servers": settings.bootstrap_servers,
+            "group.id": "oracle",  # never joined: partitions are assigned by hand
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    kept: list[Kept] = []
+    try:
+        reader.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+        while True:
+            message = reader.poll(POLL_SECONDS)
+            assert message is not None, f"the broker did not answer for {topic}[{partition}]"
+            if error := message.error():
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                return kept
+            headers = [(name, _bytes(value)) for name, value in message.headers() or []]
+            offset, timestamp = message.offset(), message.timestamp()[1]
+            assert offset is not None
+            kept.append(Kept(offset, timestamp, _or_none(message.key()), _or_none(message.value()), headers))
+    finally:
+        reader.close()
+
+
+def partitions_of(settings: Settings, topic: str) -> int:
+    """Return the number of a topic's partitions."""
+    reader = Consumer({"bootstrap.servers": settings.bootstrap_servers, "group.id": "oracle"})
+    try:
+        return len(reader.list_topics(topic, POLL_SECONDS).topics[topic].partitions)
+    finally:
+        reader.close()
+
+
+def read_control(settings: Settings, stream: Stream) -> ControlLog:
+    """Return what a stream's control topic says."""
+    log = ControlLog()
+    for record in read_topic(settings, stream.control_topic, 0):
+        log.add(record.key, record.value)
+    return log
+
+
+def expected_chains(settings: Settings) -> list[Expected]:
+    """Return every chain as the reference makes it of its genesis, its skip list and what the raw topic holds."""
+    chains = []
+    for stream in settings.streams():
+        control = read_control(settings, stream)
+        assert control.genesis is not None, f"{stream.name} has no genesis"
+        recipe = control.genesis.recipe
+        stages = reopen_stages(recipe, TokenizerFile("bytes", None))
+        for partition in range(partitions_of(settings, stream.raw_topic)):
+            start, skips = control.genesis.start(partition), control.skips.get(partition, set())
+            records = [Record(*kept) for kept in read_topic(settings, stream.raw_topic, partition)]
+            reference = Reference(recipe, stages, partition, start, skips)
+            blocks = list(reference.blocks(records))
+            outcomes = [stages.outcome(record, skips) for record in records if record.offset >= start]
+            dead = {o.record.offset: o.reason for o in outcomes if o.kind is Kind.DEAD_LETTERED}
+            chains.append(Expected(stream, partition, blocks, reference.totals, dead))
+    return chains
+
+
+def store_is_complete(settings: Settings, chains: Collection[Expected]) -> bool:
+    """Return whether the store has committed as many blocks of each chain as the reference made."""
+    if any(not (settings.store / chain.stream.name / "stream.json").exists() for chain in chains):
+        return False
+    return all(
+        open_partition(settings.store, chain.stream.name, chain.partition).blocks >= len(chain.blocks)
+        for chain in chains
+    )
+
+
+def assert_all_equal(settings: Settings, chains: Collection[Expected]) -> Account:
+    """Hold store, token topics and dead letters against the chains, and the totals against their equation."""
+    assert any(chain.blocks for chain in chains), "nothing was to be milled: the test proves nothing"
+    duplicates = 0
+    for chain in chains:
+        assert chain.totals.balanced
+        assert_store_equal(settings, chain)
+        duplicates += assert_topic_equal(settings, chain)
+    dead = assert_dead_letters_equal(settings, chains)
+    return Account(sum(len(chain.blocks) for chain in chains), duplicates, dead)
+
+
+def assert_store_equal(settings: Settings, chain: Expected) -> None:
+    """Hold the store's files of a chain, byte for byte, against its blocks."""
+    directory = settings.store / chain.stream.name / str(chain.partition)
+    where = f"{chain.stream.name} partition {chain.partition}"
+    reader = open_partition(settings.store, chain.stream.name, chain.partition, check=True)
+    assert reader.blocks == len(chain.blocks), where
+    if not chain.blocks:
+        return
+    tokens = b"".join(path.read_bytes() for path in sorted(directory.glob("*.bin")))
+    entries = b"".join(path.read_bytes() for path in sorted(directory.glob("*.docs")))
+    assert tokens == b"".join(block.tokens for block in chain.blocks), where
+    assert entries == b"".join(block.entry for block in chain.blocks), where
+    for block in chain.blocks:
+        assert reader.chain_before(block.number + 1) == block.chain, f"{where}, block {block.number}"
+
+
+def assert_topic_equal(settings: Settings, chain: Expected) -> int:
+    """Hold a token partition against its chain; return the number of blocks that stand there more than once."""
+    where = f"{chain.stream.tokens_topic}[{chain.partition}]"
+    found: dict[int, tuple[bytes, bytes]] = {}
+    duplicates = 0
+    for message in token_messages(settings, chain):
+        assert message.first <= len(found), f"{where}: a hole before block {message.first}"
+        size = len(message.tokens) // max(message.count, 1)
+        for index, entry in enumerate(message.entries):
+            block = (bytes(message.tokens[index * size : (index + 1) * size]), entry)
+            number = message.first + index
+            duplicates += number in found
+            assert found.setdefault(number, block) == block, f"{where}: block {number} differs from itself"
+        if message.count:
+            reference = chain.blocks[message.end - 1]
+            assert message.after == reference.chain, where
+            assert message.cursor == reference.cursor, where
+            assert message.totals == reference.totals, where
+    assert [found[number] for number in range(len(found))] == [(b.tokens, b.entry) for b in chain.blocks], where
+    return duplicates
+
+
+def token_messages(settings: Settings, chain: Expected) -> list[Message]:
+    """Return what stands on a chain's token partition, in the order of the offsets."""
+    kept = read_topic(settings, chain.stream.tokens_topic, chain.partition)
+    return [decode_message(dict(record.headers)[HEADER_NAME], record.value) for record in kept]
+
+
+def assert_dead_letters_equal(settings: Settings, chains: Collection[Expected]) -> int:
+    """Hold the dead letters, counted by topic, partition and offset, against those of the chains."""
+    wanted = {(c.stream.raw_topic, c.partition, offset): why for c in chains for offset, why in c.dead.items()}
+    found: dict[tuple[str, int, int], str] = {}
+    for topic in {chain.stream.raw_topic for chain in chains}:
+        for record in read_topic(settings, dead_letter_topic(topic), 0):
+            about = {name.removeprefix(PREFIX): value.decode() for name, value in record.headers}
+            found[about["topic"], int(about["partition"]), int(about["offset"])] = about["reason"]
+    assert found == wanted
+    return len(found)
+
+
+def _bytes(value: object) -> bytes:
+    return value if isinstance(value, bytes) else b""
+
+
+def _or_none(value: object) -> bytes | None:
+    return value if isinstance(value, bytes) else None

@@ -1,0 +1,84 @@
+"""SIGSTOP past the Kafka session: another worker takes over, and the stopped one comes back as a zombie."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.faults.feeding import Feeder, document, flush_all
+from tests.faults.oracle import assert_all_equal, expected_chains, store_is_complete
+from tests.service import Raw, Service, Worker, send, service_settings
+from tokenmill.app.broker import Broker
+
+SESSION_SECONDS = 2.0
+BACKLOG = 4000
+"""Documents that wait when the mill starts: its queue of messages is far from empty when it is stopped."""
+
+AHEAD = 20
+"""Blocks by which the heir is ahead in every chain when the zombie goes on: all that it sends is there already."""
+
+
+def test_blocks_of_a_zombie_mill_are_dropped_by_number(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, rng: random.Random
+) -> None:
+    """A mill that is stopped with messages on their way sends them after another wrote the same blocks."""
+    # Small messages: one of a chain is in flight at a time, so that publishing takes seconds, and milling less than one.
+    settings = service_settings(
+        broker, topic(4), tmp_path, session_timeout=SESSION_SECONDS, splits={"train": 500, "dev": 500}, message_bytes=200
+    )
+    send(settings, [Raw(document(rng), rng.randrange(4)) for _ in range(BACKLOG)])
+    flush_all(settings)
+    with Service(settings, tmp_path) as service:
+        segment = service.segment()
+        (zombie,) = service.mill()
+        service.wait_until(lambda: any(published(zombie).values()))
+        zombie.pause()
+        before = published(zombie)
+        (heir,) = service.mill()
+        service.wait_until(lambda: all(published(heir).get(chain, 0) > before[chain] + AHEAD for chain in before))
+        zombie.resume()
+        chains = expected_chains(settings)
+        service.wait_until(lambda: store_is_complete(settings, chains))
+        account = assert_all_equal(settings, chains)
+        assert account.duplicates, "the zombie wrote nothing: it was no zombie"
+        service.wait_until(lambda: segment.beats.status["counters"]["duplicates"] >= account.duplicates)
+        print(account)  # noqa: T201 - what the run came to
+
+
+def published(worker: Worker) -> dict[tuple[str, str], int]:
+    """Return the next block of every chain of a mill worker."""
+    return {
+        (name, split): chain["block"]
+        for name, partition in worker.partitions.items()
+        for split, chain in partition["chains"].items()
+    }
+
+
+@pytest.mark.parametrize("ending", ["kill", "resume"])
+def test_stopped_segment_worker_keeps_its_directories(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, rng: random.Random, ending: str
+) -> None:
+    """Who takes over from a stopped segment worker says what it waits for, and writes nothing until it may."""
+    settings = service_settings(broker, topic(2), tmp_path, session_timeout=SESSION_SECONDS, splits={"train": 1000})
+    with Service(settings, tmp_path) as service:
+        with Feeder(settings, rng):
+            service.mill()
+            stopped = service.segment()
+            service.wait_until(lambda: len(owned_blocks(stopped)) == 2 and all(owned_blocks(stopped).values()))
+            stopped.pause()
+            heir = service.segment()
+            service.wait_until(lambda: [bool(p["waiting"]) for p in heir.partitions.values()] == [True, True])
+            assert set(owned_blocks(heir).values()) == {None}
+            assert heir.log.count("waiting for the directory") == 2
+            assert all("is being written by" in partition["waiting"] for partition in heir.partitions.values())
+            stopped.kill() if ending == "kill" else stopped.resume()
+        chains = expected_chains(settings)
+        service.wait_until(lambda: store_is_complete(settings, chains))
+        assert_all_equal(settings, chains)
+        assert ending == "resume" or all(block is not None for block in owned_blocks(heir).values())
+
+
+def owned_blocks(worker: Worker) -> dict[str, int | None]:
+    """Return the next block of each partition of a segment worker; None where it may not write yet."""
+    return {name: partition["block"] for name, partition in worker.partitions.items()}
