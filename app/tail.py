@@ -66,11 +66,11 @@ async def read_tail(client: AIOKafkaConsumer, genesis: Genesis, tokens: TopicPar
     """
     first, end = (await offsets(client, [tokens]))[tokens]
     source_first, source_end = (await offsets(client, [raw]))[raw]
-    found = await _runs(client, genesis.recipe, tokens, first, end)
-    if not found:
+    found, whole = await _runs(client, genesis.recipe, tokens, first, end)
+    if not found or (whole and found[0].first):  # the chain's beginning was never here: later blocks do not tell it
         start = genesis.start(raw.partition)
         point = genesis_point(start, genesis_hash(genesis.recipe.fingerprint, raw.partition))
-        found = [Run(point, 0)]
+        found = [Run(point, 0), *found]
     for run in found:
         if source_first <= run.point.cursor.next_offset:
             if run is not found[0]:
@@ -91,18 +91,24 @@ async def read_tail(client: AIOKafkaConsumer, genesis: Genesis, tokens: TopicPar
     )
 
 
-async def _runs(client: AIOKafkaConsumer, recipe: Recipe, tokens: TopicPartition, first: int, end: int) -> list[Run]:
-    """Read ever more of the tail until it is one run; with the whole partition read, return what runs there are."""
+async def _runs(
+    client: AIOKafkaConsumer, recipe: Recipe, tokens: TopicPartition, first: int, end: int
+) -> tuple[list[Run], bool]:
+    """Read ever more of the tail until it is one run; with the whole partition read, return what runs there are.
+
+    Tells as well whether what was read is all that the partition ever held.
+    """
     new_acceptor = partial(_acceptor, recipe, tokens.partition)
     size = FIRST_TAIL
     while True:
         start = max(first, end - size) if size <= LONGEST_TAIL else first
-        finder = RunFinder(new_acceptor, whole=start == first == 0)
+        whole = start == first == 0
+        finder = RunFinder(new_acceptor, whole=whole)
         async for record in read_range(client, tokens, start, end):
             finder.add(message_of(record))
         found = finder.runs()
         if start == first or len(found) == 1:
-            return found
+            return found, whole
         size *= 2
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from rich.console import Console
 
 from .broker import Broker
-from .live import Scene, View, log_to_file
+from .live import Scene, View, log_to_file, telling_of_its_end
 from .settings import Loaded, Settings
 from .settings.load import DEFAULT_ORIGIN
 from .state import State, program
@@ -54,7 +54,10 @@ async def _serve(state: State, settings: Settings, view: View, partitions: int) 
     title = f"{', '.join(settings.raw_topics)} at {settings.bootstrap_servers}"
     _explain(state, settings, view)
     with view:
-        async with beside(supervisor.run(), view.run(lambda: Scene(title, supervisor.status()))):
+        async with (
+            beside(supervisor.run(), view.run(lambda: Scene(title, supervisor.status()))),
+            telling_of_its_end(view),
+        ):
             await asyncio.Event().wait()
     return 0
 

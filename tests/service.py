@@ -209,6 +209,12 @@ class Service:
                 raise AssertionError("\n".join(["it did not come to that; the workers said", *ends]))
             time.sleep(POLL_SECONDS)
 
+    def wait_until_ended(self, worker: Worker, seconds: float = WAIT_SECONDS) -> int:
+        """Wait until a worker has ended and all that it said is heard; return its exit code."""
+        self.wait_until(lambda: not worker.running, seconds)
+        worker.beats.wait_for_end()
+        return worker.process.wait()
+
     def __enter__(self) -> Self:
         return self
 

@@ -157,6 +157,16 @@ def test_runs_of_two_histories_are_not_joined_over_a_gap(monkeypatch: pytest.Mon
                 runs(messages, _acceptor_of_true, whole=True)
 
 
+def test_runs_that_overlap_must_hold_the_same_blocks() -> None:
+    """They begin in one history and part later: whichever of them has come further."""
+    other = make_history(LENGTH, other_from=5)
+    for end in (6, 7, 8):
+        messages = [TRUE.message(0, 3), other.message(4, 7), TRUE.message(3, end)]
+        for log in (messages, [messages[1], messages[0], messages[2]]):
+            with pytest.raises(DifferenceError):
+                runs(log, _acceptor_of_true, whole=True)
+
+
 def test_tails_of_other_streams_and_other_histories_are_refused() -> None:
     """What a reader does not accept, no worker continues."""
     other = make_history(LENGTH, other_from=2)

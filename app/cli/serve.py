@@ -7,6 +7,7 @@ import typer
 from ..logs import set_up_logging
 from ..settings import Settings
 from ..supervisor import Limits, Supervisor, run_until_signalled
+from ..topics import require_topics
 from .options import examples, with_settings
 
 DEFAULTS = Limits()
@@ -27,12 +28,14 @@ def register(app: typer.Typer) -> None:
 def serve(settings: Settings, *, heartbeat: Heartbeat = DEFAULTS.heartbeat, grace: Grace = DEFAULTS.grace) -> None:
     """Run mill workers and a segment worker, starting each again when it ends, until Ctrl-C or SIGTERM.
 
-    Ends with a worker's exit code when a new start cannot help: wrong settings, a missing topic, a foreign store.
+    Ends with a worker's exit code when a new start cannot help: wrong settings, a missing topic, a foreign store. A
+    broker that goes away later is waited for.
     """
     set_up_logging(settings.log_format, settings.log_level)
     supervisor = Supervisor(settings, limits=Limits(heartbeat=heartbeat, grace=grace))
 
     async def run() -> int:
+        await require_topics(settings)  # what is wrong from the beginning is told once, not by every worker
         await supervisor.run()
         return 0
 

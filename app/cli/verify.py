@@ -146,4 +146,5 @@ class Reporter:
             )
         elif time.monotonic() - self._said >= PLAIN_SECONDS:
             self._said = time.monotonic()
-            say(f"verified {line}, {progress.chains} of {count(progress.of_chains, 'chain')}")
+            share = progress.offsets / max(progress.of_offsets, 1)
+            say(f"verified {line}, {share:.0%} of the source")

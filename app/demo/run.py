@@ -13,7 +13,7 @@ from tokenmill.errors import TokenMillError
 from tokenmill.training_tokenizer import train_tokenizer
 
 from ..broker import Broker
-from ..live import Scene, View, log_to_file
+from ..live import Scene, View, log_to_file, telling_of_its_end
 from ..produce import Item, options_for
 from ..settings import Settings
 from ..state import State
@@ -45,7 +45,8 @@ def run_demo(plan: DemoPlan, console: Console) -> int:
     state = State(plan.directory.absolute())
     log_to_file(state.logs / "supervisor.log", "info")
     view = View(console)
-    view.show("TokenMill: text in Kafka becomes token blocks, and a model trains on them meanwhile", "bold")
+    also = ", while a model trains on them" if plan.train else ""
+    view.show(f"TokenMill: text in Kafka becomes token blocks, once each{also}", "bold")
     view.say(f"text: {plan.text.description}, {plan.text.bytes / 1e6:,.1f} MB")
     tokenizer = in_background(lambda: learn(plan.text))
     view.say(f"starting Apache Kafka in {plan.directory / 'broker'} (the very first start downloads 45 MB)")
@@ -83,7 +84,7 @@ class _Demo:
         if self._trainer is not None:
             works.append(self._train(self._trainer))
         with self._view:
-            async with beside(*works):
+            async with beside(*works), telling_of_its_end(self._view):
                 await until_running(self._supervisor.status)
                 self._doing = "feeding"
                 await self._feeding.run()

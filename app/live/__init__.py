@@ -2,6 +2,6 @@
 
 from .logs import log_to_file
 from .scene import Scene, Training
-from .view import View
+from .view import View, telling_of_its_end
 
-__all__ = ["Scene", "Training", "View", "log_to_file"]
+__all__ = ["Scene", "Training", "View", "log_to_file", "telling_of_its_end"]

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Final, Self
 
@@ -19,6 +20,16 @@ REFRESH_SECONDS: Final = 0.25
 """What an eye takes as one motion; it costs two per cent of a core."""
 PLAIN_SECONDS: Final = 2.0
 """How often a log file hears of it."""
+
+
+@asynccontextmanager
+async def telling_of_its_end(view: "View") -> AsyncIterator[None]:
+    """Say so when the block is cancelled: to end all workers takes a moment, in which nobody should wonder."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        view.say("ending all processes; what is on disk stays")
+        raise
 
 
 class View:

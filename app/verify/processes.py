@@ -1,19 +1,20 @@
 """Chains in several processes: each is computed by one core, and partitions have nothing to do with each other.
 
-Processes are spawned, so that no lock or connection of this one is copied. They end when this process lets go of
-them, however that comes about: their pipe closes.
+Processes are spawned, so that no lock or connection of this one is copied. None outlives this process.
 """
 
 import asyncio
 import multiprocessing
 import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from multiprocessing.resource_tracker import ensure_running
 
 from tokenmill.engines import RAW_BYTES, TokenizerFile
 from tokenmill.errors import TokenMillError
@@ -78,7 +79,8 @@ def _workers(count: int) -> Iterator[dict[Connection, SpawnProcess]]:
         for number in range(count):
             mine, theirs = context.Pipe()
             process = context.Process(target=_work, args=(theirs, threads), name=f"verify {number}", daemon=True)
-            process.start()
+            with _without_interrupts():
+                process.start()
             theirs.close()
             workers[mine] = process
         yield workers
@@ -89,9 +91,20 @@ def _workers(count: int) -> Iterator[dict[Connection, SpawnProcess]]:
             process.join()
 
 
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Start processes that never see Ctrl-C, which reaches the whole group: they inherit the mask; we end them."""
+    ensure_running()  # multiprocessing's own helper would be started next, and lift the mask again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _work(connection: Connection, threads: int) -> None:
     """Verify the chains that come through the pipe, until it closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the one who started us ends us
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["RAYON_NUM_THREADS"] = str(threads)  # read by tokenizers when it first encodes
     opened: dict[bytes, Stages] = {}
 
@@ -114,3 +127,11 @@ def _work(connection: Connection, threads: int) -> None:
             connection.send(answer)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # nobody listens any more
+
+
+def _end_with_parent() -> None:
+    """End this process as soon as the one that started it has ended, however that came about."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from tokenmill.app.control import settle
 from tokenmill.app.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor import Event, Limits, Supervisor, beside
+from tokenmill.app.supervisor.cluster import Cluster
 from tokenmill.errors import FingerprintError
 
 SECONDS = 60.0
@@ -28,13 +30,21 @@ SECONDS = 60.0
 async def wait_for(condition: Callable[[], bool]) -> None:
     """Wait for a condition, not for ever."""
     async with asyncio.timeout(SECONDS):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - processes tell nobody; one has to look
             await asyncio.sleep(0.05)
 
 
 def documents(first: int) -> list[Raw]:
     """Return 200 documents for two partitions."""
     return [Raw(f"document {number} ".encode() * 20, number % 2) for number in range(first, first + 200)]
+
+
+async def check_what_the_group_says(settings: Settings) -> None:
+    """Check that both partitions count as somebody else's for one who knows of one worker, and not of two."""
+    cluster = Cluster(settings, settings.raw_topics)
+
+    assert await cluster.owned_elsewhere(settings.group, 1) == {f"{settings.raw_topics[0]}/{n}" for n in (0, 1)}
+    assert await cluster.owned_elsewhere(settings.group, 2) == set()
 
 
 async def test_workers_that_are_killed_or_stopped_are_replaced(
@@ -58,6 +68,7 @@ async def test_workers_that_are_killed_or_stopped_are_replaced(
 
     async with beside(supervisor.run()):
         await wait_for(running)
+        await check_what_the_group_says(settings)
         await asyncio.to_thread(send, settings, documents(0))
         killed = pid("mill-1")
         os.kill(killed, signal.SIGKILL)
@@ -97,9 +108,7 @@ async def test_a_fingerprint_that_cannot_be_mended_ends_all(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_no_worker_outlives_serve(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_no_worker_outlives_serve(broker: Broker, topic: TopicFactory, tmp_path: Path, number: signal.Signals) -> None:
     """Told to end, it ends its workers in order; killed, the kernel does it."""
     settings = service_settings(broker, topic(1), tmp_path)
     mark = uuid.uuid4().hex
@@ -111,18 +120,23 @@ def test_no_worker_outlives_serve(
     assert until(lambda: marked(mark) == [], 0.0 if number == signal.SIGTERM else 5.0)
 
 
-def test_serve_ends_with_the_workers_code(broker: Broker, tmp_path: Path) -> None:
-    """A missing topic is an exit code of its own, and one line that says what to do."""
-    settings = Settings(
+def test_serve_ends_with_a_code_that_tells(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """A missing broker, a missing topic, a tokenizer that no worker can load: one line each, which says what to do."""
+    there = Settings(
         bootstrap_servers=broker.bootstrap_servers, raw_topics=("nowhere",), tokenizer="bytes", store=tmp_path / "store"
     )
-    with serve(settings, tmp_path, uuid.uuid4().hex) as process:
-        assert process.wait(SECONDS) == 4
+    unreadable = service_settings(broker, topic(1), tmp_path).model_copy(update={"tokenizer": "there-is-none.json"})
+    cases = [
+        (there.model_copy(update={"bootstrap_servers": "127.0.0.1:1"}), 3, "tokenmill broker start"),
+        (there, 4, "tokenmill topics create"),
+        (unreadable, 2, "mill-1 cannot go on: |mill-2 cannot go on: "),
+    ]
+    for settings, code, words in cases:
+        with serve(settings, tmp_path, uuid.uuid4().hex) as process:
+            assert process.wait(SECONDS) == code
 
-    last = (tmp_path / "serve.log").read_text().splitlines()[-1]
-    assert last.startswith("tokenmill: ")
-    assert "cannot go on: topic nowhere" in last
-    assert "tokenmill topics create" in last
+        last = (tmp_path / "serve.log").read_text().splitlines()[-1]
+        assert re.search(f"^tokenmill: .*({words})", last)
 
 
 def serve(settings: Settings, directory: Path, mark: str) -> "subprocess.Popen[bytes]":

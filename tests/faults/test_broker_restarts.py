@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.conftest import topics_on
 from tests.faults.feeding import Feeder
-from tests.faults.oracle import assert_all_equal, expected_chains, store_is_complete
+from tests.faults.oracle import judge
 from tests.service import Service, service_settings
 from tokenmill.app.broker import Broker
 
@@ -30,11 +30,5 @@ def test_restarted_broker_loses_and_repeats_nothing(tmp_path: Path, rng: random.
                     broker.start()
                     service.tend()
                     service.wait_until(lambda sent=sent: feeder.sent > sent)  # type: ignore[misc]
-            chains = expected_chains(settings)
-
-            def complete() -> bool:
-                service.tend()
-                return store_is_complete(settings, chains)
-
-            service.wait_until(complete)
-            print(assert_all_equal(settings, chains), f"started {service.started} workers")  # noqa: T201
+            judge(service)
+            print(f"{service.started} workers were started")  # noqa: T201 - two, if both held out

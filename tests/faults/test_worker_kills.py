@@ -9,11 +9,11 @@ import pytest
 
 from tests.conftest import TopicFactory
 from tests.faults.feeding import Feeder
-from tests.faults.oracle import assert_all_equal, expected_chains, store_is_complete
+from tests.faults.oracle import judge
 from tests.service import Service, Worker, service_settings
 from tokenmill.app.broker import Broker
 
-ROUNDS = 4
+ROUNDS = 3
 
 
 def busy(service: Service, role: str) -> list[Worker]:
@@ -30,7 +30,7 @@ def test_killed_workers_lose_and_repeat_nothing(
     broker: Broker, topic: TopicFactory, tmp_path: Path, rng: random.Random, role: str
 ) -> None:
     """Several workers die in the middle of their work, others take over; all is equal to the reference."""
-    settings = service_settings(broker, topic(4), tmp_path, session_timeout=3.0, splits={"train": 900, "dev": 100})
+    settings = service_settings(broker, topic(4), tmp_path, session_timeout=2.0, splits={"train": 900, "dev": 100})
     owned: set[str] = set()
     with Service(settings, tmp_path) as service:
         with Feeder(settings, rng):
@@ -46,8 +46,5 @@ def test_killed_workers_lose_and_repeat_nothing(
                 victim.kill()
                 assert victim.process.returncode == -signal.SIGKILL
                 service.mill() if role == "mill" else service.segment()
-        chains = expected_chains(settings)
-        service.wait_until(lambda: store_is_complete(settings, chains))
-        account = assert_all_equal(settings, chains)
+        judge(service)
     assert owned, "no victim owned a partition"
-    print(account)  # noqa: T201 - what the run came to

@@ -10,9 +10,7 @@ LIMITS = Limits(unowned=30, still=60, resume=600)
 READY = ("mill-1", "mill-2")
 
 
-def scene(
-    ends: Mapping[str, int], elsewhere: frozenset[str] = frozenset(), **partitions: Mapping[str, Any]
-) -> Scene:
+def scene(ends: Mapping[str, int], elsewhere: frozenset[str] = frozenset(), **partitions: Mapping[str, Any]) -> Scene:
     """Return a scene in which mill-1 owns ``partitions`` of topic t, by what it says of each."""
     said = {f"t/{name[1:]}": partition for name, partition in partitions.items()}
     return Scene(ends, dict.fromkeys(said, "mill-1"), said, elsewhere)

@@ -1,0 +1,151 @@
+"""Faust's private parts are as expected, and nothing that was fetched before a seek is taken for what comes after."""
+
+import asyncio
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import faust
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from faust.transport.consumer import Consumer
+from faust.transport.drivers import aiokafka as driver
+from faust.types import TP
+
+from tests.conftest import TopicFactory
+from tests.service import Raw, send
+from tokenmill.app.broker import Broker
+from tokenmill.app.kafka import consumer
+from tokenmill.app.settings import Settings
+from tokenmill.app.transport import BatchConsumer, Records, _ConsumerThread, check_faust
+
+RECORDS = 3000
+SEEKS = 40
+
+
+def test_installed_faust_is_the_expected_one() -> None:
+    """The overrides were written for what is installed."""
+    check_faust()
+
+
+def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names both versions."""
+    monkeypatch.setattr(faust, "__version__", "0.99.0")
+    with pytest.raises(ImportError, match=r"was written for faust-streaming 0\.15\.3, not 0\.99\.0"):
+        check_faust()
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (Consumer, "_drain_messages"),
+        (Consumer, "perform_seek"),
+        (Consumer, "ack"),
+        (driver.AIOKafkaConsumerThread, "_fetch_records"),
+        (driver.Producer, "_settings_extra"),
+        (faust.App, "_new_transport"),
+    ],
+)
+def test_changed_or_missing_hook_is_refused(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+    """A hook that takes something else, or is gone, is named."""
+    monkeypatch.setattr(owner, name, lambda self, something, new: None)  # noqa: ARG005
+    with pytest.raises(ImportError, match=rf"changed {owner.__name__}\.{name}: install 0\.15\.3"):
+        check_faust()
+    monkeypatch.delattr(owner, name)
+    with pytest.raises(ImportError, match=rf"changed {owner.__name__}\.{name}: install 0\.15\.3"):
+        check_faust()
+
+
+def consumer_thread(client: AIOKafkaConsumer) -> _ConsumerThread:
+    """Return the thread's object around a real consumer, without the thread: its coroutines run in the test's loop."""
+    thread = object.__new__(_ConsumerThread)
+    thread.epochs, thread._leaders = {}, {}
+    thread.consumer = SimpleNamespace(flow_active=True)
+    thread._consumer = client
+    return thread
+
+
+async def test_records_fetched_before_a_seek_are_stamped_with_the_epoch_before_it(
+    broker: Broker, topic: TopicFactory
+) -> None:
+    """Under seeks at random moments, the records of each epoch begin at its offset and have no gap."""
+    rng = random.Random(7)
+    tp = TP(topic(), 0)
+    settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(tp.topic,))
+    send(settings, [Raw(b"x" * 100) for _ in range(RECORDS)])
+    started: dict[int, int] = {}
+    seen: dict[int, list[int]] = {}
+    async with consumer(settings, max_partition_fetch_bytes=4000) as client:
+        client.assign([TopicPartition(*tp)])
+        thread = consumer_thread(client)
+
+        async def seek(offset: int) -> None:
+            epoch = await thread.start_at(tp, offset)
+            assert epoch is not None
+            started[epoch] = offset
+
+        async def fetch() -> None:
+            while True:
+                records = await thread._fetch_records(client, {tp}, timeout=0.05, max_records=50)
+                for brought in records.values():
+                    seen.setdefault(records.epochs[tp], []).extend(record.offset for record in brought)
+
+        await seek(0)
+        fetching = asyncio.create_task(fetch())
+        for _ in range(SEEKS):
+            await asyncio.sleep(rng.uniform(0, 0.03))
+            await seek(rng.randrange(RECORDS - 100))
+        await asyncio.sleep(0.5)
+        fetching.cancel()
+    assert len(seen) > SEEKS // 4, "hardly anything was fetched between the seeks"
+    for epoch, offsets in seen.items():
+        assert offsets == list(range(started[epoch], started[epoch] + len(offsets)))
+
+
+async def test_partition_that_was_revoked_is_not_started(broker: Broker, topic: TopicFactory) -> None:
+    """What is no longer assigned gets no epoch, so nothing of it is taken."""
+    name = topic(2)
+    async with consumer(Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(name,))) as client:
+        client.assign([TopicPartition(name, 0)])
+        thread = consumer_thread(client)
+        assert await thread.start_at(TP(name, 1), 0) is None
+        assert thread.epochs == {}
+
+
+def test_consumer_commits_what_the_app_says_and_nothing_else(batch_consumer: BatchConsumer) -> None:
+    """Acknowledgements decide nothing; the offsets to commit are those that the app made durable."""
+    tp = TP("raw", 3)
+    message = SimpleNamespace(acked=False)
+    assert batch_consumer.ack(message) is False
+    assert message.acked
+    assert batch_consumer._filter_tps_with_pending_acks() == []
+    batch_consumer.durable[tp] = 17
+    assert batch_consumer._filter_tps_with_pending_acks() == [tp]
+    assert batch_consumer._new_offset(tp) == 17
+    assert batch_consumer._new_offset(TP("raw", 4)) is None
+
+
+def test_silent_partition_brings_a_batch_when_its_position_moves(batch_consumer: BatchConsumer) -> None:
+    """A fetch that only passed offsets without records moves the position; one that passed nothing brings nothing."""
+    tp = TP("raw", 0)
+    delivered: list[Any] = []
+    queue = SimpleNamespace(put_nowait_enhanced=lambda event, **_: delivered.append(event))
+    batch_consumer.app = SimpleNamespace(
+        consumer_generation_id=1,
+        create_event=lambda _key, batch, _headers, _message: batch,
+        topics=SimpleNamespace(_tp_index={tp: [SimpleNamespace(queue=queue)]}),
+    )
+    batch_consumer._passed[tp] = 5
+    for position in (5, 9, 9):
+        records = Records()
+        records.epochs, records.positions = {tp: 2}, {tp: position}
+        batch_consumer._deliver(records)
+    assert [(batch.records, batch.position, batch.epoch) for batch in delivered] == [((), 9, 2)]
+
+
+@pytest.fixture
+def batch_consumer() -> BatchConsumer:
+    """Return a consumer that talks to nobody."""
+    alone = object.__new__(BatchConsumer)
+    alone.durable, alone._passed, alone._pressure = {}, {}, {}
+    return alone

@@ -1,0 +1,239 @@
+"""Logs that lose what was in them: a worker that cannot resume says why, skips nothing, and the others go on."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import NewTopic, RecordsToDelete
+from aiokafka.errors import for_code
+
+from tests.conftest import TopicFactory
+from tests.faults.feeding import flush_all
+from tests.faults.oracle import (
+    Expected,
+    assert_all_equal,
+    assert_store_equal,
+    assert_topic_equal,
+    expected_chains,
+    read_topic,
+    store_is_complete,
+    token_messages,
+)
+from tests.service import Raw, Service, Worker, in_own_loop, send, service_settings
+from tokenmill.app.broker import Broker
+from tokenmill.app.kafka import admin
+from tokenmill.app.settings import Settings
+from tokenmill.app.topics import ensure_topics
+from tokenmill.chain import roll
+from tokenmill.errors import TopicError
+from tokenmill.message import HEADER_NAME, Message, encode_header
+
+TEXT = b"a text of some length, so that a few of them fill a block; "
+ONE_SPLIT = {"splits": {"train": 1000}, "session_timeout": 2.0}
+
+
+def delete_records(settings: Settings, topic: str, partition: int, before: int) -> None:
+    """Remove the records below an offset, as retention does."""
+
+    async def run() -> None:
+        async with admin(settings) as client:
+            await client.delete_records({TopicPartition(topic, partition): RecordsToDelete(before_offset=before)})
+
+    in_own_loop(run)
+
+
+def recreate(settings: Settings, topic: str, partitions: int) -> None:
+    """Delete a topic and create it again, empty; on return the new one can be used."""
+
+    async def run() -> None:
+        async with admin(settings) as client:
+            await client.delete_topics([topic])
+            while True:
+                created = await client.create_topics([NewTopic(topic, partitions, 1)])
+                ((_, code, message),) = created.topic_errors
+                if not code:
+                    break
+                assert for_code(code).__name__ == "TopicAlreadyExistsError", message
+                await asyncio.sleep(0.1)
+            while (await client.describe_topics([topic]))[0]["error_code"]:  # noqa: ASYNC110 - Kafka tells nobody
+                await asyncio.sleep(0.05)
+
+    in_own_loop(run)
+
+
+def halted(worker: Worker, name: str) -> str:
+    """Return why a partition stands; empty while it does not."""
+    return str(worker.partitions.get(name, {}).get("halted") or "")
+
+
+def complete(settings: Settings, chains: list[Expected]) -> Callable[[], bool]:
+    """Return whether the store holds all of these chains, as a condition to wait for."""
+    return lambda: store_is_complete(settings, chains)
+
+
+@pytest.mark.parametrize("refilled", [0, 60])
+def test_recreated_source_halts_its_partitions_and_no_other(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, refilled: int
+) -> None:
+    """A raw topic that is made anew, shorter or longer than before, is noticed; another raw topic is milled on."""
+    recreated, other = topic(), topic()
+    settings = service_settings(broker, recreated, tmp_path, **ONE_SPLIT)
+    settings = settings.model_copy(update={"raw_topics": (recreated, other)})
+    in_own_loop(lambda: ensure_topics(settings))
+    for name in settings.raw_topics:
+        send(settings, [Raw(TEXT * 4)] * 30, name)
+    before = None
+    with Service(settings, tmp_path) as service:
+        service.segment()
+        service.mill()
+        service.wait_until_complete()
+        before = read_topic(settings, f"tokens.{recreated}.train", 0)
+        recreate(settings, recreated, 1)
+        send(settings, [Raw(b"another text " * 9)] * refilled, recreated)
+        send(settings, [Raw(TEXT)] * 30, other)
+
+        def stands() -> bool:
+            revive(service)
+            return any(halted(worker, f"{recreated}/0") for worker in service.workers)
+
+        service.wait_until(stands)
+        (reason,) = filter(None, (halted(worker, f"{recreated}/0") for worker in service.workers))
+        chains = [chain for chain in expected_chains(settings) if chain.stream.raw_topic == other]
+        service.wait_until(complete(settings, chains))
+        assert_all_equal(settings, chains)
+    assert "the topic was deleted, recreated or rewritten; begin a new stream with stream_suffix" in reason
+    assert ("ends at offset 0" in reason) == (refilled == 0)
+    assert read_topic(settings, f"tokens.{recreated}.train", 0) == before
+
+
+def revive(service: Service) -> None:
+    """Start workers anew, those as well that found a topic missing while it was being made again."""
+    service.tend()
+    for worker in list(service.workers):
+        if worker.process.poll() == TopicError.exit_code:
+            service.workers.remove(worker)
+            service.mill() if worker.role == "mill" else service.segment()
+
+
+def test_mill_ends_when_its_token_topic_loses_its_tail(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """An acknowledgement below what was there before ends the mill; the next one writes all blocks again."""
+    settings = service_settings(broker, topic(), tmp_path, **ONE_SPLIT)
+    tokens_topic = settings.streams()[0].tokens_topic
+    send(settings, [Raw(TEXT * 4)] * 30)
+    with Service(settings, tmp_path) as service:
+        segment = service.segment()
+        (mill,) = service.mill()
+        service.wait_until_complete()
+        segment.stop()
+        recreate(settings, tokens_topic, 1)
+        send(settings, [Raw(TEXT * 4)] * 30)
+        service.wait_until(lambda: not mill.running or bool(read_topic(settings, tokens_topic, 0)))
+        service.wait_until_ended(mill)
+        assert mill.process.returncode == 75
+        assert "it lost its tail" in (mill.beats.words or "")
+        service.mill()
+        service.segment()
+        flush_all(settings)
+        (chain,) = expected_chains(settings)
+        service.wait_until(complete(settings, [chain]))
+        assert_store_equal(settings, chain)
+        service.wait_until(lambda: token_messages(settings, chain)[-1].end == len(chain.blocks))
+        stray, again, *_ = token_messages(settings, chain)
+        assert stray.first > again.first == 0
+        assert_topic_equal(settings, chain, strays=1)
+
+
+def test_store_halts_where_the_token_topic_tells_another_story(
+    broker: Broker, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """A token partition whose last message was replaced is refused by a store that has the first one's blocks."""
+    settings = service_settings(broker, topic(2), tmp_path, **ONE_SPLIT)
+    stream = settings.streams()[0]
+    send(settings, [Raw(TEXT * 4, number % 2) for number in range(60)])
+    with Service(settings, tmp_path) as service:
+        service.segment()
+        service.mill()
+        service.wait_until_complete()
+        service.stop()
+        chains = expected_chains(settings)
+        logs = [token_messages(settings, chain) for chain in chains]
+        logs[0][-1] = forged(logs[0][-1])
+        recreate(settings, stream.tokens_topic, 2)
+        send(
+            settings,
+            [
+                Raw(bytes(message.tokens), partition, b"", [(HEADER_NAME, encode_header(message))])
+                for partition, log in enumerate(logs)
+                for message in log
+            ],
+            stream.tokens_topic,
+        )
+        segment = service.segment()
+        service.mill()
+        service.wait_until(lambda: bool(halted(segment, f"{stream.tokens_topic}/0")))
+        assert "lost its tail and other text came" in halted(segment, f"{stream.tokens_topic}/0")
+        send(settings, [Raw(TEXT * 4, 1)] * 30)
+        there, here = expected_chains(settings)
+        service.wait_until(complete(settings, [here]))
+        assert_store_equal(settings, there)
+        assert_store_equal(settings, here)
+
+
+def forged(message: Message) -> Message:
+    """Return a message of the same place that is right in itself and holds other tokens."""
+    tokens = bytes(byte ^ 1 for byte in bytes(message.tokens))
+    return replace(message, tokens=tokens, after=roll(message.before, tokens, message.entries)[-1])
+
+
+def test_retention_past_the_cursor_halts_with_the_range(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """Records that were removed before they were milled are named; up to the cursor, retention removes what it likes."""
+    settings = service_settings(broker, topic(2), tmp_path, **ONE_SPLIT)
+    (raw_topic,) = settings.raw_topics
+    send(settings, [Raw(TEXT, number % 2) for number in range(40)])
+    flush_all(settings)
+    with Service(settings, tmp_path) as service:
+        service.segment()
+        (mill,) = service.mill()
+        service.wait_until_complete()
+        chains = expected_chains(settings)
+        mill.stop()
+        send(settings, [Raw(TEXT * 3, number % 2) for number in range(40)])
+        cursors = [token_messages(settings, chain)[-1].cursor for chain in chains]
+        assert cursors[0].next_offset == 21
+        delete_records(settings, raw_topic, 0, 30)
+        delete_records(settings, raw_topic, 1, cursors[1].next_offset)
+        before = read_topic(settings, settings.streams()[0].tokens_topic, 0)
+        (mill,) = service.mill()
+        service.wait_until(lambda: bool(halted(mill, f"{raw_topic}/0")))
+        service.wait_until(lambda: mill.partitions[f"{raw_topic}/1"]["position"] == 41)
+        reason = halted(mill, f"{raw_topic}/0")
+    assert "records 21 to 29 were removed before they were milled" in reason
+    assert read_topic(settings, settings.streams()[0].tokens_topic, 0) == before
+    assert token_messages(settings, chains[1])[-1].cursor.next_offset > 21
+
+
+def test_new_store_that_the_token_topic_no_longer_reaches_halts(
+    broker: Broker, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """A store without the first blocks, and a token partition without them: named, nothing is written after the hole."""
+    settings = service_settings(broker, topic(2), tmp_path, **ONE_SPLIT)
+    stream = settings.streams()[0]
+    send(settings, [Raw(TEXT * 4, number % 2) for number in range(60)])
+    with Service(settings, tmp_path) as service:
+        service.mill()
+        old = service.segment()
+        service.wait_until_complete()
+        old.stop()
+        chains = expected_chains(settings)
+        delete_records(settings, stream.tokens_topic, 0, 2)
+        new = settings.model_copy(update={"store": tmp_path / "new"})
+        service.settings = new
+        segment = service.segment()
+        service.wait_until(complete(new, [chains[1]]))
+        service.wait_until(lambda: bool(halted(segment, f"{stream.tokens_topic}/0")))
+        assert "no longer holds block 0" in halted(segment, f"{stream.tokens_topic}/0")
+        assert segment.partitions[f"{stream.tokens_topic}/0"]["block"] == 0
+        assert_store_equal(new, chains[1])

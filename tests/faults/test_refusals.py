@@ -1,0 +1,179 @@
+"""What a worker cannot work with: one clear line, and an exit code of its own."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.faults.oracle import read_topic
+from tests.service import Raw, Service, in_own_loop, send, service_settings
+from tokenmill.app.broker import Broker
+from tokenmill.app.control import settle
+from tokenmill.app.recipes import plan_topic
+from tokenmill.app.settings import Settings
+from tokenmill.errors import FingerprintError
+from tokenmill.genesis import GENESIS_KEY
+from tokenmill.segments import Store
+
+RACES = 5
+
+
+class Ended(NamedTuple):
+    """How a worker ended."""
+
+    code: int
+    said: str
+
+
+def run(role: str, settings: Settings, directory: Path, environment: Mapping[str, str] = os.environ) -> Ended:
+    """Run a worker that is expected to refuse, to its end."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tokenmill.app.cli", role],
+        env={**environment, **settings.environment()},
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    return Ended(done.returncode, done.stdout)
+
+
+def assert_refused(ended: Ended, code: int, words: str) -> None:
+    """Check the code, and that the reason is said once, without a traceback."""
+    assert ended.code == code, ended.said
+    assert ended.said.count(words) == 1, ended.said
+    assert "Traceback" not in ended.said
+
+
+def test_unknown_setting_is_refused(broker: Broker, tmp_path: Path) -> None:
+    """A misspelt setting is named, with the one that was meant."""
+    settings = Settings(bootstrap_servers=broker.bootstrap_servers)
+    environment = {**os.environ, "TOKENMILL_TOKENISER": "bytes"}
+    assert_refused(run("mill", settings, tmp_path, environment), 2, "TOKENMILL_TOKENISER")
+
+
+def test_missing_tokenizer_is_refused(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """A mill does not guess what makes tokens."""
+    settings = service_settings(broker, topic(), tmp_path, tokenizer="")
+    assert_refused(run("mill", settings, tmp_path), 2, "no tokenizer is set: set tokenizer to")
+
+
+@pytest.mark.parametrize("role", ["mill", "segment"])
+def test_missing_broker_is_named(tmp_path: Path, role: str) -> None:
+    """The address that nobody answers at, and what starts a broker."""
+    settings = Settings(bootstrap_servers="127.0.0.1:1", tokenizer="bytes", store=tmp_path / "store")
+    assert_refused(run(role, settings, tmp_path), 3, "no broker answers at 127.0.0.1:1; start one with")
+
+
+@pytest.mark.parametrize("role", ["mill", "segment"])
+def test_missing_topic_is_named(broker: Broker, tmp_path: Path, role: str) -> None:
+    """The topic, and the command that creates it."""
+    settings = Settings(
+        bootstrap_servers=broker.bootstrap_servers,
+        tokenizer="bytes",
+        store=tmp_path / "store",
+        raw_topics=("nowhere",),
+    )
+    assert_refused(run(role, settings, tmp_path), 4, "topic nowhere does not exist: create it with")
+
+
+def test_changed_settings_are_refused_by_the_genesis(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """The setting that differs, and what gives the new ones a stream of their own."""
+    settings = service_settings(broker, topic(), tmp_path)
+    in_own_loop(lambda: settle_first(settings))
+    changed = settings.model_copy(update={"min_chars": 7})
+    ended = run("mill", changed, tmp_path)
+    assert_refused(ended, 5, "was settled with other settings")
+    assert "min_chars" in ended.said
+    assert "stream_suffix" in ended.said
+
+
+def test_store_of_another_stream_is_refused(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """A store that holds a stream of the same name with another fingerprint is not touched."""
+    settings = service_settings(broker, topic(), tmp_path, splits={"train": 1000})
+    in_own_loop(lambda: settle_first(settings))
+    other = service_settings(broker, topic(), tmp_path / "other", splits={"train": 1000})
+    send(other, [Raw(b"text " * 100)])
+    with Service(other, tmp_path) as service:
+        service.mill()
+        service.segment()
+        service.wait_until_complete()
+    name, foreign = settings.streams()[0].name, other.streams()[0].name
+    shutil.copytree(other.store / foreign, settings.store / name)
+    description = settings.store / name / "stream.json"
+    description.write_text(description.read_text().replace(foreign, name))
+    assert_refused(run("segment", settings, tmp_path), 5, "holds a stream made with other settings")
+
+
+def test_copied_store_is_refused(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """A copy would share its consumer group with the original; the file to remove is named."""
+    settings = service_settings(broker, topic(), tmp_path)
+    Store.open_or_create(tmp_path / "original")
+    shutil.copytree(tmp_path / "original", settings.store)
+    ended = run("segment", settings, tmp_path)
+    assert_refused(ended, 6, "it gets an identity (and a consumer group) of its own")
+
+
+async def settle_first(settings: Settings) -> FingerprintError | None:
+    """Settle the first stream; return the error where it was settled with other settings."""
+    plan = plan_topic(settings, settings.raw_topics[0])
+    stream = settings.streams()[0]
+    try:
+        await settle(settings, stream, plan.recipes[stream], plan.tokenizer.content)
+    except FingerprintError as error:
+        return error
+    return None
+
+
+async def test_one_genesis_wins_a_race(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """Of two that find the control topic empty, the first to write wins; the other is refused, or is content."""
+    races, same = 0, 0
+    for number in range(RACES):
+        one = service_settings(broker, topic(), tmp_path)
+        for two, refused in ((one.model_copy(update={"min_chars": number + 1}), 1), (one, 0)):
+            suffix = {"stream_suffix": f"-{refused}"}
+            rivals = [one.model_copy(update=suffix), two.model_copy(update=suffix)]
+            in_own_loop(lambda: _ensure(rivals[0]))
+            errors = await asyncio.gather(*(settle_first(settings) for settings in rivals))
+            assert sum(error is not None for error in errors) == refused
+            control = read_topic(rivals[0], rivals[0].streams()[0].control_topic, 0)
+            geneses = [record for record in control if record.key == GENESIS_KEY]
+            races += refused and len(geneses) == 2
+            same += not refused and len(geneses) == 2
+    assert races, "nobody raced"
+    assert same, "nobody raced"
+
+
+async def _ensure(settings: Settings) -> None:
+    from tokenmill.app.topics import ensure_topics
+
+    await ensure_topics(settings)
+
+
+def test_mill_with_other_settings_loses_the_race(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """Two mills start on a new stream with different settings: one ends with the code for it, the other mills."""
+    one = service_settings(broker, topic(), tmp_path, session_timeout=2.0)
+    two = one.model_copy(update={"min_chars": 3, "group": "another"})
+    with Service(one, tmp_path) as service:
+        service.mill()
+        service.settings = two
+        service.mill()
+        first, second = service.workers
+        service.wait_until(lambda: not (first.running and second.running))
+        loser, winner = (first, second) if not first.running else (second, first)
+        service.wait_until_ended(loser)
+        assert loser.process.returncode == FingerprintError.exit_code
+        service.wait_until(lambda: bool(winner.partitions))
+        service.settings = one if winner is first else two
+        send(one, [Raw(b"text " * 100)] * 10)
+        service.segment()
+        service.wait_until_complete()

@@ -1,0 +1,112 @@
+"""Raw topics as they come: compressed by any client, written in transactions, with records that people gave up on."""
+
+import subprocess
+import sys
+import os
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.conftest import TopicFactory
+from tests.faults.feeding import flush_all
+from tests.faults.oracle import judge, read_topic
+from tests.service import Raw, Service, in_own_loop, send, service_settings
+from tokenmill.app.broker import Broker
+from tokenmill.app.settings import Settings
+from tokenmill.app.skips import skip
+from tokenmill.errors import InputError
+from tokenmill.message import HEADER_NAME, decode_message
+
+TEXT = b"a text of some length, so that a few of them fill a block; "
+
+
+def other_producer(settings: Settings, **options: str) -> Producer:
+    """Return a producer of another client library."""
+    names = {name.replace("_", "."): value for name, value in options.items()}
+    return Producer({"bootstrap.servers": settings.bootstrap_servers, "linger.ms": 20, **names})
+
+
+def test_compressed_topics_are_read_and_flushed(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """Batches of every codec, from another client; `tokenmill flush` brings the last tokens into blocks."""
+    settings = service_settings(broker, topic(2), tmp_path, session_timeout=2.0)
+    (raw_topic,) = settings.raw_topics
+    for codec in ("gzip", "lz4", "snappy", "zstd"):
+        client = other_producer(settings, compression_type=codec)
+        for number in range(40):
+            client.produce(raw_topic, f"{codec} {number} ".encode() * 9, partition=number % 2)
+        client.flush()
+    with Service(settings, tmp_path) as service:
+        service.mill()
+        service.segment()
+        service.wait_until_complete()
+        command = [sys.executable, "-m", "tokenmill.app.cli", "flush", raw_topic]
+        subprocess.run(command, env={**os.environ, **settings.environment()}, check=True)
+        _, chains = judge(service)
+        assert all(chain.totals.flushes == 1 for chain in chains)
+        assert sum(block.tokens.count(b"zstd 39") for chain in chains for block in chain.blocks) > 0
+
+
+def test_aborted_records_are_never_milled(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """Only what was committed is milled, and a carry's position goes past the markers and aborted records at the end."""
+    settings = service_settings(
+        broker, topic(), tmp_path, session_timeout=2.0, carry_seconds=0.5, splits={"train": 1000}
+    )
+    (raw_topic,) = settings.raw_topics
+    client = other_producer(settings, transactional_id=raw_topic)
+    client.init_transactions(30)
+    for value, committed in ((b"first " * 2, True), (b"ABORTED " * 50, False), (b"second " * 2, True)):
+        client.begin_transaction()
+        client.produce(raw_topic, value, partition=0)
+        client.commit_transaction(30) if committed else client.flush()
+        if not committed:
+            client.abort_transaction(30)
+    client.begin_transaction()
+    client.produce(raw_topic, b"ABORTED " * 50, partition=0)
+    client.flush()
+    client.abort_transaction(30)
+    end = 8  # four records, four markers
+    with Service(settings, tmp_path) as service:
+        service.segment()
+        (mill,) = service.mill()
+        service.wait_until(lambda: carried(settings) == (end, b"second"))
+        mill.kill()
+        (mill,) = service.mill()
+        service.wait_until(lambda: any(p["position"] == end for p in mill.partitions.values()))
+        assert mill.log.count(f'"offset": {end}') == 1, "it resumed at the carry, past the markers"
+        client.begin_transaction()
+        client.produce(raw_topic, b"third " * 50, partition=0)
+        client.commit_transaction(30)
+        flush_all(settings)
+        _, chains = judge(service)
+        assert b"ABORTED" not in b"".join(block.tokens for chain in chains for block in chain.blocks)
+
+
+def carried(settings: Settings) -> tuple[int, bytes] | None:
+    """Return the position of the last carry of the only chain, and the last word in its open block."""
+    records = read_topic(settings, settings.streams()[0].tokens_topic, 0)
+    if not records:
+        return None
+    last = decode_message(dict(records[-1].headers)[HEADER_NAME], records[-1].value)
+    return last.cursor.next_offset, bytes(last.open_tokens).rstrip(b"\0 ").rpartition(b" ")[2]
+
+
+def test_skip_list_is_honoured_after_a_restart(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """A skipped record is dead-lettered, by workers and reference; one that was milled already cannot be skipped."""
+    settings = service_settings(broker, topic(), tmp_path, session_timeout=2.0, splits={"train": 1000})
+    (stream,) = settings.streams()
+    send(settings, [Raw(TEXT)] * 10)
+    flush_all(settings)
+    with Service(settings, tmp_path) as service:
+        service.segment()
+        (mill,) = service.mill()
+        service.wait_until_complete()
+        mill.stop()
+        send(settings, [Raw(TEXT), Raw(b"the record that hangs every worker"), *[Raw(TEXT)] * 10])
+        flush_all(settings)
+        in_own_loop(lambda: skip(settings, stream.raw_topic, 0, 12))
+        with pytest.raises(InputError, match="what became of that record is settled"):
+            in_own_loop(lambda: skip(settings, stream.raw_topic, 0, 3))
+        service.mill()
+        _, chains = judge(service)
+        assert chains[0].dead == {12: "skipped"}
