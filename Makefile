@@ -34,7 +34,7 @@ demo: $(VENV)/.installed $(if $(filter 0,$(TRAIN)),,$(VENV)/.train) ## text flow
 	@$(BIN)/tokenmill demo $(if $(TEXT),--text "$(TEXT)") $(if $(filter 0,$(TRAIN)),--no-train)
 
 test: $(VENV)/.installed $(VENV)/.train ## all tests, against a real broker (ARGS="-k cursor" chooses)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
 
 lint: $(VENV)/.installed $(VENV)/.train ## style, format and types
 	$(BIN)/ruff check .

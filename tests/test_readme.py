@@ -18,7 +18,7 @@ ROOT: Final = Path(__file__).parents[1]
 README: Final = (ROOT / "README.md").read_text()
 BY_CI: Final = {"make demo", "make test"}
 """Commands that continuous integration runs, and the test of the demo."""
-UP_SECONDS: Final = 60
+UP_SECONDS: Final = 120
 
 
 class Snippet(NamedTuple):

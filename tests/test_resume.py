@@ -13,6 +13,7 @@ from tests.mills import PARTITION, Source, assert_follow, make_source, text, wri
 from tests.strategies import feed_sizes, record_lists, sources
 from tokenmill import acceptance
 from tokenmill.acceptance import Acceptor
+from tokenmill.chain import genesis_hash, roll
 from tokenmill.cursor import Cursor
 from tokenmill.errors import DifferenceError, FingerprintError
 from tokenmill.message import Message, decode_message, encode_header
@@ -165,6 +166,15 @@ def test_runs_that_overlap_must_hold_the_same_blocks() -> None:
         for log in (messages, [messages[1], messages[0], messages[2]]):
             with pytest.raises(DifferenceError):
                 runs(log, _acceptor_of_true, whole=True)
+
+
+def test_block_0_must_begin_the_chain_of_this_partition() -> None:
+    """Where the whole partition is read: what another partition begins with begins nothing here."""
+    message = TRUE.message(0, 1)
+    before = genesis_hash(FINGERPRINT, PARTITION + 1)
+    (after,) = roll(before, message.tokens, message.entries)
+    with pytest.raises(DifferenceError):
+        runs([replace(message, before=before, after=after)], _acceptor_of_true, whole=True)
 
 
 def test_tails_of_other_streams_and_other_histories_are_refused() -> None:

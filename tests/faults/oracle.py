@@ -6,7 +6,7 @@ messages with code of its own.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
@@ -79,7 +79,8 @@ def read_topic(settings: Settings, topic: str, partition: int) -> list[Kept]:
             if error := message.error():
                 assert error.code() == KafkaError._PARTITION_EOF, error
                 return kept
-            headers = [(name, _bytes(value)) for name, value in message.headers() or []]
+            pairs: Any = message.headers() or []  # its type has a dictionary as well, which it never is here
+            headers = [(name, _bytes(value)) for name, value in pairs]
             offset, timestamp = message.offset(), message.timestamp()[1]
             assert offset is not None
             kept.append(Kept(offset, timestamp, _or_none(message.key()), _or_none(message.value()), headers))
@@ -187,11 +188,10 @@ def assert_topic_equal(settings: Settings, chain: Expected, strays: int = 0) -> 
     """
     where = f"{chain.stream.tokens_topic}[{chain.partition}]"
     found: dict[int, tuple[bytes, bytes]] = {}
-    duplicates = seen = 0
-    for message in token_messages(settings, chain):
-        seen += 1
+    duplicates = 0
+    for place, message in enumerate(token_messages(settings, chain)):
         hole = bool(message.first) and message.first - 1 not in found
-        assert seen <= strays or not hole, f"{where}: a hole before block {message.first}"
+        assert place < strays or not hole, f"{where}: a hole before block {message.first}"
         size = len(message.tokens) // max(message.count, 1)
         for index, entry in enumerate(message.entries):
             block = (bytes(message.tokens[index * size : (index + 1) * size]), entry)

@@ -56,7 +56,7 @@ def test_dead_letter_is_whole_and_harms_no_neighbour(broker: Broker, topic: Topi
 def test_no_message_passes_a_record_whose_dead_letter_was_refused(
     broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """A dead-letter topic that takes nothing ends the mill before any cursor past the record; later all is made good."""
+    """A dead-letter topic that takes nothing ends the mill before any cursor past the record; later all is well."""
     settings = service_settings(broker, topic(), tmp_path, session_timeout=2.0, splits={"train": 1000})
     dead_letters = dead_letter_topic(settings.raw_topics[0])
     largest = 17_000_000

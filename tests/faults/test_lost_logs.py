@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import NewTopic, RecordsToDelete
 from aiokafka.errors import for_code
@@ -74,39 +73,40 @@ def complete(settings: Settings, chains: list[Expected]) -> Callable[[], bool]:
     return lambda: store_is_complete(settings, chains)
 
 
-@pytest.mark.parametrize("refilled", [0, 60])
 def test_recreated_source_halts_its_partitions_and_no_other(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, refilled: int
+    broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """A raw topic that is made anew, shorter or longer than before, is noticed; another raw topic is milled on."""
-    recreated, other = topic(), topic()
-    settings = service_settings(broker, recreated, tmp_path, **ONE_SPLIT)
-    settings = settings.model_copy(update={"raw_topics": (recreated, other)})
+    """Raw topics that are made anew, shorter and longer than before, are noticed; a third one is milled on."""
+    shorter, longer, other = topic(), topic(), topic()
+    settings = service_settings(broker, other, tmp_path, **ONE_SPLIT)
+    settings = settings.model_copy(update={"raw_topics": (shorter, longer, other)})
     in_own_loop(lambda: ensure_topics(settings))
     for name in settings.raw_topics:
         send(settings, [Raw(TEXT * 4)] * 30, name)
-    before = None
     with Service(settings, tmp_path) as service:
         service.segment()
         service.mill()
         service.wait_until_complete()
-        before = read_topic(settings, f"tokens.{recreated}.train", 0)
-        recreate(settings, recreated, 1)
-        send(settings, [Raw(b"another text " * 9)] * refilled, recreated)
+        before = {name: read_topic(settings, f"tokens.{name}.train", 0) for name in (shorter, longer)}
+        recreate(settings, shorter, 1)
+        recreate(settings, longer, 1)
+        send(settings, [Raw(b"another text " * 9)] * 60, longer)
         send(settings, [Raw(TEXT)] * 30, other)
 
-        def stands() -> bool:
+        def reasons() -> list[str]:
             revive(service)
-            return any(halted(worker, f"{recreated}/0") for worker in service.workers)
+            mill = next(worker for worker in service.workers if worker.role == "mill")
+            return [halted(mill, f"{name}/0") for name in (shorter, longer)]
 
-        service.wait_until(stands)
-        (reason,) = filter(None, (halted(worker, f"{recreated}/0") for worker in service.workers))
+        service.wait_until(lambda: all(reasons()))
+        ends, differs = reasons()
         chains = [chain for chain in expected_chains(settings) if chain.stream.raw_topic == other]
         service.wait_until(complete(settings, chains))
         assert_all_equal(settings, chains)
-    assert "the topic was deleted, recreated or rewritten; begin a new stream with stream_suffix" in reason
-    assert ("ends at offset 0" in reason) == (refilled == 0)
-    assert read_topic(settings, f"tokens.{recreated}.train", 0) == before
+    advice = "the topic was deleted, recreated or rewritten; begin a new stream with stream_suffix"
+    assert ends == f"{shorter}[0] ends at offset 0, the chain has passed 30: {advice}"
+    assert differs == f"{longer}[0] no longer holds at offset 29 what the chain was made of: {advice}"
+    assert {name: read_topic(settings, f"tokens.{name}.train", 0) for name in before} == before
 
 
 def revive(service: Service) -> None:
@@ -189,7 +189,7 @@ def forged(message: Message) -> Message:
 
 
 def test_retention_past_the_cursor_halts_with_the_range(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
-    """Records that were removed before they were milled are named; up to the cursor, retention removes what it likes."""
+    """Records that were removed before they were milled are named; up to the cursor, retention may remove all."""
     settings = service_settings(broker, topic(2), tmp_path, **ONE_SPLIT)
     (raw_topic,) = settings.raw_topics
     send(settings, [Raw(TEXT, number % 2) for number in range(40)])
@@ -218,7 +218,7 @@ def test_retention_past_the_cursor_halts_with_the_range(broker: Broker, topic: T
 def test_new_store_that_the_token_topic_no_longer_reaches_halts(
     broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """A store without the first blocks, and a token partition without them: named, nothing is written after the hole."""
+    """No store and no topic has the first blocks: they are named, and nothing is written after the hole."""
     settings = service_settings(broker, topic(2), tmp_path, **ONE_SPLIT)
     stream = settings.streams()[0]
     send(settings, [Raw(TEXT * 4, number % 2) for number in range(60)])

@@ -13,16 +13,17 @@ import pytest
 
 from tests.conftest import TopicFactory
 from tests.faults.oracle import read_topic
-from tests.service import Raw, Service, in_own_loop, send, service_settings
+from tests.service import Service, in_own_loop, service_settings
 from tokenmill.app.broker import Broker
 from tokenmill.app.control import settle
 from tokenmill.app.recipes import plan_topic
 from tokenmill.app.settings import Settings
+from tokenmill.app.topics import ensure_topics
 from tokenmill.errors import FingerprintError
-from tokenmill.genesis import GENESIS_KEY
-from tokenmill.segments import Store
+from tokenmill.genesis import GENESIS_KEY, Genesis
+from tokenmill.segments import Store, StreamInfo
 
-RACES = 5
+RACES = 3
 
 
 class Ended(NamedTuple):
@@ -101,16 +102,10 @@ def test_store_of_another_stream_is_refused(broker: Broker, topic: TopicFactory,
     """A store that holds a stream of the same name with another fingerprint is not touched."""
     settings = service_settings(broker, topic(), tmp_path, splits={"train": 1000})
     in_own_loop(lambda: settle_first(settings))
-    other = service_settings(broker, topic(), tmp_path / "other", splits={"train": 1000})
-    send(other, [Raw(b"text " * 100)])
-    with Service(other, tmp_path) as service:
-        service.mill()
-        service.segment()
-        service.wait_until_complete()
-    name, foreign = settings.streams()[0].name, other.streams()[0].name
-    shutil.copytree(other.store / foreign, settings.store / name)
-    description = settings.store / name / "stream.json"
-    description.write_text(description.read_text().replace(foreign, name))
+    (stream,) = settings.streams()
+    plan = plan_topic(settings.model_copy(update={"min_chars": 7}), stream.raw_topic)
+    genesis = Genesis(stream.name, plan.recipes[stream], (0,), settings.segment_blocks)
+    Store.open_or_create(settings.store).add_stream(StreamInfo.from_genesis(genesis, settings.segment_blocks), None)
     assert_refused(run("segment", settings, tmp_path), 5, "holds a stream made with other settings")
 
 
@@ -142,7 +137,7 @@ async def test_one_genesis_wins_a_race(broker: Broker, topic: TopicFactory, tmp_
         for two, refused in ((one.model_copy(update={"min_chars": number + 1}), 1), (one, 0)):
             suffix = {"stream_suffix": f"-{refused}"}
             rivals = [one.model_copy(update=suffix), two.model_copy(update=suffix)]
-            in_own_loop(lambda: _ensure(rivals[0]))
+            await ensure_topics(rivals[0])
             errors = await asyncio.gather(*(settle_first(settings) for settings in rivals))
             assert sum(error is not None for error in errors) == refused
             control = read_topic(rivals[0], rivals[0].streams()[0].control_topic, 0)
@@ -151,12 +146,6 @@ async def test_one_genesis_wins_a_race(broker: Broker, topic: TopicFactory, tmp_
             same += not refused and len(geneses) == 2
     assert races, "nobody raced"
     assert same, "nobody raced"
-
-
-async def _ensure(settings: Settings) -> None:
-    from tokenmill.app.topics import ensure_topics
-
-    await ensure_topics(settings)
 
 
 def test_mill_with_other_settings_loses_the_race(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
@@ -173,7 +162,3 @@ def test_mill_with_other_settings_loses_the_race(broker: Broker, topic: TopicFac
         service.wait_until_ended(loser)
         assert loser.process.returncode == FingerprintError.exit_code
         service.wait_until(lambda: bool(winner.partitions))
-        service.settings = one if winner is first else two
-        send(one, [Raw(b"text " * 100)] * 10)
-        service.segment()
-        service.wait_until_complete()

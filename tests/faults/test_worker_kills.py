@@ -5,8 +5,6 @@ import signal
 import time
 from pathlib import Path
 
-import pytest
-
 from tests.conftest import TopicFactory
 from tests.faults.feeding import Feeder
 from tests.faults.oracle import judge
@@ -14,6 +12,7 @@ from tests.service import Service, Worker, service_settings
 from tokenmill.app.broker import Broker
 
 ROUNDS = 3
+"""Kills of each role."""
 
 
 def busy(service: Service, role: str) -> list[Worker]:
@@ -25,26 +24,27 @@ def busy(service: Service, role: str) -> list[Worker]:
     ]
 
 
-@pytest.mark.parametrize("role", ["mill", "segment"])
 def test_killed_workers_lose_and_repeat_nothing(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, rng: random.Random, role: str
+    broker: Broker, topic: TopicFactory, tmp_path: Path, rng: random.Random
 ) -> None:
-    """Several workers die in the middle of their work, others take over; all is equal to the reference."""
+    """Workers of both roles die in the middle of their work, others take over; all is equal to the reference."""
     settings = service_settings(broker, topic(4), tmp_path, session_timeout=2.0, splits={"train": 900, "dev": 100})
-    owned: set[str] = set()
+    kills = {"mill": 0, "segment": 0}
     with Service(settings, tmp_path) as service:
         with Feeder(settings, rng):
-            service.mill(2 if role == "mill" else 1)
-            service.segment()
-            if role == "segment":
-                service.segment()
-            for _ in range(ROUNDS):
-                service.wait_until(lambda: bool(busy(service, role)))
+            for start in (service.mill, service.segment):
+                start()
+                start()
+            for role in rng.sample(["mill", "segment"] * ROUNDS, 2 * ROUNDS):
+                service.wait_until(lambda: bool(busy(service, role)))  # noqa: B023 - called before the next round
                 time.sleep(rng.uniform(0, 1))
-                victim = rng.choice(busy(service, role) or service.workers)
-                owned |= victim.partitions.keys()
-                victim.kill()
-                assert victim.process.returncode == -signal.SIGKILL
-                service.mill() if role == "mill" else service.segment()
+                victims = busy(service, role)
+                if victims:
+                    victim = rng.choice(victims)
+                    victim.kill()
+                    assert victim.process.returncode == -signal.SIGKILL
+                    kills[role] += 1
+                    service.mill() if role == "mill" else service.segment()
         judge(service)
-    assert owned, "no victim owned a partition"
+    assert all(kills.values()), f"hardly anything was killed: {kills}"
+    print(kills)  # noqa: T201 - what the run came to
