@@ -111,6 +111,7 @@ def test_tombstones_and_flushes_are_no_documents() -> None:
         Record(0, 0, None, b"", (FLUSH_HEADER,)),
         Record(0, 0, b"key", None, (("other", b""), FLUSH_HEADER)),
     ]
+    assert [record.is_flush for record in almost] == [False, False, False, True]
     kinds = [STAGES.outcome(record).kind for record in almost]
     assert kinds == [Kind.TOMBSTONE, Kind.TOMBSTONE, Kind.FILTERED, Kind.FLUSH]
 

@@ -6,6 +6,7 @@ messages with code of its own.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
@@ -61,40 +62,43 @@ class Account(NamedTuple):
 
 def read_topic(settings: Settings, topic: str, partition: int) -> list[Kept]:
     """Return the committed records of a partition."""
-    reader = Consumer(
-        {
-            "bootstrap.servers": settings.bootstrap_servers,
-            "group.id": "oracle",  # never joined: partitions are assigned by hand
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-        }
-    )
+    reader = _reader(settings.bootstrap_servers)
     kept: list[Kept] = []
-    try:
-        reader.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
-        while True:
-            message = reader.poll(POLL_SECONDS)
-            assert message is not None, f"the broker did not answer for {topic}[{partition}]"
-            if error := message.error():
-                assert error.code() == KafkaError._PARTITION_EOF, error
+    reader.list_topics(topic, POLL_SECONDS)  # else it learns of the topic in a second, by the way
+    reader.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+    while True:
+        message = reader.poll(POLL_SECONDS)
+        assert message is not None, f"the broker did not answer for {topic}[{partition}]"
+        if error := message.error():
+            if error.code() == KafkaError._PARTITION_EOF:
                 return kept
-            pairs: Any = message.headers() or []  # its type has a dictionary as well, which it never is here
-            headers = [(name, _bytes(value)) for name, value in pairs]
-            offset, timestamp = message.offset(), message.timestamp()[1]
-            assert offset is not None
-            kept.append(Kept(offset, timestamp, _or_none(message.key()), _or_none(message.value()), headers))
-    finally:
-        reader.close()
+            continue  # a broker that restarts, or a topic that is being made again: it tries again by itself
+        pairs: Any = message.headers() or []  # its type has a dictionary as well, which it never is here
+        headers = [(name, _bytes(value)) for name, value in pairs]
+        offset, timestamp = message.offset(), message.timestamp()[1]
+        assert offset is not None
+        kept.append(Kept(offset, timestamp, _or_none(message.key()), _or_none(message.value()), headers))
 
 
 def partitions_of(settings: Settings, topic: str) -> int:
     """Return the number of a topic's partitions."""
-    reader = Consumer({"bootstrap.servers": settings.bootstrap_servers, "group.id": "oracle"})
-    try:
-        return len(reader.list_topics(topic, POLL_SECONDS).topics[topic].partitions)
-    finally:
-        reader.close()
+    return len(_reader(settings.bootstrap_servers).list_topics(topic, POLL_SECONDS).topics[topic].partitions)
+
+
+@cache
+def _reader(bootstrap_servers: str) -> Consumer:
+    """Return the one reader of a broker: a new one takes half a second to begin."""
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "oracle",  # never joined: partitions are assigned by hand
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,  # the end of a partition is told this late
+            "isolation.level": "read_committed",
+            "log_level": 0,  # it outlives the broker, and need not say so
+        }
+    )
 
 
 def read_control(settings: Settings, stream: Stream) -> ControlLog:
