@@ -4,7 +4,6 @@ Each (raw partition, split) is a chain. A worker keeps nothing on disk: where a 
 token partition. Add as many workers as the raw topics have partitions.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -89,17 +88,6 @@ class Mill:
         )
         return int(metadata.offset)
 
-    async def feed(self, batch: Batch) -> None:
-        """Mill what a fetch brought; an error ends the process."""
-        partition = self.partitions.owned.get(batch.tp)
-        if partition is not None:
-            try:
-                await partition.feed(batch)
-            except asyncio.CancelledError:
-                raise
-            except BaseException as error:  # noqa: BLE001 - Faust would go on with the next event, over a hole
-                end_for(error)
-
     async def tick(self) -> None:
         """Consider carries."""
         for partition in list(self.partitions.owned.values()):
@@ -131,7 +119,7 @@ def create_app(settings: Settings) -> BatchApp:
         @app.agent(source, name=f"mill-{raw_topic}", isolated_partitions=True)
         async def agent(stream: StreamT[Batch]) -> None:
             async for batch in stream:
-                await mill.feed(batch)
+                await mill.partitions.feed(batch)
 
     @app.timer(interval=TICK_SECONDS)  # type: ignore[untyped-decorator]
     async def tick() -> None:

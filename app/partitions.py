@@ -1,13 +1,14 @@
 """The partitions that a worker owns: taken over, started each in its own time, and given up together."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
 import structlog
 from faust.types import TP
 
 from .ending import end_for, end_process
+from .transport import Batch
 
 log = structlog.get_logger(__name__)
 
@@ -17,6 +18,10 @@ class Partition(Protocol):
 
     async def resume(self) -> None:
         """Find the place and start; what this raises ends the worker."""
+        ...
+
+    async def feed(self, batch: Batch) -> None:
+        """Do what a fetch brought; what this raises ends the worker."""
         ...
 
     def stop(self) -> None:
@@ -59,10 +64,21 @@ class Partitions(Generic[P]):
         """End the process: the next start checks everything."""
         end_process("the consumer cannot go on", error=error)
 
+    async def feed(self, batch: Batch) -> None:
+        """Hand a batch to its partition, if it is still owned; an error ends the process."""
+        partition = self.owned.get(batch.tp)
+        if partition is not None:
+            await _or_end(partition.feed(batch))
+
     async def _resume(self, partition: P) -> None:
-        try:
-            await partition.resume()
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001 - a partition that is not started would stand still for ever
-            end_for(error)
+        await _or_end(partition.resume())
+
+
+async def _or_end(work: Awaitable[None]) -> None:
+    """Await; any error ends the process, for Faust would go on over a hole, or stand still for ever."""
+    try:
+        await work
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever it is
+        end_for(error)

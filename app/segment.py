@@ -75,17 +75,6 @@ class SegmentWriter:
     def _open(self, tp: TP) -> TokenPartition:
         return TokenPartition(tp, self._contexts[tp.topic])
 
-    async def feed(self, batch: Batch) -> None:
-        """Append what a fetch brought; an error ends the process."""
-        partition = self.partitions.owned.get(batch.tp)
-        if partition is not None:
-            try:
-                await partition.feed(batch)
-            except asyncio.CancelledError:
-                raise
-            except BaseException as error:  # noqa: BLE001 - Faust would go on with the next event, over a hole
-                end_for(error)
-
     def status(self) -> dict[str, Any]:
         """Return where each partition is."""
         owned = self.partitions.owned
@@ -123,7 +112,7 @@ def create_app(settings: Settings) -> BatchApp:
     @app.agent(tokens, name="append", isolated_partitions=True)
     async def append(stream: StreamT[Batch]) -> None:
         async for batch in stream:
-            await writer.feed(batch)
+            await writer.partitions.feed(batch)
 
     return app
 

@@ -16,7 +16,7 @@ from tokenmill.errors import SourceError
 from tokenmill.message import HEADER_OVERHEAD, Message
 from tokenmill.outcomes import NO_TOKENS, Kind, Outcome
 from tokenmill.packing import Packed, PackedDocument
-from tokenmill.packing.concat import ConcatPacking
+from tokenmill.packing.opening import open_packing
 from tokenmill.recipe import Recipe
 from tokenmill.records import Record
 from tokenmill.resume import ResumePoint
@@ -51,13 +51,7 @@ class ChainMill:
         """Continue at ``point``; cut messages at about ``message_bytes``, one block at least."""
         self.recipe = recipe
         self._message_bytes = message_bytes
-        self._packing = ConcatPacking(
-            recipe.block_tokens,
-            recipe.token_dtype,
-            recipe.end_of_document,
-            open_tokens=point.open_tokens,
-            open_entry=point.open_entry,
-        )
+        self._packing = open_packing(recipe, open_tokens=point.open_tokens, open_entry=point.open_entry)
         self._position = point.cursor
         self._chain = point.chain
         self._totals = point.totals.copy()
