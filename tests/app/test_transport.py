@@ -15,7 +15,7 @@ from faust.types import TP
 from tests.conftest import TopicFactory
 from tests.service import Raw, send
 from tokenmill.app.broker import Broker
-from tokenmill.app.kafka import consumer
+from tokenmill.app.kafka import consumer, offsets
 from tokenmill.app.settings import Settings
 from tokenmill.app.transport import BatchConsumer, Records, _ConsumerThread, check_faust
 
@@ -81,6 +81,7 @@ async def test_records_fetched_before_a_seek_are_stamped_with_the_epoch_before_i
     seen: dict[int, list[int]] = {}
     async with consumer(settings, max_partition_fetch_bytes=4000) as client:
         client.assign([TopicPartition(*tp)])
+        await offsets(client, [TopicPartition(*tp)])  # who leads is known from here on
         thread = consumer_thread(client)
 
         async def seek(offset: int) -> None:
@@ -102,8 +103,8 @@ async def test_records_fetched_before_a_seek_are_stamped_with_the_epoch_before_i
         await asyncio.sleep(0.5)
         fetching.cancel()
     assert seen, "nothing was fetched"
-    for epoch, offsets in seen.items():
-        assert offsets == list(range(started[epoch], started[epoch] + len(offsets)))
+    for epoch, found in seen.items():
+        assert found == list(range(started[epoch], started[epoch] + len(found)))
 
 
 async def test_partition_that_was_revoked_is_not_started(broker: Broker, topic: TopicFactory) -> None:
