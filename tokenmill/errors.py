@@ -14,6 +14,7 @@
     ├── GapError               10   blocks are missing that no retained message holds
     ├── SourceError            11   the raw topic was rewritten, or no longer reaches the cursor
     ├── InputError             12   a file or record that a person gave cannot be used
+    ├── EngineError            13   a tokenizer engine gave other ids than `tokenizers`
     └── RecordError             -   one record cannot be a document; becomes a dead letter, never an exit
 
 A message says what is wrong, where (file, offset, setting), and what to do next.
@@ -92,6 +93,12 @@ class InputError(TokenMillError):
     """A file, line or argument that a person gave cannot be used."""
 
     exit_code = 12
+
+
+class EngineError(TokenMillError):
+    """A fast tokenizer engine gave other ids than `tokenizers`, the reference; its tokens must not be used."""
+
+    exit_code = 13
 
 
 class RecordError(TokenMillError):

@@ -5,7 +5,16 @@ from typing import Final
 
 from tokenmill.decoding import open_decoder
 from tokenmill.documents import Limits
-from tokenmill.engines import RAW_BYTES, TokenizerFile, dtype_for, end_of_document_id, open_engine, probe
+from tokenmill.engines import (
+    AUTO,
+    RAW_BYTES,
+    EngineName,
+    TokenizerFile,
+    choose_engine,
+    dtype_for,
+    end_of_document_id,
+    probe,
+)
 from tokenmill.errors import FingerprintError
 from tokenmill.outcomes import Stages
 from tokenmill.recipe import Recipe
@@ -16,13 +25,14 @@ RAW_BYTES_SHA256: Final = TokenizerFile(RAW_BYTES, None).sha256
 """What stands in a recipe where there is no tokenizer file."""
 
 
-def open_stages(recipe: Recipe, tokenizer: TokenizerFile) -> Stages:
-    """Return the stages by which the recipe's raw topic is milled.
+def open_stages(recipe: Recipe, tokenizer: TokenizerFile, engine: EngineName = AUTO) -> Stages:
+    """Return the stages by which the recipe's raw topic is milled, with this engine.
 
     Raises:
         SettingsError: a value in the recipe cannot be used.
 
     """
+    choice = choose_engine(tokenizer, engine)
     limits = Limits(recipe.max_text_bytes, recipe.max_id_bytes, recipe.max_fields_bytes)
     return Stages(
         decoder=open_decoder(
@@ -42,39 +52,42 @@ def open_stages(recipe: Recipe, tokenizer: TokenizerFile) -> Stages:
             carry=recipe.carry,
             limits=limits,
         ),
-        engine=open_engine(tokenizer),
+        engine=choice.engine,
+        engine_refused=choice.refused,
     )
 
 
-def complete(draft: Recipe, tokenizer: TokenizerFile, end_of_document: str | int | None) -> tuple[Recipe, Stages]:
+def complete(
+    draft: Recipe, tokenizer: TokenizerFile, end_of_document: str | int | None, engine: EngineName = AUTO
+) -> tuple[Recipe, Stages]:
     """Fill in what only the opened stages tell: steps, vocabulary, ids, dtype, probe. Return both.
 
     Raises:
         SettingsError: a value in the draft cannot be used.
 
     """
-    stages = open_stages(draft, tokenizer)
-    engine = stages.engine
+    stages = open_stages(draft, tokenizer, engine)
+    opened = stages.engine
     recipe = replace(
         draft,
         steps=tuple(step.describe() for step in stages.steps),
         tokenizer_sha256=tokenizer.sha256,
-        end_of_document=end_of_document_id(engine, end_of_document),
-        vocabulary_size=engine.vocabulary_size,
-        probe=probe(engine),
-        dtype=dtype_for(engine.vocabulary_size).name,
+        end_of_document=end_of_document_id(opened, end_of_document),
+        vocabulary_size=opened.vocabulary_size,
+        probe=probe(opened),
+        dtype=dtype_for(opened.vocabulary_size).name,
     )
     return recipe, stages
 
 
-def reopen_stages(recipe: Recipe, tokenizer: TokenizerFile) -> Stages:
+def reopen_stages(recipe: Recipe, tokenizer: TokenizerFile, engine: EngineName = AUTO) -> Stages:
     """Open the stages of a settled recipe, and check that today's libraries and functions still give its answers.
 
     Raises:
         FingerprintError: the tokenizer, the probe text's ids or a step's version are not those of the recipe.
 
     """
-    again, stages = complete(recipe, tokenizer, recipe.end_of_document)
+    again, stages = complete(recipe, tokenizer, recipe.end_of_document, engine)
     if again.fingerprint != recipe.fingerprint:
         raise FingerprintError(
             f"the stream was made with other parts than those installed here ({'; '.join(recipe.differences(again))}): "

@@ -60,6 +60,8 @@ class Stages:
     splits: SplitRule
     steps: Sequence[Step]
     engine: Engine
+    engine_refused: str = ""
+    """Why a faster engine is not used; empty where the fastest is, or the reference was asked for."""
 
     def outcome(self, record: Record, skips: Collection[int] = ()) -> Outcome:
         """Return what becomes of the record; ``skips`` are the offsets that a person put on the skip list.

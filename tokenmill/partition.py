@@ -8,6 +8,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.engines import REFERENCE, TokenBatch
+from tokenmill.errors import EngineError
 from tokenmill.message import Message
 from tokenmill.milling import ChainMill, fate
 from tokenmill.outcomes import Kind, Outcome, Stages
@@ -55,7 +57,7 @@ class PartitionMill:
         tokens: list[npt.NDArray[np.integer] | None] = [None] * len(outcomes)
         total = 0
         for batch in _batches(outcomes, wanted):
-            encoded = self._stages.engine.encode([_text(outcomes[i]) for i in batch])
+            encoded = self._encode([outcomes[i] for i in batch])
             bounds = encoded.offsets.tolist()
             total += bounds[-1]
             for n, i in enumerate(batch):
@@ -66,6 +68,17 @@ class PartitionMill:
         }
         dead = [outcome for outcome in outcomes if outcome.kind is Kind.DEAD_LETTERED]
         return Milled(dead, messages, len(wanted), total)
+
+    def _encode(self, outcomes: Sequence[Outcome]) -> TokenBatch:
+        try:
+            return self._stages.engine.encode([_text(outcome) for outcome in outcomes])
+        except EngineError as error:
+            first, last, kind = outcomes[0].record.offset, outcomes[-1].record.offset, self._stages.engine.kind
+            raise EngineError(
+                f"in the records at offsets {first} to {last}, {error}: blocks made before may be wrong, too. Run "
+                "`tokenmill verify`; if it finds no difference, go on with engine = "
+                f'"{REFERENCE}", else begin a new stream with stream_suffix; and tell the makers of {kind}'
+            ) from error
 
     def _is_wanted(self, outcome: Outcome) -> bool:
         """Whether some chain still needs the document's tokens: another may lag far behind and be fed alone."""

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
-from tokenmill.engines import Engine, open_engine
+from tokenmill.engines import REFERENCE, Engine, open_engine
 from tokenmill.errors import InputError, StoreError
 from tokenmill.genesis import Genesis
 from tokenmill.pieces import Piece, decode_entry
@@ -81,7 +81,7 @@ async def _in_topic(settings: Settings, stream: str, partition: int, block: int)
     size = recipe.block_bytes
     return FoundBlock(
         settled.genesis,
-        open_engine(tokenizer_of(settled)),
+        open_engine(tokenizer_of(settled), REFERENCE),
         np.frombuffer(message.tokens[index * size : (index + 1) * size], recipe.token_dtype),
         decode_entry(message.entries[index]),
         message.after if block == message.end - 1 else b"",

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from aiokafka import ConsumerRecord, TopicPartition
 
-from tokenmill.engines import open_engine
+from tokenmill.engines import REFERENCE, open_engine
 from tokenmill.errors import InputError, SourceError, TopicError
 from tokenmill.message import HEADER_NAME, MAGIC, Message
 from tokenmill.pieces import Piece, decode_entry
@@ -71,7 +71,7 @@ async def _read(settings: Settings, topic: str, partition: int, offset: int) -> 
 async def _describe(settings: Settings, topic: str, message: Message) -> dict[str, Any]:
     try:
         settled = await settled_stream(settings, topic.removeprefix(TOKENS_PREFIX))
-        engine = open_engine(tokenizer_of(settled))
+        engine = open_engine(tokenizer_of(settled), REFERENCE)
         dtype = settled.genesis.recipe.token_dtype
     except TopicError:
         engine, dtype = None, None  # a copy of a token topic, for example: there is nothing to decode its tokens with

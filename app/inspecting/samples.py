@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.engines import RAW_BYTES, Engine, TokenizerFile, open_engine
+from tokenmill.engines import RAW_BYTES, REFERENCE, Engine, TokenizerFile, open_engine
 from tokenmill.genesis import Genesis
 from tokenmill.pieces import Piece
 from tokenmill.segments import StreamInfo
@@ -38,8 +38,8 @@ def engine_in(store: Path, info: StreamInfo) -> Engine:
     """Return the engine of a stream in a store, which holds its tokenizer."""
     path = stream_directory(store, info.name) / TOKENIZER_FILE
     if not path.exists():
-        return open_engine(TokenizerFile(RAW_BYTES, None))
-    return open_engine(TokenizerFile(str(path), path.read_bytes()))
+        return open_engine(TokenizerFile(RAW_BYTES, None), REFERENCE)
+    return open_engine(TokenizerFile(str(path), path.read_bytes()), REFERENCE)
 
 
 def meta_of(piece: Piece) -> dict[str, Any]:

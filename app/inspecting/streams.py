@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.engines import Engine, open_engine
+from tokenmill.engines import REFERENCE, Engine, open_engine
 from tokenmill.message import Message
 from tokenmill.segments import open_partition, streams_in
 from tokenmill.segments.layout import partition_directory, segment_firsts
@@ -83,7 +83,7 @@ async def inspect_stream(settings: Settings, name: str, store: Path | None = Non
     settled = await settled_stream(settings, name)
     tokenizer = tokenizer_of(settled)
     recipe, genesis = settled.genesis.recipe, settled.genesis
-    engine = open_engine(tokenizer)
+    engine = open_engine(tokenizer, REFERENCE)
     held = store if store is not None and name in streams_in(store) else None
     async with consumer(settings) as client:
         count = await require_topic(client, settled.stream.tokens_topic)

@@ -6,6 +6,7 @@ from typing import Final, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from tokenmill.engines import EngineName
 from tokenmill.errors import SettingsError
 from tokenmill.splits import SplitRule
 
@@ -166,6 +167,10 @@ class Settings(TopicSettings, BaseSettings):
         default=64 * MIB, ge=1, description="Source read without a finished block before a carry."
     )
     carry_seconds: float = Field(default=60.0, gt=0, description="Time without a finished block before a carry.")
+    engine: EngineName = Field(
+        default="auto",
+        description="What makes the ids: tokenizers, or (auto) gigatoken where it gives the same; then often compared.",
+    )
     tokenizer_threads: int = Field(default=1, ge=1, description="Threads of one worker's tokenizer.")
     group: str = Field(
         default="tokenmill", min_length=1, description="Consumer group of the mill; stores add their own id."

@@ -16,11 +16,12 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from multiprocessing.resource_tracker import ensure_running
 
-from tokenmill.engines import RAW_BYTES, TokenizerFile
+from tokenmill.engines import AUTO, RAW_BYTES, REFERENCE, EngineName, TokenizerFile
 from tokenmill.errors import TokenMillError
 from tokenmill.opening import reopen_stages
 from tokenmill.outcomes import Stages
 
+from ..settings import Settings
 from .chain import ChainTask, check_chain
 from .result import Advance, ChainResult
 
@@ -114,7 +115,7 @@ def _work(connection: Connection, threads: int) -> None:
         key = replace(recipe, split="").fingerprint
         if key not in opened:
             name = RAW_BYTES if task.tokenizer is None else task.tokens_topic
-            opened[key] = reopen_stages(recipe, TokenizerFile(name, task.tokenizer))
+            opened[key] = reopen_stages(recipe, TokenizerFile(name, task.tokenizer), _engine(task.settings))
         return opened[key]
 
     try:
@@ -127,6 +128,11 @@ def _work(connection: Connection, threads: int) -> None:
             connection.send(answer)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # nobody listens any more
+
+
+def _engine(settings: Settings) -> EngineName:
+    """Return the engine to verify with: the reference, unless a fast one is asked for by its name."""
+    return REFERENCE if settings.engine == AUTO else settings.engine
 
 
 def _end_with_parent() -> None:

@@ -4,18 +4,24 @@
 package imports no tokenizer library; opening an engine imports the one that it needs.
 """
 
-from tokenmill.engines.opening import open_engine
+from tokenmill.engines.opening import AUTO, REFERENCE, Choice, EngineName, choose_engine, open_engine
 from tokenmill.engines.probe import PROBE, probe
-from tokenmill.engines.protocol import Engine, TokenBatch
+from tokenmill.engines.protocol import Encoder, Engine, TokenBatch
 from tokenmill.engines.tokenizer_file import RAW_BYTES, TokenizerFile, load_tokenizer
 from tokenmill.engines.vocabulary import dtype_for, end_of_document_id
 
 __all__ = [
+    "AUTO",
     "PROBE",
     "RAW_BYTES",
+    "REFERENCE",
+    "Choice",
+    "Encoder",
     "Engine",
+    "EngineName",
     "TokenBatch",
     "TokenizerFile",
+    "choose_engine",
     "dtype_for",
     "end_of_document_id",
     "load_tokenizer",

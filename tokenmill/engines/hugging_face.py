@@ -46,6 +46,7 @@ class HuggingFace:
         self._spelled = _spelled(self._tokenizer, frozenset(unknown))
         self._is_special = np.zeros(self._vocabulary_size, np.bool_)
         self._is_special[list(self._spelled)] = True
+        self._added = [token.content for _, token in sorted(self._tokenizer.get_added_tokens_decoder().items())]
 
     @property
     def kind(self) -> str:
@@ -56,6 +57,23 @@ class HuggingFace:
     def vocabulary_size(self) -> int:
         """The largest id plus one, added tokens included."""
         return self._vocabulary_size
+
+    @property
+    def added_tokens(self) -> Sequence[str]:
+        """The names of all added tokens, special ones included, in the order of their ids."""
+        return self._added
+
+    @property
+    def may_find_special(self) -> bool:
+        """Whether the model itself makes special tokens of their names, so that `encode` has to spell them out."""
+        names = (self._tokenizer.id_to_token(number) for number in self._spelled)
+        return any(
+            token.id in self._spelled for name in names if name for token in self._tokenizer.model.tokenize(name)
+        )
+
+    def is_special(self, ids: npt.NDArray[np.uint32]) -> bool:
+        """Whether one of these ids is a special token that `encode` spells out."""
+        return bool(self._is_special.take(ids, mode="clip").any())
 
     def encode(self, texts: Sequence[str]) -> TokenBatch:
         """Return the ids of ``texts``; see `tokenmill.engines.Engine`."""

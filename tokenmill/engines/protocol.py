@@ -35,8 +35,23 @@ class TokenBatch:
         return (self.ids[low:high] for low, high in pairwise(bounds))
 
 
-class Engine(Protocol):
-    """Turns texts into token ids. A text's ids depend on the text and the tokenizer file alone, never on its batch."""
+class Encoder(Protocol):
+    """The part of an engine that is worth being fast.
+
+    A text's ids depend on the text and the tokenizer file alone, never on its batch.
+    """
+
+    def encode(self, texts: Sequence[str]) -> TokenBatch:
+        """Return the ids of ``texts``, any Unicode texts without lone surrogates, of any length.
+
+        Special tokens that stand in a text are ordinary text, and none are added. (Added tokens that the tokenizer
+        file does not call special are matched.) A text may have no tokens. Other threads run meanwhile.
+        """
+        ...
+
+
+class Engine(Encoder, Protocol):
+    """Turns texts into token ids."""
 
     @property
     def kind(self) -> str:
@@ -46,14 +61,6 @@ class Engine(Protocol):
     @property
     def vocabulary_size(self) -> int:
         """The largest id plus one, added tokens included: every id is below it."""
-        ...
-
-    def encode(self, texts: Sequence[str]) -> TokenBatch:
-        """Return the ids of ``texts``, any Unicode texts without lone surrogates, of any length.
-
-        Special tokens that stand in a text are ordinary text, and none are added. (Added tokens that the tokenizer
-        file does not call special are matched.) A text may have no tokens. Other threads run meanwhile.
-        """
         ...
 
     def decode(self, ids: Sequence[int]) -> str:

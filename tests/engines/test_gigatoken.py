@@ -1,0 +1,111 @@
+"""The fast engine: what it can do, what it refuses, and what it does not do to memory."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, normalizers, pre_tokenizers
+
+from tests.engines.conftest import words
+from tokenmill.engines import PROBE, TokenizerFile, choose_engine, gigatoken
+from tokenmill.engines.gigatoken import Gigatoken
+from tokenmill.engines.hugging_face import HuggingFace
+from tokenmill.errors import SettingsError
+
+NORMALIZED = ["ﬁne ①", "Å Å é e\u0301", "ascii only", "", "ÅNGSTRÖM ½ \uff21", *PROBE]
+
+
+def _with(content: bytes, **changed: object) -> bytes:
+    return json.dumps(json.loads(content) | changed).encode()
+
+
+def test_ids_are_those_of_tokenizers(byte_level: bytes) -> None:
+    """On the probe text, in one batch and one by one."""
+    right = HuggingFace(byte_level).encode(PROBE)
+    engine = Gigatoken(byte_level)
+    batch = engine.encode(PROBE)
+    assert batch.ids.tolist() == right.ids.tolist()
+    assert batch.offsets.tolist() == right.offsets.tolist()
+    for number, text in enumerate(PROBE):
+        assert engine.encode([text]).ids.tolist() == right[number].tolist()
+    assert len(engine.encode([])) == 0
+
+
+def test_special_tokens_in_a_text_are_text(byte_level: bytes) -> None:
+    """The library would match their names, so it is not told of them."""
+    engine = Gigatoken(byte_level)
+    end = HuggingFace(byte_level).token_id("<|endoftext|>")
+    assert end is not None
+    assert end not in engine.encode(["a <|endoftext|> b"]).ids
+
+
+def test_what_a_file_says_of_padding_truncation_and_dropout_is_left_out(byte_level: bytes) -> None:
+    """The ids are a function of the text."""
+    tokenizer = Tokenizer.from_str(byte_level.decode())
+    tokenizer.enable_padding(length=50)
+    tokenizer.enable_truncation(3)
+    tokenizer.model.dropout = 0.5
+    texts = ["a longer text than three tokens"] * 3
+    expected = Gigatoken(byte_level).encode(texts)
+    assert Gigatoken(tokenizer.to_str().encode()).encode(texts).ids.tolist() == expected.ids.tolist()
+
+
+@pytest.mark.parametrize("form", ["NFKC", "NFKD", "NFD", "NFC", "Lowercase", "StripAccents"])
+def test_normalizers_are_those_of_tokenizers(byte_level: bytes, form: str) -> None:
+    """Where the library lacks one, the reference's runs first; ASCII needs none of the Unicode forms."""
+    tokenizer = Tokenizer.from_str(byte_level.decode())
+    tokenizer.normalizer = getattr(normalizers, form)()
+    content = tokenizer.to_str().encode()
+    choice = choose_engine(TokenizerFile(form, content))
+    assert (choice.engine.kind, choice.refused) == ("gigatoken", "")
+    assert choice.engine.encode(NORMALIZED).ids.tolist() == HuggingFace(content).encode(NORMALIZED).ids.tolist()
+
+
+def test_kind_that_it_cannot_do_is_left_to_tokenizers() -> None:
+    """By itself with the reason, or with an error if the engine was asked for."""
+    choice = choose_engine(TokenizerFile("words", words()))
+    assert choice.engine.kind == "tokenizers"
+    assert choice.refused.startswith("gigatoken cannot do this tokenizer: ")
+    with pytest.raises(SettingsError, match=r'gigatoken cannot do this tokenizer.*: set engine to "auto" or'):
+        choose_engine(TokenizerFile("words", words()), "gigatoken")
+
+
+def test_reference_is_used_where_it_is_asked_for(byte_level: bytes) -> None:
+    """Without a reason, for that was it."""
+    choice = choose_engine(TokenizerFile("byte level", byte_level), "tokenizers")
+    assert (choice.engine.kind, choice.refused) == ("tokenizers", "")
+
+
+def test_pre_tokenizer_without_a_fast_form_is_refused_or_right(byte_level: bytes) -> None:
+    """Never wrong: whatever the library makes of it, the probe text decides."""
+    tokenizer = Tokenizer.from_str(byte_level.decode())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=True)]
+    )
+    content = tokenizer.to_str().encode()
+    engine = choose_engine(TokenizerFile("digits", content)).engine
+    assert engine.encode(NORMALIZED).ids.tolist() == HuggingFace(content).encode(NORMALIZED).ids.tolist()
+
+
+def test_cache_of_words_is_bounded(byte_level: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text of words that never come again makes the cache grow; it is thrown away, and the ids stay the same."""
+    budget = 24 * 1024 * 1024
+    monkeypatch.setattr(gigatoken, "CACHE_BYTES", budget)
+    monkeypatch.setattr(gigatoken, "CACHE_CHECK_BYTES", 1024 * 1024)
+    engine = Gigatoken(byte_level)
+    rng = random.Random(1)
+    first, loaded, sizes = engine._tokenizer, set(), []
+    for _ in range(60):
+        data = rng.randbytes(400_000).hex()
+        engine.encode([" ".join(data[at : at + 8] for at in range(0, len(data), 8))])
+        loaded.add(id(engine._tokenizer))
+        sizes.append(_resident())
+    assert engine._tokenizer is not first
+    assert len(loaded) > 1
+    assert max(sizes[30:]) < max(sizes[:30]) + budget
+    assert engine.encode(PROBE).ids.tolist() == HuggingFace(byte_level).encode(PROBE).ids.tolist()
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

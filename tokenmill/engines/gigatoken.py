@@ -1,0 +1,111 @@
+"""The engine ``gigatoken``: byte-level and SentencePiece BPE at some hundred megabytes a second and core.
+
+https://github.com/marcelroed/gigatoken. Its ids are those of `tokenizers`, and `tokenmill.engines.checked` holds it to
+that.
+"""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import gigatoken
+import numpy as np
+from tokenizers import Tokenizer
+
+from tokenmill.engines.protocol import TokenBatch
+from tokenmill.errors import SettingsError
+
+CACHE_BYTES: Final = 256 * 1024 * 1024
+"""How much the process may grow before the library's cache of words, which has no bound of its own, is thrown away.
+
+Prose needs some 20 MB of it; only text without repeated words (keys, hashes) gets here, after about 400 MB.
+"""
+CACHE_CHECK_BYTES: Final = 32 * 1024 * 1024
+"""Text between two looks at the process's size: the cache grows by less than twice the text."""
+
+_UNICODE_FORMS: Final = frozenset({"NFC", "NFD", "NFKC", "NFKD"})
+"""Normalizers that leave ASCII alone."""
+
+
+class Gigatoken:
+    """The ids of a ``tokenizer.json``; special tokens in the text are text. Bounded in memory.
+
+    A normalizer that the library lacks is that of `tokenizers`, applied first. One thread where ``RAYON_NUM_THREADS``
+    is 1, else as many as the environment allows.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        """Load the ``tokenizer.json`` with these bytes.
+
+        Raises:
+            SettingsError: it is of a kind that the library cannot do.
+
+        """
+        self._file = json.loads(content)
+        self._normalize: Callable[[str], str] | None = None
+        self._ascii_is_normal = False
+        _without_special_tokens(self._file)
+        try:
+            self._tokenizer = self._load()
+        except SettingsError:
+            if not self._file.get("normalizer") or self._file["added_tokens"]:
+                raise  # added tokens may be looked for before the text is normalized
+            self._normalize_first(content)
+            self._tokenizer = self._load()
+        self._parallel = None if os.environ.get("RAYON_NUM_THREADS") != "1" else False
+        self._unchecked = 0
+        self._size = _process_bytes()
+
+    def encode(self, texts: Sequence[str]) -> TokenBatch:
+        """Return the ids of ``texts``; see `tokenmill.engines.Engine`."""
+        data = [text.encode() for text in self._normalized(texts)]
+        if not data:
+            return TokenBatch(np.empty(0, np.uint32), np.zeros(1, np.int64))
+        self._bound_cache(sum(map(len, data)))
+        layout = self._tokenizer.encode_batch(data, parallel=self._parallel).layout  # its arrays are views, not copies
+        return TokenBatch(np.asarray(layout.content.data), np.asarray(layout.offsets.data))
+
+    def _normalized(self, texts: Sequence[str]) -> Sequence[str]:
+        if self._normalize is None:
+            return texts
+        return [text if self._ascii_is_normal and text.isascii() else self._normalize(text) for text in texts]
+
+    def _normalize_first(self, content: bytes) -> None:
+        normalizer = self._file.pop("normalizer")
+        parts = normalizer.get("normalizers", [normalizer])
+        self._ascii_is_normal = all(part.get("type") in _UNICODE_FORMS for part in parts)
+        self._file["normalizer"] = None
+        self._normalize = Tokenizer.from_str(content.decode()).normalizer.normalize_str
+
+    def _load(self) -> Any:
+        try:
+            return gigatoken.Tokenizer.from_json(json.dumps(self._file))
+        except Exception as error:  # the library's own types vary with the cause
+            raise SettingsError(f"gigatoken cannot do this tokenizer: {str(error).partition(chr(10))[0]}") from error
+
+    def _bound_cache(self, text_bytes: int) -> None:
+        self._unchecked += text_bytes
+        if self._unchecked < CACHE_CHECK_BYTES:
+            return
+        self._unchecked = 0
+        if _process_bytes() > self._size + CACHE_BYTES:
+            self._tokenizer = self._load()
+            self._size = _process_bytes()
+
+
+def _without_special_tokens(file: dict[str, Any]) -> None:
+    """Take out of a ``tokenizer.json`` all that is not a function of the text: the library would apply some of it."""
+    file["added_tokens"] = [token for token in file.get("added_tokens") or [] if not token.get("special")]
+    file["post_processor"] = file["truncation"] = file["padding"] = None
+    if "dropout" in file.get("model", {}):
+        file["model"]["dropout"] = None
+
+
+def _process_bytes() -> int:
+    """Return the size of this process in memory; 0 where the system does not say, so that nothing seems to grow."""
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 - called in the hot path
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
