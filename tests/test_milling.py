@@ -1,8 +1,10 @@
 """One chain: whatever the feeds, the message sizes and the restarts, its messages are the reference's blocks."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,8 +27,8 @@ from tokenmill.chain import genesis_hash
 from tokenmill.cursor import Cursor, record_crc
 from tokenmill.errors import SourceError
 from tokenmill.message import HEADER_OVERHEAD, Message, encode_header
-from tokenmill.milling import ChainMill, Fate, fate, genesis_point
-from tokenmill.outcomes import NO_TOKENS, Kind
+from tokenmill.milling import ChainMill, genesis_point
+from tokenmill.outcomes import NO_TOKENS
 from tokenmill.records import Record
 from tokenmill.resume import resume_point
 from tokenmill.totals import Totals
@@ -205,35 +207,33 @@ def test_messages_are_cut_at_about_message_bytes(count: int, fit: int) -> None:
 def test_a_text_without_tokens_is_filtered_under_its_own_reason() -> None:
     """It is no document for the chain: not even an end-of-document id."""
     source = make_source()
-    outcome = source.stages.outcome(text(0, "a"))
-    found = fate(outcome, RECIPE, np.empty(0, np.uint32))
-    assert (found.kind, found.reason, found.tokens) == (Kind.FILTERED, NO_TOKENS, None)
+    mill = source.chain(RECIPE)
+    assert mill.feed([source.stages.outcome(text(0, "a"))], [np.empty(0, np.uint32)]) == []
+    assert mill.totals == Totals(records=1, filtered=Counter({NO_TOKENS: 1}))
+    assert mill.open_tokens == 0
 
 
 @pytest.mark.parametrize(
-    "found",
-    [
-        Fate(tombstone(5), Kind.TOMBSTONE),
-        Fate(text(5, "abc"), Kind.KEPT, tokens=np.zeros(3, np.uint32)),
-        Fate(text(6, "abcdefghij"), Kind.KEPT, tokens=np.zeros(10, np.uint32)),
-    ],
+    ("record", "tokens"), [(tombstone(5), None), (text(5, "abc"), np.zeros(3)), (text(6, "abcdefghij"), np.zeros(10))]
 )
-def test_a_document_that_is_partly_in_blocks_must_be_there_when_the_chain_continues(found: Fate) -> None:
+def test_a_document_that_is_partly_in_blocks_must_be_there_when_the_chain_continues(
+    record: Record, tokens: npt.NDArray[np.integer] | None
+) -> None:
     """Gone, shorter, or an outcome of another kind: blocks of two histories must not be joined."""
     source = make_source()
     point = resume_point(write(source, RECIPE, [text(5, "abcdefghij")])[0])
     chain = source.chain(RECIPE, point)
     with pytest.raises(SourceError, match="offset 5"):
-        chain.feed([found])
+        chain.feed([source.stages.outcome(record)], [tokens])
 
 
 def test_a_chain_begins_at_its_genesis_offset() -> None:
     """What lies below is not read and not counted."""
     chain = genesis_hash(RECIPE.fingerprint, 0)
     mill = ChainMill(RECIPE, genesis_point(3, chain), message_bytes=1)
-    records = [text(offset, "abc") for offset in range(5)]
-    fates = [Fate(record, Kind.KEPT, tokens=np.zeros(3, np.uint32)) for record in records]
-    messages = mill.feed(fates)
+    source = make_source()
+    outcomes = [source.stages.outcome(text(offset, "abc")) for offset in range(5)]
+    messages = mill.feed(outcomes, [np.zeros(3, np.uint32)] * 5)
     assert [message.cursor.next_offset for message in messages] == [4, 5]
     assert messages[-1].totals.records == len(messages)
 

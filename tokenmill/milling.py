@@ -3,45 +3,24 @@
 The answer is that of `tokenmill.reference`, whatever the batches, whoever computes it and however often it restarts.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from tokenmill.chain import roll
 from tokenmill.cursor import NO_RECORD, Cursor, record_crc
-from tokenmill.documents import document_meta
 from tokenmill.errors import SourceError
+from tokenmill.fates import Fates
 from tokenmill.message import HEADER_OVERHEAD, Message
-from tokenmill.outcomes import NO_TOKENS, Kind, Outcome
-from tokenmill.packing import Packed, PackedDocument
+from tokenmill.outcomes import Kind, Outcome
+from tokenmill.packing import Packed
 from tokenmill.packing.opening import open_packing
 from tokenmill.recipe import Recipe
 from tokenmill.records import Record
 from tokenmill.resume import ResumePoint
 from tokenmill.totals import Totals
-
-
-@dataclass(frozen=True, slots=True)
-class Fate:
-    """A record as one chain sees it, with its tokens where the chain keeps it."""
-
-    record: Record
-    kind: Kind
-    reason: str = ""
-    tokens: npt.NDArray[np.integer] | None = None
-    meta: bytes = b""
-
-
-def fate(outcome: Outcome, recipe: Recipe, tokens: npt.NDArray[np.integer] | None) -> Fate:
-    """Return the record's fate in the chain of ``recipe``; ``tokens`` are those of a kept document."""
-    kind = outcome.kind_in(recipe.split)
-    if kind is Kind.KEPT and outcome.document is not None and tokens is not None:
-        if not len(tokens):
-            return Fate(outcome.record, Kind.FILTERED, NO_TOKENS)
-        return Fate(outcome.record, kind, tokens=tokens, meta=document_meta(outcome.document, recipe.carry))
-    return Fate(outcome.record, kind, outcome.reason)
 
 
 class ChainMill:
@@ -77,25 +56,28 @@ class ChainMill:
         """What became of the records so far, up to the next offset (not only up to the last block)."""
         return self._totals
 
-    def feed(self, fates: Sequence[Fate]) -> list[Message]:
-        """Take the records' fates, in the order of their offsets; return the messages of the blocks that became full.
+    def feed(self, outcomes: Sequence[Outcome], tokens: Sequence[npt.NDArray[np.integer] | None]) -> list[Message]:
+        """Take the records' outcomes, in the order of their offsets; return the messages of all full blocks.
 
-        Records that the chain has passed are skipped, so the caller may begin anywhere at or below `next_offset`.
+        ``tokens`` has the ids of the documents that the chain keeps. Records that the chain has passed are skipped, so
+        the caller may begin anywhere at or below `next_offset`.
 
         Raises:
             SourceError: the document that the chain stands in the middle of is not there, or has another outcome now.
 
         """
-        fates = [fate for fate in fates if fate.record.offset >= self.next_offset]
-        if fates and self._position.taken:
-            self._check_continues(fates[0])
+        first = bisect_left(outcomes, self.next_offset, key=_offset)
         messages: list[Message] = []
-        for group in _groups(fates):
-            if group[0].kind is Kind.FLUSH:
-                packed = self._packing.fill(group[0].record.offset)
+        for low, high in _groups(outcomes, first):
+            fates = Fates(self.recipe, outcomes[low:high], tokens[low:high])
+            if self._position.taken:
+                self._continue(fates)
+            if outcomes[low].kind is Kind.FLUSH:
+                packed = self._packing.fill(outcomes[low].record.offset)
+                messages += self._messages(fates, packed, [0])
             else:
-                packed = self._packing.add([self._document(fate) for fate in group if fate.tokens is not None])
-            messages += self._messages(group, packed)
+                packed = self._packing.add(fates.documents)
+                messages += self._messages(fates, packed, fates.kept)
         return messages
 
     def carry(self, position: int) -> Message | None:
@@ -117,25 +99,23 @@ class ChainMill:
             open_entry=entry,
         )
 
-    def _check_continues(self, fate: Fate) -> None:
-        """Check that there is more of the document whose beginning is in blocks: two histories must not be joined."""
+    def _continue(self, fates: Fates) -> None:
+        """Go on with the document whose beginning is in blocks, if it is there: two histories must not be joined."""
         offset, taken = self.next_offset, self._position.taken
-        if fate.record.offset != offset or fate.tokens is None or len(fate.tokens) + 1 <= taken:
+        document = fates.documents[0] if fates.documents else None
+        if document is None or document.offset != offset or len(document.tokens) + 1 <= taken:
             raise SourceError(
                 f"the document at offset {offset} of {self.recipe.raw_topic} gave {taken} tokens to block "
                 f"{self.next_block - 1} of split {self.recipe.split}, and now gives fewer: it was rewritten, or "
                 "put on the skip list too late; restore it, or begin a new stream with stream_suffix"
             )
+        fates.documents[0] = document._replace(taken=taken)
 
-    def _document(self, fate: Fate) -> PackedDocument:
-        tokens = fate.tokens if fate.tokens is not None else np.empty(0, np.uint32)
-        taken = self._position.taken if fate.record.offset == self.next_offset else 0
-        return PackedDocument(fate.record.offset, tokens, fate.meta, taken)
+    def _messages(self, fates: Fates, packed: Packed, writers: Sequence[int]) -> list[Message]:
+        """Cut the blocks of one group into messages, counting its records up to each message's cursor.
 
-    def _messages(self, group: Sequence[Fate], packed: Packed) -> list[Message]:
-        """Cut the blocks of one group into messages, counting its records up to each message's cursor."""
-        padding = group[0].kind is Kind.FLUSH
-        writers = [0] if padding else [i for i, fate in enumerate(group) if fate.tokens is not None]
+        ``writers`` are the indices of the outcomes whose tokens or padding is in the blocks.
+        """
         chains = roll(self._chain, packed.tokens.reshape(-1).data.cast("B"), packed.entries) if packed.entries else []
         messages = []
         counted = 0
@@ -143,13 +123,13 @@ class ChainMill:
             owner = writers[packed.documents[high - 1]]
             taken = packed.taken[high - 1]
             passed = owner if taken else owner + 1
-            self._count(group[counted:passed])
+            fates.count(self._totals, counted, passed)
             counted = passed
-            record = group[owner].record
+            record = fates.record(owner)
             self._position = self._cursor(record.offset + (not taken), taken, record, self.next_block + high - low)
             messages.append(self._message(packed, low, high, chains))
-        self._count(group[counted:])
-        self._last = group[-1].record
+        fates.count(self._totals, counted, len(fates))
+        self._last = fates.record(-1)
         self._position = self._cursor(self._last.offset + 1, 0, self._last)
         return messages
 
@@ -178,26 +158,6 @@ class ChainMill:
         if low < len(packed.entries):
             yield low, len(packed.entries)
 
-    def _count(self, fates: Sequence[Fate]) -> None:
-        totals = self._totals
-        totals.records += len(fates)
-        for fate in fates:
-            kind = fate.kind
-            if kind is Kind.KEPT:
-                totals.kept += 1
-                totals.tokens += len(fate.tokens) + 1 if fate.tokens is not None else 0
-                totals.value_bytes += len(fate.record.value or b"")
-            elif kind is Kind.OTHER_SPLIT:
-                totals.other_split += 1
-            elif kind is Kind.FILTERED:
-                totals.filtered[fate.reason] += 1
-            elif kind is Kind.DEAD_LETTERED:
-                totals.dead_lettered[fate.reason] += 1
-            elif kind is Kind.TOMBSTONE:
-                totals.tombstones += 1
-            else:
-                totals.flushes += 1
-
     def _cursor(self, next_offset: int, taken: int, last: Record | None, block: int | None = None) -> Cursor:
         block = self._position.block if block is None else block
         if last is None:
@@ -206,17 +166,19 @@ class ChainMill:
         return Cursor(next_offset, taken, block, last.offset, record_crc(last.key, last.value), last.timestamp)
 
 
-def _groups(fates: Sequence[Fate]) -> Iterator[Sequence[Fate]]:
-    """Divide the fates so that a flush stands alone; nothing is divided where there is none."""
-    start = 0
-    for index, fate in enumerate(fates):
-        if fate.kind is Kind.FLUSH:
-            if index > start:
-                yield fates[start:index]
-            yield fates[index : index + 1]
-            start = index + 1
-    if start < len(fates):
-        yield fates[start:]
+def _offset(outcome: Outcome) -> int:
+    return outcome.record.offset
+
+
+def _groups(outcomes: Sequence[Outcome], first: int) -> Iterator[tuple[int, int]]:
+    """Divide ``[first, len(outcomes))`` so that a flush stands alone; nothing is divided where there is none."""
+    for index in [i for i, outcome in enumerate(outcomes) if outcome.kind is Kind.FLUSH and i >= first]:
+        if index > first:
+            yield first, index
+        yield index, index + 1
+        first = index + 1
+    if first < len(outcomes):
+        yield first, len(outcomes)
 
 
 def genesis_point(start_offset: int, chain: bytes) -> ResumePoint:

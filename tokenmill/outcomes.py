@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from tokenmill.decoding import Decoder
 from tokenmill.documents import Document
@@ -30,8 +30,7 @@ class Kind(Enum):
     OTHER_SPLIT = "other_split"
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """One record's outcome, before it is seen by one chain (`Outcome.kind_in`)."""
 
     record: Record
@@ -47,9 +46,9 @@ class Outcome:
 
     def kind_in(self, split: str) -> Kind:
         """Return the outcome as the chain of ``split`` counts it."""
-        if self.split != split and self.kind not in (Kind.TOMBSTONE, Kind.FLUSH):
-            return Kind.OTHER_SPLIT
-        return self.kind
+        if self.split == split or self.kind is Kind.TOMBSTONE or self.kind is Kind.FLUSH:
+            return self.kind
+        return Kind.OTHER_SPLIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tokenmill.engines import REFERENCE, TokenBatch
 from tokenmill.errors import EngineError
 from tokenmill.message import Message
-from tokenmill.milling import ChainMill, fate
+from tokenmill.milling import ChainMill
 from tokenmill.outcomes import Kind, Outcome, Stages
 from tokenmill.records import Record
 
@@ -53,7 +53,7 @@ class PartitionMill:
         """Mill consecutive records of the partition, in the order of their offsets."""
         first = self.next_offset
         outcomes = [self._stages.outcome(record, self._skips) for record in records if record.offset >= first]
-        wanted = [i for i, outcome in enumerate(outcomes) if self._is_wanted(outcome)]
+        wanted = self._wanted(outcomes)
         tokens: list[npt.NDArray[np.integer] | None] = [None] * len(outcomes)
         total = 0
         for batch in _batches(outcomes, wanted):
@@ -62,10 +62,7 @@ class PartitionMill:
             total += bounds[-1]
             for n, i in enumerate(batch):
                 tokens[i] = encoded.ids[bounds[n] : bounds[n + 1]]
-        messages = {
-            split: chain.feed([fate(o, chain.recipe, t) for o, t in zip(outcomes, tokens, strict=True)])
-            for split, chain in self.chains.items()
-        }
+        messages = {split: chain.feed(outcomes, tokens) for split, chain in self.chains.items()}
         dead = [outcome for outcome in outcomes if outcome.kind is Kind.DEAD_LETTERED]
         return Milled(dead, messages, len(wanted), total)
 
@@ -80,10 +77,14 @@ class PartitionMill:
                 f'"{REFERENCE}", else begin a new stream with stream_suffix; and tell the makers of {kind}'
             ) from error
 
-    def _is_wanted(self, outcome: Outcome) -> bool:
-        """Whether some chain still needs the document's tokens: another may lag far behind and be fed alone."""
-        chain = self.chains.get(outcome.split or "")
-        return outcome.kind is Kind.KEPT and chain is not None and outcome.record.offset >= chain.next_offset
+    def _wanted(self, outcomes: Sequence[Outcome]) -> list[int]:
+        """Return the indices of documents whose tokens a chain still needs: another may lag behind and be fed alone."""
+        nexts: dict[str | None, int] = {split: chain.next_offset for split, chain in self.chains.items()}
+        return [
+            i
+            for i, outcome in enumerate(outcomes)
+            if outcome.kind is Kind.KEPT and outcome.split in nexts and outcome.record.offset >= nexts[outcome.split]
+        ]
 
 
 def _text(outcome: Outcome) -> str:

@@ -1,15 +1,13 @@
 """One message of a raw-text topic, as the pure code sees it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 FLUSH_HEADER: Final = ("tokenmill", b"flush")
 """A record with this header and no value fills the open blocks of its partition."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """A source record: all that its outcome and the cursor may depend on."""
 
     offset: int
