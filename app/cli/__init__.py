@@ -13,7 +13,22 @@ import typer
 
 from tokenmill.errors import TokenMillError
 
-from . import broker, config, demo, inspect, mill, produce, segment, serve, skip, tokenizer, topics, up, verify
+from . import (
+    broker,
+    config,
+    demo,
+    inspect,
+    mill,
+    produce,
+    segment,
+    serve,
+    skip,
+    tokenizer,
+    topics,
+    train_tokenizer,
+    up,
+    verify,
+)
 from .output import say
 
 INTERRUPTED: Final = 130
@@ -29,7 +44,7 @@ class Group(Protocol):
 
 GROUPS: Final[tuple[Group, ...]] = (
     *(demo, up, produce, serve, mill, segment),
-    *(verify, inspect, skip, topics, tokenizer, broker, config),
+    *(verify, inspect, skip, topics, train_tokenizer, tokenizer, broker, config),
 )
 """The modules, in the order in which help lists their commands."""
 

@@ -1,65 +1,103 @@
-"""``tokenmill train-tokenizer``: a tokenizer of one's own text."""
+"""``tokenmill tokenizer``: what a tokenizer is, which engine is used for it, how fast, and whether engines agree."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.status import Status
 
-from tokenmill.training_tokenizer import train_tokenizer
+from tokenmill.engines import load_tokenizer
+from tokenmill.errors import EngineError
 
 from ..produce import Refused, options_for, read_sources
 from ..settings import Settings
+from ..tokenizer_report import Report, report_on
 from .options import examples, with_settings
-from .output import count, say, show
-from .produce import FormatName, Lines, Paths
+from .output import AsJson, count, messages, say, show, show_json, size
 
-DEFAULT_VOCABULARY = 16_384  # ids of uint16 with room; small models spend little on their embedding
+SHOWN_TOKENS = 12  # special tokens in a line; --json has all
+SHOWN_IDS = 16
 
-Output = Annotated[Path, typer.Option("--output", help="The file to write.")]
-Size = Annotated[int, typer.Option("--vocabulary-size", min=257, help="Number of ids, the 256 bytes included.")]
+Name = Annotated[
+    str, typer.Argument(metavar="PATH_OR_NAME", help="A tokenizer.json, a folder with one, or a name on the hub.")
+]
+Text = Annotated[
+    list[str] | None,
+    typer.Option("--text", metavar="PATH", help="Text to try it on, as `produce` reads it; may be given again."),
+]
+Seconds = Annotated[float, typer.Option("--search", min=0, metavar="SECONDS", help="How long to look for differences.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command(
-        "train-tokenizer",
+        "tokenizer",
         epilog=examples(
-            "tokenmill train-tokenizer corpus.jsonl notes/",
-            "tokenmill train-tokenizer notes/ --vocabulary-size 4096 --output small.json",
+            "tokenmill tokenizer tokenizer.json --text corpus.jsonl", "tokenmill tokenizer openai-community/gpt2"
         ),
-    )(with_settings(train_command))
+    )(with_settings(tokenizer_command))
 
 
-def train_command(
-    settings: Settings,
-    paths: Paths,
-    *,
-    output: Output = Path("tokenizer.json"),
-    vocabulary_size: Size = DEFAULT_VOCABULARY,
-    format_name: FormatName = "auto",
-    lines: Lines = False,
+def tokenizer_command(
+    settings: Settings, name: Name, *, text: Text = None, seconds: Seconds = 10.0, as_json: AsJson = False
 ) -> None:
-    """Train a byte-level BPE tokenizer on files, folders or standard input, read as `produce` reads them."""
-    texts = _Texts(settings, paths, "lines" if lines else format_name)
-    tokenizer = train_tokenizer(iter(texts), vocabulary_size=vocabulary_size)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(output))
-    say(f"{count(tokenizer.get_vocab_size(), 'id')} learnt from {count(texts.documents, 'document')}")
-    show(str(output))
+    """Show a tokenizer's kind, size and special tokens, the engine for it, speeds, and texts on which engines differ.
+
+    The search tries your text and mutations of it, all Unicode categories, runs of white space and very long words.
+    Ends with 13 when it found a difference.
+    """
+    tokenizer = load_tokenizer(name)
+    with _progress(messages()) as status:
+        report = report_on(
+            *(tokenizer, _texts(settings, text or []), settings.engine, seconds),
+            tick=lambda tried: status.update(f"searching for differences: {count(tried, 'text')} tried"),
+        )
+    if as_json:
+        show_json(report.to_dict())
+    else:
+        for line in lines(report):
+            show(line)
+    if report.differences:
+        raise typer.Exit(EngineError.exit_code)
 
 
-class _Texts:
-    """The documents' texts; counts them, and names those that cannot be used."""
+def lines(report: Report) -> Iterator[str]:
+    """Yield the report for people, a line a fact."""
+    about = report.description
+    yield f"{report.name}: {about.model}, {count(report.vocabulary_size, 'id')}, blocks of {report.dtype}"
+    yield f"normalizer: {about.normalizer}; pre-tokenizer: {about.pre_tokenizer}"
+    yield f"special tokens, text where they stand in a text: {_tokens(about.special)}"
+    if about.added:
+        yield f"added tokens, found in texts: {_tokens(about.added)}"
+    yield f"engine: {report.engine}" + (f" ({report.refused})" if report.refused else "")
+    for engine, speed in report.speeds.items():
+        yield f"speed of {engine}: {size(speed)}/s on one core"
+    if report.tried:
+        yield f"differences between engines: {len(report.differences)} in {count(report.tried, 'text')}"
+    for difference in report.differences:
+        yield f"  {difference.text!a}: {_ids(difference.ids)}, by tokenizers {_ids(difference.right)}"
 
-    def __init__(self, settings: Settings, paths: list[str], choice: FormatName) -> None:
-        self._items = read_sources(paths, options_for(settings, settings.raw_topics[0]), choice)
-        self.documents = 0
 
-    def __iter__(self) -> Iterator[str]:
-        for item in self._items:
-            if isinstance(item, Refused):
-                say(f"{item.where}: {item.why}")
-            else:
-                self.documents += 1
-                yield item.document.text
+def _tokens(tokens: Mapping[str, int]) -> str:
+    shown = [f"{name} {number}" for name, number in list(tokens.items())[:SHOWN_TOKENS]]
+    more = len(tokens) - len(shown)
+    return ", ".join(shown) + (f" and {more:,} more" if more else "") if shown else "none"
+
+
+def _ids(ids: Sequence[int]) -> str:
+    return " ".join(map(str, ids[:SHOWN_IDS])) + (" …" if len(ids) > SHOWN_IDS else "")
+
+
+def _progress(console: Console) -> Status:
+    return console.status("timing the engines")
+
+
+def _texts(settings: Settings, paths: list[str]) -> Iterator[str]:
+    if not paths:
+        return
+    for item in read_sources(paths, options_for(settings, settings.raw_topics[0]), "auto"):
+        if isinstance(item, Refused):
+            say(f"{item.where}: {item.why}")
+        else:
+            yield item.document.text

@@ -1,6 +1,7 @@
 """The command line: data and messages apart, exit codes that mean something, every setting a flag."""
 
 import json
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -150,6 +151,25 @@ def test_tokenizers_are_trained_on_what_produce_reads(cli: Cli, tmp_path: Path) 
     assert (code, out) == (0, "made/tokenizer.json\n")
     assert "learnt from 1 document\n" in err
     assert json.loads(Path("made/tokenizer.json").read_text())["model"]["type"] == "BPE"
+
+
+def test_tokenizer_says_what_it_is_and_which_engine_takes_it(cli: Cli, tmp_path: Path) -> None:
+    """Kind, size, special tokens, engine, speeds beside `tokenizers`, and no text on which they differ."""
+    (tmp_path / "a.txt").write_text("the mill grinds the grain, the grain of the mill " * 20)
+    assert cli("train-tokenizer", "a.txt", "--vocabulary-size", "270").code == 0
+
+    code, out, _ = cli("tokenizer", "tokenizer.json", "--text", "a.txt", "--search", "1")
+    assert code == 0
+    assert out.startswith("tokenizer.json: BPE, 270 ids, blocks of uint16\n")
+    assert "special tokens, text where they stand in a text: <|endoftext|> 0\n" in out
+    assert "engine: gigatoken\n" in out
+    assert re.search(r"^differences between engines: 0 in [\d,]+ texts$", out, re.MULTILINE)
+
+    found = json.loads(cli("tokenizer", ".", "--engine", "tokenizers", "--search", "0", "--json").out)
+    assert found["engine"] == "tokenizers"
+    assert set(found["speeds"]) == {"gigatoken", "tokenizers"}
+    assert cli("tokenizer", "bytes", "--json").code == 0
+    assert cli("tokenizer", "nowhere.json").code == 2
 
 
 def test_broker_status_finds_a_running_broker(cli: Cli, broker: Broker, tmp_path: Path) -> None:

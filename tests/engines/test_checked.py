@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.engines.conftest import words
 from tokenmill.engines import PROBE, TokenBatch
 from tokenmill.engines.checked import SAMPLE_CHARACTERS, SAMPLE_ONE_IN, Checked, first_difference, sampled
 from tokenmill.engines.hugging_face import HuggingFace
@@ -110,15 +109,6 @@ def test_of_a_long_text_the_beginning_is_compared(reference: HuggingFace, monkey
     assert fast.seen == [text, "short", text[:SAMPLE_CHARACTERS], "short"]
 
 
-def test_special_tokens_that_the_model_finds_are_spelled_out() -> None:
-    """A word model has their names among its words; the reference spells them, so the fast engine's batch is."""
-    reference = HuggingFace(words())
-    checked = Checked("fast", _Raw(), reference)
-    assert reference.may_find_special
-    assert checked.encode(["a <eos> b"]).ids.tolist() == reference.encode(["a <eos> b"]).ids.tolist()
-    assert 3 not in checked.encode(["a <eos> b"]).ids
-
-
 def test_everything_but_encoding_is_the_references(reference: HuggingFace) -> None:
     """Name, size, ids by name and text for people."""
     checked = Checked("fast", Wrong(reference), reference)
@@ -134,14 +124,6 @@ def test_everything_but_encoding_is_the_references(reference: HuggingFace) -> No
 def test_first_difference(one: list[int], other: list[int], at: int | None) -> None:
     """An end that comes earlier is a difference, too."""
     assert first_difference(np.array(one, np.uint32), np.array(other, np.uint32)) == at
-
-
-class _Raw:
-    """A word model that looks its words up and knows nothing of special tokens."""
-
-    def encode(self, texts: Sequence[str]) -> TokenBatch:
-        vocabulary = {"a": 1, "b": 2, "<eos>": 3}
-        return _batch([[vocabulary.get(word, 0) for word in text.split()] for text in texts])
 
 
 def _batch(texts: Sequence[Sequence[int]]) -> TokenBatch:

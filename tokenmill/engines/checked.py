@@ -9,6 +9,7 @@ import numpy.typing as npt
 from tokenmill.engines.hugging_face import HuggingFace
 from tokenmill.engines.probe import PROBE
 from tokenmill.engines.protocol import Encoder, TokenBatch
+from tokenmill.engines.spelling import Spelled
 from tokenmill.errors import EngineError, SettingsError
 
 SAMPLE_ONE_IN: Final = 8192
@@ -40,9 +41,8 @@ class Checked:
 
         """
         self._kind = kind
-        self._fast = fast
+        self._fast = Spelled(fast, reference)
         self._reference = reference
-        self._may_find_special = reference.may_find_special
         try:
             self._compare([*PROBE, *_trials(reference)])
         except EngineError as error:
@@ -65,14 +65,8 @@ class Checked:
             EngineError: a text of the sample has other ids by `tokenizers`; none of the batch should be used.
 
         """
-        batch = self._encode(texts)
-        self._compare([texts[number][:SAMPLE_CHARACTERS] for number in sampled(batch)])
-        return batch
-
-    def _encode(self, texts: Sequence[str]) -> TokenBatch:
         batch = self._fast.encode(texts)
-        if self._may_find_special and self._reference.is_special(batch.ids):
-            return self._reference.encode(texts)  # spells them out
+        self._compare([texts[number][:SAMPLE_CHARACTERS] for number in sampled(batch)])
         return batch
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -86,7 +80,7 @@ class Checked:
     def _compare(self, texts: Sequence[str]) -> None:
         """Raise `EngineError` at the first text whose ids differ; one by one, so that none hides behind another."""
         for text in texts:
-            fast, right = self._encode([text])[0], self._reference.encode([text])[0]
+            fast, right = self._fast.encode([text])[0], self._reference.encode([text])[0]
             at = first_difference(fast, right)
             if at is not None:
                 raise EngineError(self._explain(text, fast, right, at))

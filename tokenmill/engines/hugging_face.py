@@ -44,7 +44,7 @@ class HuggingFace:
                 "add an unknown token to it (unk_token), or name another one (tokenizer)"
             ) from error
         self._spelled = _spelled(self._tokenizer, frozenset(unknown))
-        self._is_special = np.zeros(self._vocabulary_size, np.bool_)
+        self._is_special = np.zeros(self._vocabulary_size + 1, np.bool_)  # the last: any id that is too large
         self._is_special[list(self._spelled)] = True
         self._added = [token.content for _, token in sorted(self._tokenizer.get_added_tokens_decoder().items())]
 

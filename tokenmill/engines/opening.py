@@ -46,7 +46,7 @@ def choose_engine(tokenizer: TokenizerFile, name: EngineName = AUTO) -> Choice:
     if name == REFERENCE:
         return Choice(reference)
     try:
-        return Choice(Checked(FAST, _open_fast(tokenizer.content), reference))
+        return Choice(Checked(FAST, open_fast(tokenizer.content), reference))
     except SettingsError as error:
         if name != AUTO:
             raise SettingsError(f'{error}: set engine to "{AUTO}" or "{REFERENCE}"') from error
@@ -58,7 +58,13 @@ def open_engine(tokenizer: TokenizerFile, name: EngineName = AUTO) -> Engine:
     return choose_engine(tokenizer, name).engine
 
 
-def _open_fast(content: bytes) -> Encoder:
+def open_fast(content: bytes) -> Encoder:
+    """Return the fast encoder of a ``tokenizer.json``, unchecked.
+
+    Raises:
+        SettingsError: it cannot do the tokenizer, or is not installed.
+
+    """
     try:
         from tokenmill.engines.gigatoken import Gigatoken  # noqa: PLC0415 - optional
     except ImportError as error:
