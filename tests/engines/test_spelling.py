@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
+from tokenizers import AddedToken, Tokenizer, normalizers
 
 from tests.engines.conftest import words
-from tokenmill.engines import TokenBatch
+from tokenmill.engines import TokenBatch, TokenizerFile, open_engine
 from tokenmill.engines.hugging_face import HuggingFace
-from tokenmill.engines.spelling import Spelled
+from tokenmill.engines.spelling import Spelled, has_new_characters
 
 
 class _Words:
@@ -38,3 +40,26 @@ def test_batch_without_one_is_the_fast_encoders() -> None:
             return TokenBatch(np.where(batch.ids == 0, 9, batch.ids).astype(np.uint32), batch.offsets)
 
     assert Spelled(Nine(), HuggingFace(words())).encode(["a c", "b"]).ids.tolist() == [1, 9, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "new"),
+    [
+        *(("", False), ("ascii", False), ("\u00e9\u4e2d\U0001f600", False), ("a\u1acfb", True), ("\ua7ceb", True)),
+        *(("\U00033479", True), ("x\U000323b0", True), ("\U000323af", False), ("\U0003347a", False)),
+    ],
+)
+def test_texts_with_characters_of_the_newest_unicode_are_told_apart(text: str, new: bool) -> None:  # noqa: FBT001
+    """Their first and last code points are, and their neighbours are not."""
+    assert has_new_characters(text) is new
+
+
+def test_names_of_added_tokens_beside_other_than_ascii_are_left_to_the_reference(byte_level: bytes) -> None:
+    """With a normalizer, a name may be there before it and not after it, or the other way round."""
+    tokenizer = Tokenizer.from_str(byte_level.decode())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.add_tokens([AddedToken("<tool>", normalized=False), AddedToken("<odd>", normalized=True)])
+    content = tokenizer.to_str().encode()
+    engine = open_engine(TokenizerFile("tools", content), "gigatoken")
+    texts = ["<tool>", "<tool>\u0338", "a<tool>\u00e9<tool>\u0338", "<odd>\u0338 <odd>", "\u00e9 <tool\u0338>"]
+    assert engine.encode(texts).ids.tolist() == HuggingFace(content).encode(texts).ids.tolist()

@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartiti
 
 from tests.service import Service
 from tokenmill.app.settings import Settings, Stream, dead_letter_topic
-from tokenmill.engines import TokenizerFile
+from tokenmill.engines import REFERENCE, load_tokenizer
 from tokenmill.genesis import ControlLog
 from tokenmill.message import HEADER_NAME, Message, decode_message
 from tokenmill.opening import reopen_stages
@@ -116,7 +116,7 @@ def expected_chains(settings: Settings) -> list[Expected]:
         control = read_control(settings, stream)
         assert control.genesis is not None, f"{stream.name} has no genesis"
         recipe = control.genesis.recipe
-        stages = reopen_stages(recipe, TokenizerFile("bytes", None))
+        stages = reopen_stages(recipe, load_tokenizer(settings.tokenizer), REFERENCE)
         for partition in range(partitions_of(settings, stream.raw_topic)):
             start, skips = control.genesis.start(partition), control.skips.get(partition, set())
             records = [Record(*kept) for kept in read_topic(settings, stream.raw_topic, partition)]

@@ -22,7 +22,7 @@ CACHE_BYTES: Final = 256 * 1024 * 1024
 Prose needs some 20 MB of it; only text without repeated words (keys, hashes) gets here, after about 400 MB.
 """
 CACHE_CHECK_BYTES: Final = 32 * 1024 * 1024
-"""Text between two looks at the process's size: the cache grows by less than twice the text."""
+"""Characters between two looks at the process's size: the cache grows by some times the text at most."""
 
 _UNICODE_FORMS: Final = frozenset({"NFC", "NFD", "NFKC", "NFKD"})
 """Normalizers that leave ASCII alone."""
@@ -31,8 +31,8 @@ _UNICODE_FORMS: Final = frozenset({"NFC", "NFD", "NFKC", "NFKD"})
 class Gigatoken:
     """The ids of a ``tokenizer.json``; special tokens in the text are text. Bounded in memory.
 
-    A normalizer that the library lacks is that of `tokenizers`, applied first. One thread where ``RAYON_NUM_THREADS``
-    is 1, else as many as the environment allows.
+    Unicode normal forms, and normalizers that the library lacks, are those of `tokenizers`, applied first. One thread
+    where ``RAYON_NUM_THREADS`` is 1, else as many as the environment allows.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -46,6 +46,8 @@ class Gigatoken:
         self._normalize: Callable[[str], str] | None = None
         self._ascii_is_normal = False
         _without_special_tokens(self._file)
+        if self._is_unicode_form():
+            self._normalize_first(content)  # the library's tables are of another Unicode version than the reference's
         try:
             self._tokenizer = self._load()
         except SettingsError:
@@ -59,7 +61,7 @@ class Gigatoken:
 
     def encode(self, texts: Sequence[str]) -> TokenBatch:
         """Return the ids of ``texts``; see `tokenmill.engines.Engine`."""
-        data = [text.encode() for text in self._normalized(texts)]
+        data = list(self._normalized(texts))
         if not data:
             return TokenBatch(np.empty(0, np.uint32), np.zeros(1, np.int64))
         self._bound_cache(sum(map(len, data)))
@@ -71,10 +73,13 @@ class Gigatoken:
             return texts
         return [text if self._ascii_is_normal and text.isascii() else self._normalize(text) for text in texts]
 
+    def _is_unicode_form(self) -> bool:
+        normalizer = self._file.get("normalizer")
+        parts = normalizer.get("normalizers", [normalizer]) if normalizer else []
+        return bool(parts) and all(part.get("type") in _UNICODE_FORMS for part in parts)
+
     def _normalize_first(self, content: bytes) -> None:
-        normalizer = self._file.pop("normalizer")
-        parts = normalizer.get("normalizers", [normalizer])
-        self._ascii_is_normal = all(part.get("type") in _UNICODE_FORMS for part in parts)
+        self._ascii_is_normal = self._is_unicode_form()
         self._file["normalizer"] = None
         self._normalize = Tokenizer.from_str(content.decode()).normalizer.normalize_str
 
@@ -84,12 +89,13 @@ class Gigatoken:
         except Exception as error:  # the library's own types vary with the cause
             raise SettingsError(f"gigatoken cannot do this tokenizer: {str(error).partition(chr(10))[0]}") from error
 
-    def _bound_cache(self, text_bytes: int) -> None:
-        self._unchecked += text_bytes
+    def _bound_cache(self, characters: int) -> None:
+        self._unchecked += characters
         if self._unchecked < CACHE_CHECK_BYTES:
             return
         self._unchecked = 0
         if _process_bytes() > self._size + CACHE_BYTES:
+            del self._tokenizer  # before the next one is there
             self._tokenizer = self._load()
             self._size = _process_bytes()
 

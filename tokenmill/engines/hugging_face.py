@@ -1,5 +1,6 @@
 """The engine ``tokenizers``: Hugging Face's library loads any ``tokenizer.json`` and is the reference for all ids."""
 
+import json
 from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate, chain
 from typing import Final
@@ -43,9 +44,11 @@ class HuggingFace:
                 f"the tokenizer fails on text outside its vocabulary ({error}): "
                 "add an unknown token to it (unk_token), or name another one (tokenizer)"
             ) from error
-        self._spelled = _spelled(self._tokenizer, frozenset(unknown))
+        self._spelled = _spelled(self._tokenizer, _unknown_ids(self._tokenizer) | set(unknown))
         self._is_special = np.zeros(self._vocabulary_size + 1, np.bool_)  # the last: any id that is too large
         self._is_special[list(self._spelled)] = True
+        tokens = self._tokenizer.get_added_tokens_decoder().values()
+        self._found = [token.content for token in tokens if not token.special]
         self._added = [token.content for _, token in sorted(self._tokenizer.get_added_tokens_decoder().items())]
 
     @property
@@ -62,6 +65,16 @@ class HuggingFace:
     def added_tokens(self) -> Sequence[str]:
         """The names of all added tokens, special ones included, in the order of their ids."""
         return self._added
+
+    @property
+    def found_tokens(self) -> Sequence[str]:
+        """The names of added tokens that are found in texts: those that are not special."""
+        return self._found
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether texts are normalized."""
+        return self._tokenizer.normalizer is not None
 
     @property
     def may_find_special(self) -> bool:
@@ -113,6 +126,13 @@ def _load(content: bytes) -> Tokenizer:
     if getattr(tokenizer.model, "dropout", None):
         tokenizer.model.dropout = None
     return tokenizer
+
+
+def _unknown_ids(tokenizer: Tokenizer) -> set[int]:
+    """Return what the model says of itself: not every normalizer lets characters through that nobody knows."""
+    model = json.loads(tokenizer.to_str())["model"]
+    number: int | None = model["unk_id"] if "unk_id" in model else tokenizer.token_to_id(model.get("unk_token") or "")
+    return set() if number is None else {int(number)}
 
 
 def _flat(lists: Sequence[Sequence[int]]) -> npt.NDArray[np.uint32]:

@@ -1,27 +1,74 @@
-"""Special tokens that a model finds in a text by itself, spelled out as the text that they are."""
+"""Texts that a fast encoder is known to get wrong, now and then; the reference encodes these."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
 
 from tokenmill.engines.hugging_face import HuggingFace
 from tokenmill.engines.protocol import Encoder, TokenBatch
 
+_NEW_RANGES: Final = (
+    *((0x88F, 0x88F), (0xC5C, 0xC5C), (0xCDC, 0xCDC), (0x1ACF, 0x1ADD), (0x1AE0, 0x1AEB)),
+    *((0xA7CE, 0xA7CF), (0xA7D2, 0xA7D2), (0xA7D4, 0xA7D4), (0xA7F1, 0xA7F1)),
+)
+"""Letters, digits and marks below U+10000 since Unicode 17 (September 2025; DerivedAge.txt): libraries with older
+tables divide words differently there."""
+_NEW: Final = tuple(chr(code) for first, last in _NEW_RANGES for code in range(first, last + 1))
+_NEW_ABOVE: Final = (
+    *((0x10940, 0x10959), (0x10EC5, 0x10EC7), (0x10EFA, 0x10EFB), (0x11B60, 0x11B67), (0x11DB0, 0x11DDB)),
+    *((0x11DE0, 0x11DE9), (0x16EA0, 0x16EB8), (0x16EBB, 0x16ED3), (0x16FF2, 0x16FF6), (0x187F8, 0x187FF)),
+    *((0x18D09, 0x18D1E), (0x18D80, 0x18DF2), (0x1E6C0, 0x1E6DE), (0x1E6E0, 0x1E6F5), (0x1E6FE, 0x1E6FF)),
+    *((0x2B73A, 0x2B73F), (0x2CEA2, 0x2CEAD), (0x323B0, 0x33479)),
+)
+"""The same, above: looked for in texts only that have a character of four bytes, which few have."""
+_FOUR_BYTES: Final = 0xF0
+"""In UTF-8, the first byte of a character above U+FFFF is this or more, and no other byte is."""
+
 
 class Spelled:
-    """A fast encoder, but for the rare batch with a special token in it, which ``reference`` encodes and spells out.
+    """A fast encoder; where it may be wrong, ``reference`` encodes the text.
 
-    Fast encoders can be kept from looking for special tokens. A model that has their names in its own vocabulary, like
-    other words, may find them all the same.
+    It may be wrong about letters that are new in Unicode; about the names of added tokens beside characters that a
+    normalizer changes; and about special tokens, whose names are text: a model that has them in its own vocabulary,
+    like other words, may find them by itself, and the reference spells them out.
     """
 
     def __init__(self, fast: Encoder, reference: HuggingFace) -> None:
-        """Find out whether the model can find any."""
+        """Find out what can go wrong with this tokenizer."""
         self._fast = fast
         self._reference = reference
         self._may_find_special = reference.may_find_special
+        self._names = reference.found_tokens if reference.normalizes else []
 
     def encode(self, texts: Sequence[str]) -> TokenBatch:
         """Return the ids of ``texts``; see `tokenmill.engines.Engine`."""
         batch = self._fast.encode(texts)
+        doubtful = [number for number, text in enumerate(texts) if not text.isascii() and self._is_doubtful(text)]
         if self._may_find_special and self._reference.is_special(batch.ids):
-            return self._reference.encode(texts)
-        return batch
+            doubtful += [number for number, ids in enumerate(batch) if self._reference.is_special(ids)]
+        return self._replaced(batch, texts, doubtful) if doubtful else batch
+
+    def _is_doubtful(self, text: str) -> bool:
+        return has_new_characters(text) or any(name in text for name in self._names)
+
+    def _replaced(self, batch: TokenBatch, texts: Sequence[str], numbers: Sequence[int]) -> TokenBatch:
+        parts = list(batch)
+        for number in numbers:
+            parts[number] = self._reference.encode([texts[number]])[0]
+        return TokenBatch(np.concatenate(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64))
+
+
+def has_new_characters(text: str) -> bool:
+    """Whether libraries of different age may see other kinds of characters in the text: since Unicode 17."""
+    return any(character in text for character in _NEW) or any(
+        first <= code <= last for code in _codes_above(text) for first, last in _NEW_ABOVE
+    )
+
+
+def _codes_above(text: str) -> Iterator[int]:
+    """Yield the distinct code points above U+FFFF."""
+    if text.isascii() or np.frombuffer(text.encode(), np.uint8).max(initial=0) < _FOUR_BYTES:
+        return
+    codes = np.unique(np.frombuffer(text.encode("utf-32-le"), "<u4"))
+    yield from codes[codes > 0xFFFF].tolist()  # noqa: PLR2004 - the end of what two bytes number

@@ -1,0 +1,101 @@
+"""A fast engine that is wrong about some texts: the partition stops there, and what was published is found wrong."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.faults.lying_engine import LIE
+from tests.faults.oracle import judge
+from tests.service import Raw, Service, send, service_settings
+from tokenmill.app.broker import Broker
+from tokenmill.app.settings import Settings
+from tokenmill.app.verify import verify
+from tokenmill.engines import load_tokenizer
+from tokenmill.engines.checked import sampled
+from tokenmill.engines.opening import open_fast
+from tokenmill.errors import EngineError
+from tokenmill.training_tokenizer import train_tokenizer
+
+TRUTHS = [f"document {number} tells of the mill and its wheel" for number in range(60)]
+LIES = [f"{LIE} {number} tells of the mill and its {number * 7919} wheels" for number in range(60_000)]
+
+
+@pytest.fixture
+def settings(broker: Broker, topic: TopicFactory, tmp_path: Path) -> Settings:
+    """Return settings under which workers, and this process, have an engine that lies."""
+    train_tokenizer([*TRUTHS, *LIES[:100]], vocabulary_size=400).save(str(tmp_path / "tokenizer.json"))
+    return service_settings(
+        *(broker, topic(2), tmp_path),
+        tokenizer=str(tmp_path / "tokenizer.json"),
+        function="tests.faults.lying_engine:unchanged",
+        engine="gigatoken",
+        splits={"train": 1000},
+        session_timeout=2.0,
+    )
+
+
+@pytest.fixture
+def caught(settings: Settings) -> list[str]:
+    """Return the lies that are compared; all others pass."""
+    content = load_tokenizer(settings.tokenizer).content
+    assert content is not None
+    found = [LIES[number] for number in sampled(open_fast(content).encode(LIES))]
+    assert found
+    return found
+
+
+def test_difference_stops_its_partition_before_anything_of_the_batch_is_published(
+    settings: Settings, caught: list[str], tmp_path: Path
+) -> None:
+    """The other partition goes on, a new worker stops at the same place, and `tokenizers` takes the stream on."""
+    send(settings, _raw([*TRUTHS, *LIES[:20], caught[0], *TRUTHS], 0))
+    send(settings, _raw(TRUTHS, 1))
+    for _ in range(2):
+        with Service(settings, tmp_path) as service:
+            (mill,) = service.mill()
+            service.wait_until(lambda: _halted(service) and _status(service, 1).get("position") == len(TRUTHS))
+            reason = str(_status(service, 0)["halted"])
+            assert mill.running
+        assert "in the records at offsets 0 to" in reason
+        assert "by gigatoken and" in reason
+        assert 'engine = "tokenizers"' in reason
+    right = settings.model_copy(update={"engine": "tokenizers"})
+    with Service(right, tmp_path) as service:
+        service.mill()
+        service.segment()
+        judge(service)
+
+
+def test_wrong_blocks_that_were_published_are_found_by_verify(
+    settings: Settings, caught: list[str], tmp_path: Path
+) -> None:
+    """A sample is a sample: with the reference, verify names the first wrong block; the liar stops there."""
+    lies = [text for text in LIES[:200] if text not in caught]
+    send(settings, _raw([*TRUTHS, *lies], 0))
+    with Service(settings, tmp_path) as service:
+        service.mill()
+        service.wait_until(lambda: _status(service, 0).get("position") == len(TRUTHS) + len(lies))
+        send(settings, _raw([caught[0]], 0))
+        service.wait_until(lambda: _halted(service))
+    found = verify(settings.model_copy(update={"engine": "auto"}), store=None)
+    assert not found.ok
+    assert "block 0" not in str(found.differences[0])
+    with pytest.raises(EngineError, match="by gigatoken and"):
+        verify(settings, store=None)
+
+
+def _raw(texts: list[str], partition: int) -> list[Raw]:
+    return [Raw(text.encode(), partition) for text in texts]
+
+
+def _status(service: Service, partition: int) -> Mapping[str, Any]:
+    (raw_topic,) = service.settings.raw_topics
+    (mill,) = service.workers
+    return mill.partitions.get(f"{raw_topic}/{partition}", {})
+
+
+def _halted(service: Service) -> bool:
+    return bool(_status(service, 0).get("halted"))

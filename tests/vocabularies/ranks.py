@@ -1,0 +1,95 @@
+"""From the ranks of byte-level BPE, as ``tiktoken`` uses them, to a ``tokenizer.json``.
+
+A rank is a token's id and the priority of the merge that makes it. `tokenizers` wants the merges themselves: two parts
+for each token, which are what BPE makes of the token's bytes when it may use lower ranks only.
+"""
+
+import base64
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tests.vocabularies.files import added_token, tokenizer_json
+
+_PRINTABLE: Final = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+"""Bytes that stand for themselves in byte-level vocabularies, as Latin-1 characters."""
+
+
+def _alphabet() -> tuple[str, ...]:
+    """Return the character for each byte: GPT-2's ``bytes_to_unicode``."""
+    others = iter(range(0x100, 0x200))
+    return tuple(chr(byte if byte in _PRINTABLE else next(others)) for byte in range(0x100))
+
+
+ALPHABET: Final = _alphabet()
+
+
+def spelled(token: bytes) -> str:
+    """Return a token's name in a byte-level vocabulary."""
+    return "".join(ALPHABET[byte] for byte in token)
+
+
+def read_ranks(path: Path) -> dict[bytes, int]:
+    """Return the tokens of a ``.tiktoken`` file: lines of a token in base64 and its rank.
+
+    Whisper's has a token without bytes, which no text can have; its id is taken all the same.
+    """
+    return {base64.b64decode(token): int(rank) for token, rank in map(str.split, path.read_text().splitlines())}
+
+
+def merges(ranks: Mapping[bytes, int]) -> list[tuple[bytes, bytes]]:
+    """Return the merges, the first to be done first. Tokens that merges cannot make have none."""
+    pairs = (_parts(token, ranks) for token in sorted(ranks, key=ranks.__getitem__) if len(token) > 1)
+    return [(parts[0], parts[1]) for parts in pairs if len(parts) == 2]
+
+
+def _parts(token: bytes, ranks: Mapping[bytes, int]) -> Sequence[bytes]:
+    """Return what is left of a token's bytes when all merges of lower rank are done."""
+    own = ranks[token]
+    parts = [token[i : i + 1] for i in range(len(token))]
+    while len(parts) > 2:
+        found = [ranks.get(parts[i] + parts[i + 1], own) for i in range(len(parts) - 1)]
+        if (lowest := min(found)) >= own:
+            break
+        i = found.index(lowest)
+        parts[i : i + 2] = [parts[i] + parts[i + 1]]
+    return parts
+
+
+def byte_level_bpe(
+    ranks: Mapping[bytes, int],
+    specials: Mapping[str, int],
+    *,
+    pattern: str | None = None,
+    first: int = 0,
+    ignore_merges: bool = False,
+) -> bytes:
+    """Return a ``tokenizer.json`` in which the token of rank ``r`` has the id ``first + r``.
+
+    ``specials`` are names and ids; ``pattern`` says what a word is, None for GPT-2's; ``ignore_merges`` takes words
+    that are tokens as such, merges or not, as ``tiktoken`` does.
+    """
+    vocabulary = {spelled(token): first + rank for token, rank in ranks.items()} | dict(specials)
+    model = {
+        "type": "BPE",
+        "vocab": vocabulary,
+        "merges": [[spelled(left), spelled(right)] for left, right in merges(ranks)],
+        "ignore_merges": ignore_merges,
+    }
+    return tokenizer_json(
+        added_tokens=[added_token(number, name) for name, number in specials.items()],
+        pre_tokenizer=pre_tokenizer(pattern),
+        decoder=BYTE_LEVEL | {"use_regex": True},
+        model=model,
+    )
+
+
+BYTE_LEVEL: Final[dict[str, Any]] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+
+
+def pre_tokenizer(pattern: str | None) -> dict[str, Any]:
+    """Return the part of a ``tokenizer.json`` that divides texts into words by ``pattern``, or as GPT-2 does."""
+    if pattern is None:
+        return BYTE_LEVEL | {"use_regex": True}
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    return {"type": "Sequence", "pretokenizers": [split, BYTE_LEVEL | {"use_regex": False}]}

@@ -1,0 +1,175 @@
+"""Texts on which tokenizers disagree with each other, if on any: a fixed collection, and a strategy for more."""
+# ruff: noqa: RUF001 - characters that look like others are here because they do
+
+import inspect
+import json
+import operator
+import pydoc_data.topics
+import random
+import sys
+import unicodedata
+from collections.abc import Sequence
+from typing import Any, Final
+
+from hypothesis import strategies as st
+
+from tokenmill.engines import PROBE
+
+PROSE: Final = pydoc_data.topics.topics["lambda"] + pydoc_data.topics.topics["strings"]
+CODE: Final = inspect.getsource(json)
+
+SPECIAL_LOOKING: Final = (
+    *("<|endoftext|>", "<|endoftext", "|endoftext|>", "<|end_of_text|>", "<|begin_of_text|>", "<|im_start|>user"),
+    *("<s>", "</s>", "<unk>", "<pad>", "[INST]", "[/INST]", "[UNK]", "[CLS]", "[SEP]", "##ing", "<EOT>", "<META>"),
+    *("<0x0A>", "▁", "▁▁▁", "Ġ", "Ċ", "<tool_call>", "</tool_call>", "<|fim_prefix|>", "<SPECIAL_20>"),
+)
+"""Names of special tokens, parts of them, and what vocabularies write for bytes and spaces."""
+
+_LANGUAGES: Final = (
+    "Every morning, the baker's daughter carried warm bread – still steaming – to the harbour.",
+    "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich; ẞ, ß, SS und „Anführung“.",
+    "Dès Noël où un zéphyr haï me vêt de glaçons würmiens, je dîne d’exquis rôtis de bœuf.",
+    "El pingüino Wenceslao hizo kilómetros bajo exhaustiva lluvia y frío, ¿añoraba a su querido cachorro?",
+    "Pchnąć w tę łódź jeża lub ośm skrzyń fig. Příliš žluťoučký kůň. Árvíztűrő tükörfúrógép.",
+    "Pijamalı hasta yağız şoföre çabucak güvendi. İstanbul'da ISPARTA ılık.",
+    "Ξεσκεπάζω την ψυχοφθόρα βδελυγμία. Ὦ ξεῖν’, ἀγγέλλειν Λακεδαιμονίοις.",
+    "Широкая электрификация южных губерний даст мощный толчок. Їжак, ґанок, ўсё.",
+    "ვეფხის ტყაოსანი, Բարեւ Ձեզ, በሰላም ና፣ ᏣᎳᎩ ᎦᏬᏂᎯᏍᏗ",
+    "نص حكيم له سر قاطع وذو شأن عظيم مكتوب على ثوب أخضر، ٠١٢٣٤٥٦٧٨٩ ۰۱۲۳۴۵۶۷۸۹",
+    "דג סקרן שט בים מאוכזב ולפתע מצא חברה; וְהָאָ֗רֶץ הָיְתָ֥ה תֹ֙הוּ֙",
+    "ऋषियों को सताने वाले दुष्ट राक्षसों के राजा रावण का सर्वनाश, ০১২৩৪৫ আমার সোনার বাংলা, தமிழ் மொழி",
+    "เป็นมนุษย์สุดประเสริฐเลิศคุณค่า ພາສາລາວ မြန်မာဘာသာ ភាសាខ្មែរ བོད་སྐད་",
+    "天地玄黃，宇宙洪荒。日月盈昃，辰宿列張。𠮷野家 ㍿ ㈱",
+    "いろはにほへと ちりぬるを。カタカナ、ｶﾀｶﾅ、漢字かな交じり文ー〜！",
+    "키스의 고유조건은 입술끼리 만나야 하고. 각 각 ᄒᆞᆫ글",
+    "Tiếng Việt có dấu: trường, nghiêng, Nguyễn, đường — quốc ngữ; ti\u00ea\u0301ng, ti\u1ebfng",
+)
+_CODE: Final = (
+    CODE,
+    'fn main() -> Result<(), Box<dyn Error>> {\n\tlet x: &\'static str = r#"a"b"#;\n    println!("{x:?}");\n}\n',
+    "SELECT a.*, COUNT(*) FROM t AS a WHERE a.x<>'it''s' GROUP BY 1 HAVING COUNT(*)>=10;--done\r\n",
+    "<!DOCTYPE html>\n<div class=\"a b\" id='c'>&nbsp;&#x27;<br/></div><script>if(a&&b||!c){x+=1}</script>",
+    "for ((i=0;i<10;i++)); do echo \"${x[@]}\" | sed 's/\\//_/g' >> ~/.out 2>&1; done\n\n\n",
+    "\n\n\\begin{align*}\\frac{\\partial f}{\\partial x_1} &= e^{i\\pi}\\\\\\end{align*}% \\TeX{}nically",
+    "iPhoneXS getHTTPResponseCode XMLHttpRequest __dunder__ kebab-case-name a1b2c3 1st 2nd x86_64 UTF-8 C++ C# .NET",
+)
+_EMOJI: Final = (
+    "👍👍🏽👍🏿 👩‍🚀👨‍👩‍👧‍👦🏳️‍🌈🏴‍☠️ 🇩🇪🇫🇷🇯🇵🇺 1️⃣#️⃣*️⃣ ©️™️ ☺︎☺️ 🫠🪿🫨",
+    "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",
+    "(╯°□°）╯︵ ┻━┻ ¯\\_(ツ)_/¯ ʕ•ᴥ•ʔ ٩(◕‿◕)۶ :-) ;P <3",
+    "Z͑ͫ̓ͪ̂ͫ̽͏̴̙̤̞͉͚̯̞̠͍A̴̵̜̰͔ͫ͗͢L̠ͨͧͩ͘G̴̻͈͍͔̹̑͗̎̅͛́Ǫ̵̹̻̝̳͂̌̌͘!͖̬̰̙̗̿̋ͥͥ̂ͣ̐́́͜͞",
+)
+_CONTROL: Final = (
+    "".join(map(chr, range(0x20))),
+    "".join(map(chr, range(0x7F, 0xA0))),
+    "a\x00b\x00\x00c \x1b[31mred\x1b[0m \x08\x08 \ufeffBOM \ufff9\ufffa\ufffb \ufffe\uffff\U0010ffff \ue000",
+    "\u200eleft\u200f \u202aembedded\u202c \u061c \u2066isolated\u2069 \u00ad soft",
+    "\r\n\r\r\n\n\x0b\x0c\x1c\x1d\x1e\x1f\x85\u2028\u2029a\r b\n c\u0085 d\u2028 e",
+)
+_WHITE: Final = (
+    "",
+    *(" ", "  ", "   ", "\n", "\n\n", "\t", " \n", "\n ", " \n \n ", "\r\n", "\u00a0", "\u3000", "\u200b", " \u00a0 "),
+    "a  b   c    d     e      f " + " " * 17 + "g\n" + " " * 33 + "\n\n\n" + "\t" * 9 + "h  \n",
+    "".join(c for c in map(chr, range(sys.maxunicode)) if c.isspace()) + "x",
+    " ".join(c for c in map(chr, range(sys.maxunicode)) if c.isspace()) + "x",
+)
+_ODD: Final = (
+    "It's IT'S it’S we'LL We'lL 'Tis 's 'S 'ſ 'LL'll'd'D don't' ''s '' s ' t ’re ʼve ＇m '\u212a 'M",
+    "ſ \u212a \u212b İ ı ß ẞ ǅ ǆ Ǆ ŉ ﬁ ﬀ ϐ ς Σ ͅ ᾳ ǰ ΐ Ⅷ ⅷ Ⓐ ⓐ 𝐀 𝓫 ª º ʰ ᵃ",
+    "12 123 1234 1234567 1,234.56 ½ ² ⅷ ① ١٢٣٤ १२३४ ๑๒๓๔ 𝟙𝟚𝟛𝟜 一二三四 0x1F 1e10 1_000 v1.2.3 3rd",
+    "e\u0301 \u00e9 e\u0301\u0323 e\u0323\u0301 \u1100\u1161\u11a8 \uac01 \u212b \u00c5 A\u030a \u0958",
+    "\u0915\u093c \u0344 \u2126 <tool_call>\u0338 =\u0338 <|endoftext|>\u0338 \u0301<tool_call> \n\u0301 \u0301",
+    "!?!?!?... --- === *** /// \\\\\\ ,,, ;;; «»‹›“”‘’ §¶†‡•… ‰ € £ ¥ ₿ ∀∃∈∞≠≤ ←↑→↓ ■□▲",
+)
+
+
+def _long() -> list[str]:
+    """Return words and texts longer than any that a tokenizer's cache or buffer may have in mind."""
+    chance = random.Random(1)
+    letters = [c for c in map(chr, range(0x250)) if c.isalpha()]
+    return [
+        *("a" * n for n in (15, 16, 17, 255, 256, 257, 4096, 100_000)),
+        *(c * 20_000 for c in (" ", "\n", "é", "語", "🙂", "0", "=", "\u0301", "aB", " \n", "ab ")),
+        "".join(chance.choices(letters, k=30_000)),
+        "".join(chr(chance.randrange(0x4E00, 0x9FFF)) for _ in range(20_000)),
+        (PROSE + CODE) * 10,
+    ]
+
+
+LONG: Final = tuple(_long())
+COLLECTION: Final = (
+    *PROBE,
+    *(*_LANGUAGES, *_CODE, *_EMOJI, *_CONTROL, *_WHITE, *_ODD, PROSE),
+    *(*SPECIAL_LOOKING, " ".join(SPECIAL_LOOKING), "".join(SPECIAL_LOOKING)),
+    *(unicodedata.normalize(form, "".join(_LANGUAGES)) for form in ("NFC", "NFD", "NFKC", "NFKD")),
+)
+"""Languages, code, emoji, control characters, white space, odd letters, special-looking text. `LONG` is apart."""
+
+NEW_CHARACTERS: Final = (
+    *((0x88F, 0x88F), (0xC5C, 0xC5C), (0xCDC, 0xCDC), (0x1ACF, 0x1ADD), (0x1AE0, 0x1AEB)),
+    *((0xA7CE, 0xA7CF), (0xA7D2, 0xA7D2), (0xA7D4, 0xA7D4), (0xA7F1, 0xA7F1), (0x10940, 0x10959)),
+    *((0x10EC5, 0x10EC7), (0x10EFA, 0x10EFB), (0x11B60, 0x11B67), (0x11DB0, 0x11DDB), (0x11DE0, 0x11DE9)),
+    *((0x16EA0, 0x16EB8), (0x16EBB, 0x16ED3), (0x16FF2, 0x16FF6), (0x187F8, 0x187FF), (0x18D09, 0x18D1E)),
+    *((0x18D80, 0x18DF2), (0x1E6C0, 0x1E6DE), (0x1E6E0, 0x1E6F5), (0x1E6FE, 0x1E6FF), (0x2B73A, 0x2B73F)),
+    *((0x2CEA2, 0x2CEAD), (0x323B0, 0x33479)),
+)
+"""First and last code points of runs: letters, digits and marks since Unicode 17 (September 2025).
+
+Libraries with older tables divide words differently there: nothing that a test could ask of both."""
+
+
+def _disputed() -> frozenset[str]:
+    """Return `NEW_CHARACTERS`, and marks since Unicode 3.2: which of these NFC puts in order depends on its version."""
+    new = [chr(code) for first, last in NEW_CHARACTERS for code in range(first, last + 1)]
+    every = map(chr, range(sys.maxunicode + 1))
+    marks = [c for c in every if unicodedata.combining(c) and not unicodedata.ucd_3_2_0.combining(c)]
+    return frozenset([*new, *marks])
+
+
+_DISPUTED: Final = _disputed()
+_UNASSIGNED: Final = "\u0378\u05ff\u2fe0\ufdd0\uffff\U0001fffe\U000e0080\U0010ffff"
+"""Code points that mean nothing and, mostly, never will: a few for all."""
+
+
+def _characters(*categories: Any) -> st.SearchStrategy[str]:
+    return st.characters(categories=categories).filter(lambda character: character not in _DISPUTED)
+
+
+_categories: Final = sorted({unicodedata.category(chr(code)) for code in range(sys.maxunicode + 1)} - {"Cs", "Cn"})
+_any = _characters(*_categories) | st.sampled_from(_UNASSIGNED)
+_of_a_category = st.sampled_from(_categories).flatmap(lambda name: st.text(_characters(name), max_size=5))
+_white = st.builds(
+    operator.mul,
+    st.sampled_from([" ", "\n", "\r\n", "\t", "\r", "\u00a0", "\u2003", "\u3000", "\x0b", "\x85", "\u2028", "\u200b"]),
+    st.integers(1, 20),
+)
+_contraction = st.builds(
+    "".join,
+    st.tuples(
+        st.sampled_from(["", " ", "we", "It", "É", "1", "語", "_"]),
+        st.sampled_from(["'", "’", "''", "' ", "ʼ", "＇", "`"]),
+        st.sampled_from(["s", "t", "re", "ve", "m", "ll", "d", "S", "LL", "Ve", "rE", "ſ", "sx", "x", "", "ß", "ﬆ"]),
+    ),
+)
+_digits = st.text(_characters("Nd", "Nl", "No") | st.sampled_from("0123456789,."), max_size=10)
+_marked = st.builds(
+    operator.add,
+    st.sampled_from(["e", "A", "क", "ש", "가", "1", " ", "<", "\n", "ᄀ"]),
+    st.text(_characters("Mn", "Mc", "Me"), min_size=1, max_size=6),
+)
+_odd = st.sampled_from([*"ſ\u212aİıßẞǅﬁ\u212b\u0344\u0958ⅷ½\ufeff\u0345"])
+_words = ["hello", " world", "camelCase", "HTTPServer", "naïve", "語", "слово", "!", "...", "//\n", "🙂"]
+
+
+def _slice(text: str) -> st.SearchStrategy[str]:
+    return st.tuples(st.integers(0, len(text)), st.integers(0, 120)).map(lambda cut: text[cut[0] : sum(cut)])
+
+
+def mixtures(names: Sequence[str] = SPECIAL_LOOKING) -> st.SearchStrategy[str]:
+    """Return texts of bits that do not belong together: what pre-tokenizers have rules for, ``names``, code, prose."""
+    bits = st.one_of(
+        *(_of_a_category, st.text(_any), _digits, _marked, _odd, _white, _contraction, _slice(CODE), _slice(PROSE)),
+        st.sampled_from(_words),
+        st.sampled_from([*names, *(name[:-1] for name in names), *(f" {name} " for name in names)]),
+    )
+    return st.lists(bits, max_size=25).map("".join)
