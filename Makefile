@@ -23,7 +23,7 @@ HAS_TORCH = $(1) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torc
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint format lock clean
+.PHONY: help setup demo test bench profile growth lint format lock clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -36,6 +36,15 @@ demo: $(VENV)/.installed $(if $(filter 0,$(TRAIN)),,$(VENV)/.train) ## text flow
 test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## all tests, against a real broker (ARGS="-k cursor" chooses)
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
 
+bench: $(VENV)/.installed $(VENV)/.test-data ## how fast it is, beside what one would write instead (ARGS="--rounds 5"); some 20 minutes
+	$(BIN)/python -m benchmarks.ingest $(ARGS)
+
+profile: $(VENV)/.installed $(VENV)/.test-data ## flame graphs of a mill worker and of a segment worker under load
+	$(BIN)/python -m benchmarks.profile $(ARGS)
+
+growth: $(VENV)/.installed $(VENV)/.train ## what starting, appending and reading cost as log and store grow a hundredfold
+	$(BIN)/python -m benchmarks.growth $(ARGS)
+
 lint: $(VENV)/.installed $(VENV)/.train ## style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -46,7 +55,7 @@ format: $(VENV)/.installed ## rewrites the files as `lint` wants them
 	$(BIN)/ruff format .
 
 lock: $(VENV)/.installed ## resolves all dependencies again (UPGRADE=1: to their newest versions)
-	$(COMPILE) --extra app --extra broker --extra dev --output-file constraints.txt
+	$(COMPILE) --extra app --extra bench --extra broker --extra dev --output-file constraints.txt
 	$(COMPILE) --extra train --constraints constraints.txt --output-file constraints-train.txt
 	$(BIN)/python -m tokenmill.app.jars > app/broker.lock.toml.new
 	mv app/broker.lock.toml.new app/broker.lock.toml

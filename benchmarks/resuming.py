@@ -1,0 +1,63 @@
+"""What workers do with a partition that they were assigned, up to the moment when it flows."""
+
+import asyncio
+from typing import Any
+
+from faust.types import TP
+
+from benchmarks.grown import Grown
+from benchmarks.measuring import BenchmarkError
+from tokenmill.app.raw_partition import MillContext, RawPartition
+from tokenmill.app.token_partition import SegmentContext, TokenPartition
+
+
+async def resume_mill(grown: Grown) -> None:
+    """Find the chain's place at the end of the token topic. Raises `BenchmarkError` when it is not found there."""
+    context = MillContext(
+        settings=grown.settings,
+        stages=grown.stages,
+        streams=[grown.settled],
+        retention={},
+        send=_no_send,
+        start_partition=_started,
+        set_durable=lambda _tp, _offset: None,
+    )
+    partition = RawPartition(TP(grown.settled.stream.raw_topic, 0), context)
+    await partition.resume()
+    partition.stop()
+    # The last document may reach beyond the last block, so the place is at most one document before the end.
+    if partition.halted or not grown.records - 1 <= partition.position <= grown.records:
+        raise BenchmarkError(f"resumed at {partition.position} of {grown.records}: {partition.halted}")
+
+
+async def resume_segments(grown: Grown) -> None:
+    """Lock and recover the directory, and find its place in the token topic. Raises `BenchmarkError` when it is not."""
+    found: list[int] = []
+
+    async def started(_tp: TP, offset: int) -> int:
+        found.append(offset)
+        return 1
+
+    context = SegmentContext(
+        settings=grown.settings,
+        store=grown.store,
+        stream=grown.settled.stream.name,
+        recipe=grown.settled.genesis.recipe,
+        start_partition=started,
+        set_durable=lambda _tp, _offset: None,
+        end_offset=lambda _tp: grown.messages,
+    )
+    partition = TokenPartition(TP(grown.settled.stream.tokens_topic, 0), context)
+    await partition.resume()
+    partition.stop()
+    await asyncio.sleep(0)  # it closes in the background
+    if partition.halted or found != [grown.messages - 1]:
+        raise BenchmarkError(f"resumed at {found} of {grown.messages} messages: {partition.halted}")
+
+
+async def _started(_tp: TP, _offset: int) -> int:
+    return 1
+
+
+async def _no_send(*_: Any, **__: Any) -> int:
+    raise BenchmarkError("nothing is to be sent here")

@@ -1,0 +1,53 @@
+"""Which stage a sample of a worker belongs to."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.stages import Frame, stage_of
+
+SITE = "/somewhere/.venv/lib/python3.11/site-packages"
+
+
+def _stack(*names: str) -> list[Frame]:
+    """Return frames, outermost first, of ``file:function``."""
+    return [Frame(function, path, 1) for path, _, function in (name.rpartition(":") for name in names)]
+
+
+def test_a_frame_is_read_as_py_spy_writes_it() -> None:
+    """Other parts of its lines, such as threads, are none."""
+    frame = Frame.parse(f"Fetcher._fetch (inner) ({SITE}/aiokafka/consumer/fetcher.py:12)")
+    assert frame == Frame("Fetcher._fetch (inner)", f"{SITE}/aiokafka/consumer/fetcher.py", 12)
+    assert frame.name == "aiokafka/consumer/fetcher.py:Fetcher._fetch (inner)"
+    assert Frame.parse("thread (123): MainThread") is None
+
+
+@pytest.mark.parametrize(
+    "client", ["consumer/fetcher.py:Fetcher._proc_fetch_request", "producer/sender.py:Sender._send"]
+)
+def test_a_shared_connection_works_for_whoever_called_it(client: str) -> None:
+    """What both clients use has no stage of its own."""
+    stack = _stack(f"{SITE}/aiokafka/{client}", f"{SITE}/aiokafka/conn.py:AIOKafkaConnection.send", "/x/socket.py:send")
+    assert stage_of(stack) == ("fetch" if "consumer" in client else "publish")
+
+
+def test_the_innermost_known_function_decides() -> None:
+    """A library that a stage calls is part of it."""
+    outer = "/work/app/raw_partition.py:RawPartition._feed"
+    packing = _stack(outer, "/work/tokenmill/packing/concat.py:ConcatPacking.add", f"{SITE}/numpy/core.py:insert")
+    assert stage_of(packing) == "pack"
+    assert stage_of(_stack("/work/app/heartbeat.py:Heart._beat")) == "other"
+
+
+def test_a_thread_that_waits_is_at_no_stage() -> None:
+    """It was caught as it fell asleep or woke up."""
+    assert stage_of(_stack("/x/lib/python3.11/selectors.py:EpollSelector.select")) is None
+    assert stage_of(_stack("/x/lib/python3.11/concurrent/futures/thread.py:_worker")) is None
+
+
+def test_a_line_that_syncs_tells(tmp_path: Path) -> None:
+    """Fsync is no Python function, so its caller is the innermost frame."""
+    file = tmp_path / "durable.py"
+    file.write_text("import os\nos.fdatasync(3)\n")
+    assert stage_of([Frame("commit", str(file), 2)]) == "sync"
+    assert stage_of([Frame("commit", str(file), 1)]) == "other"
