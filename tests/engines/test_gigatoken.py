@@ -86,6 +86,29 @@ def test_pre_tokenizer_without_a_fast_form_is_refused_or_right(byte_level: bytes
     assert engine.encode(NORMALIZED).ids.tolist() == HuggingFace(content).encode(NORMALIZED).ids.tolist()
 
 
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"pre_tokenizer": None}, "a missing pre_tokenizer"),
+        ({"pre_tokenizer": {"type": "ByteLevel", "use_regex": False, "add_prefix_space": False}}, "use_regex = false"),
+        ({"added_tokens": [{"id": 999, "content": "foo", "special": False, "single_word": True}]}, "single_word"),
+    ],
+)
+def test_what_the_library_would_ignore_is_refused(byte_level: bytes, changed: dict[str, object], why: str) -> None:
+    """It loads such files, and gives other ids than `tokenizers`."""
+    with pytest.raises(SettingsError, match=f"it would ignore {why}"):
+        Gigatoken(_with(byte_level, **changed))
+
+
+@pytest.mark.parametrize("name", ["end_of_word_suffix", "continuing_subword_prefix"])
+def test_models_with_marks_at_words_are_refused(byte_level: bytes, name: str) -> None:
+    """The library leaves the marks out."""
+    file = json.loads(byte_level)
+    file["model"][name] = "@@"
+    with pytest.raises(SettingsError, match=f"it would ignore {name}"):
+        Gigatoken(json.dumps(file).encode())
+
+
 def test_cache_of_words_is_thrown_away_when_the_process_has_grown(
     byte_level: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

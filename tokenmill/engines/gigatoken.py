@@ -46,6 +46,7 @@ class Gigatoken:
         self._normalize: Callable[[str], str] | None = None
         self._ascii_is_normal = False
         _without_special_tokens(self._file)
+        _refuse_ignored(self._file)
         if self._is_unicode_form():
             self._normalize_first(content)  # the library's tables are of another Unicode version than the reference's
         try:
@@ -106,6 +107,26 @@ def _without_special_tokens(file: dict[str, Any]) -> None:
     file["post_processor"] = file["truncation"] = file["padding"] = None
     if "dropout" in file.get("model", {}):
         file["model"]["dropout"] = None
+
+
+def _refuse_ignored(file: dict[str, Any]) -> None:
+    """Raise `SettingsError` for what the library would leave out without a word, and so encode wrongly."""
+    model, parts = file.get("model", {}), _pre_tokenizers(file)
+    types = [part.get("type") for part in parts]
+    ignored = [name for name in ("end_of_word_suffix", "continuing_subword_prefix") if model.get(name)]
+    if any(token.get("single_word") for token in file["added_tokens"]):
+        ignored.append("single_word")
+    if not parts and not model.get("byte_fallback"):
+        ignored.append("a missing pre_tokenizer")
+    if "Split" not in types and any(part.get("use_regex") is False for part in parts):
+        ignored.append("use_regex = false")
+    if ignored:
+        raise SettingsError(f"gigatoken cannot do this tokenizer: it would ignore {', '.join(ignored)}")
+
+
+def _pre_tokenizers(file: dict[str, Any]) -> list[dict[str, Any]]:
+    part = file.get("pre_tokenizer")
+    return list(part.get("pretokenizers", [part])) if part else []
 
 
 def _process_bytes() -> int:
