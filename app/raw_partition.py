@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from aiokafka import ConsumerRecord, TopicPartition
+from aiokafka import TopicPartition
 from faust.types import TP
 
 from tokenmill.errors import DamagedError, DifferenceError, EngineError, GapError, SourceError
@@ -16,7 +16,6 @@ from tokenmill.message import Message
 from tokenmill.milling import ChainMill
 from tokenmill.outcomes import Stages
 from tokenmill.partition import Milled, PartitionMill
-from tokenmill.records import Record
 
 from . import metrics
 from .control import Settled
@@ -125,7 +124,7 @@ class RawPartition:
         async with self._lock:
             started = time.perf_counter()
             try:
-                milled = await asyncio.to_thread(self._feed, self._mill, batch.records)
+                milled = await asyncio.to_thread(self._mill.feed, batch.records)
             except HALTING as error:
                 self._halt(error)
                 return
@@ -137,10 +136,6 @@ class RawPartition:
                 await self._publish(split, messages)
             self.position = max(batch.position, self._mill.next_offset)
             self._count(batch, milled)
-
-    @staticmethod
-    def _feed(mill: PartitionMill, records: Sequence[ConsumerRecord]) -> Milled:
-        return mill.feed([Record(r.offset, r.timestamp, r.key, r.value, r.headers) for r in records])
 
     async def _send_dead_letters(self, milled: Milled) -> None:
         if milled.dead_letters:

@@ -5,10 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+import numpy as np
 from tokenizers import Tokenizer, normalizers
 
 from tokenmill.chain import genesis_hash
-from tokenmill.engines import RAW_BYTES, Engine, TokenizerFile, open_engine
+from tokenmill.columns import Columns
+from tokenmill.engines import RAW_BYTES, Engine, TokenBatch, TokenizerFile, open_engine
+from tokenmill.fates import Fates
 from tokenmill.message import Message
 from tokenmill.milling import ChainMill, genesis_point
 from tokenmill.opening import RAW_BYTES_SHA256, open_stages
@@ -104,6 +107,13 @@ def make_source(
         stages = replace(stages, engine=engine)
     recipes = tuple(replace(recipe, split=name) for name, _ in recipe.splits)
     return Source(stages, recipes, start, skips)
+
+
+def fates(source: Source, recipe: Recipe, records: Sequence[Record], tokens: Sequence[int]) -> Fates:
+    """Return what a chain makes of the records, where each kept document has so many tokens (all of them 0)."""
+    columns = Columns.sort(source.stages, records, source.skips)
+    bounds = np.cumsum([0, *tokens])
+    return Fates(recipe, columns, columns.kept[recipe.split], TokenBatch(np.zeros(bounds[-1], np.uint32), bounds))
 
 
 def text(offset: int, value: str) -> Record:

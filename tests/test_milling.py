@@ -4,7 +4,6 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +14,7 @@ from tests.mills import (
     Source,
     assert_follow,
     divide,
+    fates,
     flush,
     make_source,
     named,
@@ -208,23 +208,23 @@ def test_a_text_without_tokens_is_filtered_under_its_own_reason() -> None:
     """It is no document for the chain: not even an end-of-document id."""
     source = make_source()
     mill = source.chain(RECIPE)
-    assert mill.feed([source.stages.outcome(text(0, "a"))], [np.empty(0, np.uint32)]) == []
+    assert mill.feed(fates(source, RECIPE, [text(0, "a")], [0])) == []
     assert mill.totals == Totals(records=1, filtered=Counter({NO_TOKENS: 1}))
     assert mill.open_tokens == 0
 
 
 @pytest.mark.parametrize(
-    ("record", "tokens"), [(tombstone(5), None), (text(5, "abc"), np.zeros(3)), (text(6, "abcdefghij"), np.zeros(10))]
+    ("record", "tokens"), [(tombstone(5), []), (text(5, "abc"), [3]), (text(6, "abcdefghij"), [10])]
 )
 def test_a_document_that_is_partly_in_blocks_must_be_there_when_the_chain_continues(
-    record: Record, tokens: npt.NDArray[np.integer] | None
+    record: Record, tokens: list[int]
 ) -> None:
     """Gone, shorter, or an outcome of another kind: blocks of two histories must not be joined."""
     source = make_source()
     point = resume_point(write(source, RECIPE, [text(5, "abcdefghij")])[0])
     chain = source.chain(RECIPE, point)
     with pytest.raises(SourceError, match="offset 5"):
-        chain.feed([source.stages.outcome(record)], [tokens])
+        chain.feed(fates(source, RECIPE, [record], tokens))
 
 
 def test_a_chain_begins_at_its_genesis_offset() -> None:
@@ -232,8 +232,7 @@ def test_a_chain_begins_at_its_genesis_offset() -> None:
     chain = genesis_hash(RECIPE.fingerprint, 0)
     mill = ChainMill(RECIPE, genesis_point(3, chain), message_bytes=1)
     source = make_source()
-    outcomes = [source.stages.outcome(text(offset, "abc")) for offset in range(5)]
-    messages = mill.feed(outcomes, [np.zeros(3, np.uint32)] * 5)
+    messages = mill.feed(fates(source, RECIPE, [text(offset, "abc") for offset in range(5)], [3] * 5))
     assert [message.cursor.next_offset for message in messages] == [4, 5]
     assert messages[-1].totals.records == len(messages)
 

@@ -11,7 +11,7 @@ from tests.mills import RECIPE, Source, flush, make_source, named, text, tombsto
 from tests.strategies import record_lists, sources
 from tokenmill.documents import Document
 from tokenmill.outcomes import SKIPPED, Kind
-from tokenmill.records import FLUSH_HEADER, Record
+from tokenmill.records import FLUSH_HEADER, Record, is_flush
 
 TWO = replace(RECIPE, shards=2, splits=(("train", 1), ("validation", 1)), min_chars=2)
 STAGES = make_source(TWO).stages
@@ -111,7 +111,7 @@ def test_tombstones_and_flushes_are_no_documents() -> None:
         Record(0, 0, None, b"", (FLUSH_HEADER,)),
         Record(0, 0, b"key", None, (("other", b""), FLUSH_HEADER)),
     ]
-    assert [record.is_flush for record in almost] == [False, False, False, True]
+    assert [is_flush(record) for record in almost] == [False, False, False, True]
     kinds = [STAGES.outcome(record).kind for record in almost]
     assert kinds == [Kind.TOMBSTONE, Kind.TOMBSTONE, Kind.FILTERED, Kind.FLUSH]
 

@@ -12,7 +12,7 @@ from xxhash import xxh3_128_digest
 from tests.mills import PARTITION, RECIPE, SILENT, Source, flush, make_source, named, text, tiny_bpe, tombstone
 from tests.strategies import record_lists, sources
 from tokenmill.cursor import Cursor
-from tokenmill.records import Record
+from tokenmill.records import Record, is_flush
 from tokenmill.totals import Totals
 
 
@@ -95,7 +95,7 @@ def test_reading_on_later_changes_nothing(source: Source, records: list[Record],
 def test_the_documents_stand_in_the_blocks_in_order(source: Source, records: list[Record]) -> None:
     """Without flushes, the blocks are the ids of all kept documents with their ends, cut where a block is full."""
     recipe = source.recipes[0]
-    records = [record for record in records if not record.is_flush]
+    records = [record for record in records if not is_flush(record)]
     blocks = source.blocks(recipe, records)
     ids: list[int] = []
     for record in records:

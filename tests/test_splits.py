@@ -37,6 +37,21 @@ def test_a_document_belongs_to_the_owner_of_its_shard(rule: SplitRule, document:
     assert rule.split_of_document(document) == _owner(rule, key.encode())
 
 
+@given(rules, st.lists(documents))
+def test_many_documents_are_divided_as_each_alone(rule: SplitRule, many: list[Document]) -> None:
+    """All at once is only faster."""
+    assert rule.splits_of_documents(many) == [rule.split_of_document(document) for document in many]
+
+
+def test_the_most_shards_are_counted_without_overflow() -> None:
+    """Products of two remainders of the largest number of shards; one more is refused."""
+    rule = SplitRule(2**31, {"low": 2**30, "high": 2**29})
+    many = [Document("", number) for number in range(2000)]
+    assert rule.splits_of_documents(many) == [rule.split_of_document(document) for document in many]
+    with pytest.raises(SettingsError, match="shards"):
+        SplitRule(2**31 + 1, {"low": 1})
+
+
 @given(rules, st.binary())
 def test_what_is_no_document_belongs_to_the_owner_of_its_bytes(rule: SplitRule, value: bytes) -> None:
     """Whatever decides about documents."""

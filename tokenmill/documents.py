@@ -1,9 +1,9 @@
 """The document: what a record's bytes mean, and the small part of it that travels with its tokens (its *meta*)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import orjson
 
@@ -24,18 +24,23 @@ NO_FIELDS: Final[Mapping[str, Scalar]] = MappingProxyType({})
 
 _WORST_ESCAPE: Final = 6
 """Bytes that one character of an id takes at most in canonical JSON: a control character is ``\\u0000``."""
+_LONGEST_CHARACTER: Final = 4
+"""Bytes of a character in UTF-8, at most."""
 _META_FRAME: Final = len('{"fields":,"id":""}')
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(NamedTuple):
     """A text with its id and the fields that its stream carries. Nothing in it is a path, a label or a format."""
 
     text: str
     """Any Unicode text without lone surrogates, so it always has a UTF-8 form."""
     id: str | int | None = None
     """What the producer calls it: a string that is not empty, an integer, or None."""
-    fields: Mapping[str, Scalar] = field(default_factory=lambda: NO_FIELDS, hash=False)
+    fields: Mapping[str, Scalar] = NO_FIELDS
+
+    def __hash__(self) -> int:
+        """Hash what can be hashed: a mapping of fields cannot."""
+        return hash((self.text, self.id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,8 @@ class Limits:
     def check_text(self, text: str) -> None:
         """Raise `RecordError` (`TOO_LARGE`) if the text is too long."""
         length = len(text)
+        if length * _LONGEST_CHARACTER <= self.max_text_bytes:
+            return
         if length > self.max_text_bytes or (not text.isascii() and len(text.encode()) > self.max_text_bytes):
             raise RecordError(TOO_LARGE, f"the text is longer than {self.max_text_bytes} bytes (max_text_bytes)")
 
@@ -87,7 +94,7 @@ def document_meta(document: Document, carried: Sequence[str]) -> bytes:
     ``{"fields": {"label": "y"}, "id": "x"}``; a part that is absent is left out, and without both it is ``b""``.
     """
     meta: dict[str, object] = {}
-    fields = {name: document.fields[name] for name in carried if name in document.fields} if carried else None
+    fields = {name: document.fields[name] for name in carried if name in document.fields}
     if fields:
         meta["fields"] = fields
     if document.id is not None:
@@ -98,6 +105,14 @@ def document_meta(document: Document, carried: Sequence[str]) -> bytes:
     if not fields:
         return orjson.dumps(meta)
     return canonical_json(meta) if _has_float(fields) else orjson.dumps(meta, option=orjson.OPT_SORT_KEYS)
+
+
+def document_metas(documents: Sequence[Document], carried: Sequence[str]) -> list[bytes]:
+    """Return what `document_meta` says of each."""
+    if carried:
+        return [document_meta(document, carried) for document in documents]
+    dumps = orjson.dumps
+    return [b"" if name is None else dumps({"id": name}) for _, name, _ in documents]
 
 
 def _canonical(fields: dict[str, Scalar]) -> bytes:

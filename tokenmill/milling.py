@@ -3,7 +3,6 @@
 The answer is that of `tokenmill.reference`, whatever the batches, whoever computes it and however often it restarts.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -14,11 +13,10 @@ from tokenmill.cursor import NO_RECORD, Cursor, record_crc
 from tokenmill.errors import SourceError
 from tokenmill.fates import Fates
 from tokenmill.message import HEADER_OVERHEAD, Message
-from tokenmill.outcomes import Kind, Outcome
-from tokenmill.packing import Packed
+from tokenmill.packing import Documents, Packed
 from tokenmill.packing.opening import open_packing
 from tokenmill.recipe import Recipe
-from tokenmill.records import Record
+from tokenmill.records import SourceRecord
 from tokenmill.resume import ResumePoint
 from tokenmill.totals import Totals
 
@@ -30,11 +28,12 @@ class ChainMill:
         """Continue at ``point``; cut messages at about ``message_bytes``, one block at least."""
         self.recipe = recipe
         self._message_bytes = message_bytes
+        self._fingerprint = recipe.fingerprint
         self._packing = open_packing(recipe, open_tokens=point.open_tokens, open_entry=point.open_entry)
         self._position = point.cursor
         self._chain = point.chain
         self._totals = point.totals.copy()
-        self._last: Record | None = None
+        self._last: SourceRecord | None = None
 
     @property
     def next_offset(self) -> int:
@@ -56,28 +55,28 @@ class ChainMill:
         """What became of the records so far, up to the next offset (not only up to the last block)."""
         return self._totals
 
-    def feed(self, outcomes: Sequence[Outcome], tokens: Sequence[npt.NDArray[np.integer] | None]) -> list[Message]:
-        """Take the records' outcomes, in the order of their offsets; return the messages of all full blocks.
+    def feed(self, fates: Fates) -> list[Message]:
+        """Take the outcomes of consecutive records; return the messages of all blocks that became full.
 
-        ``tokens`` has the ids of the documents that the chain keeps. Records that the chain has passed are skipped, so
-        the caller may begin anywhere at or below `next_offset`.
+        Records that the chain has passed are skipped, so the caller may begin anywhere at or below `next_offset`.
 
         Raises:
             SourceError: the document that the chain stands in the middle of is not there, or has another outcome now.
 
         """
-        first = bisect_left(outcomes, self.next_offset, key=_offset)
+        first = fates.index(self.next_offset)
+        flushes = fates.flushes(first)
         messages: list[Message] = []
-        for low, high in _groups(outcomes, first):
-            fates = Fates(self.recipe, outcomes[low:high], tokens[low:high])
+        for low, high in _groups(first, len(fates), flushes):
+            documents, indices = fates.between(low, high)
             if self._position.taken:
-                self._continue(fates)
-            if outcomes[low].kind is Kind.FLUSH:
-                packed = self._packing.fill(outcomes[low].record.offset)
-                messages += self._messages(fates, packed, [0])
+                documents = self._continued(documents)
+            if low in flushes:
+                packed = self._packing.fill(fates.record(low).offset)
+                messages += self._messages(fates, low, high, packed, [low])
             else:
-                packed = self._packing.add(fates.documents)
-                messages += self._messages(fates, packed, fates.kept)
+                packed = self._packing.add(documents)
+                messages += self._messages(fates, low, high, packed, indices)
         return messages
 
     def carry(self, position: int) -> Message | None:
@@ -87,7 +86,7 @@ class ChainMill:
         tokens, entry = self._packing.open_block
         cursor = self._cursor(max(position, self.next_offset), 0, self._last)
         return Message(
-            fingerprint=self.recipe.fingerprint,
+            fingerprint=self._fingerprint,
             first=self.next_block,
             cursor=cursor,
             before=self._chain,
@@ -99,28 +98,28 @@ class ChainMill:
             open_entry=entry,
         )
 
-    def _continue(self, fates: Fates) -> None:
+    def _continued(self, documents: Documents) -> Documents:
         """Go on with the document whose beginning is in blocks, if it is there: two histories must not be joined."""
         offset, taken = self.next_offset, self._position.taken
-        document = fates.documents[0] if fates.documents else None
-        if document is None or document.offset != offset or len(document.tokens) + 1 <= taken:
+        if not documents or documents.offsets[0] != offset or documents.bounds[1] - documents.bounds[0] + 1 <= taken:
             raise SourceError(
                 f"the document at offset {offset} of {self.recipe.raw_topic} gave {taken} tokens to block "
                 f"{self.next_block - 1} of split {self.recipe.split}, and now gives fewer: it was rewritten, or "
                 "put on the skip list too late; restore it, or begin a new stream with stream_suffix"
             )
-        fates.documents[0] = document._replace(taken=taken)
+        return documents._replace(taken=taken)
 
-    def _messages(self, fates: Fates, packed: Packed, writers: Sequence[int]) -> list[Message]:
-        """Cut the blocks of one group into messages, counting its records up to each message's cursor.
+    def _messages(
+        self, fates: Fates, counted: int, end: int, packed: Packed, writers: Sequence[int] | npt.NDArray[np.int64]
+    ) -> list[Message]:
+        """Cut the blocks of records ``[counted, end)`` into messages, counting the records up to each message's cursor.
 
-        ``writers`` are the indices of the outcomes whose tokens or padding is in the blocks.
+        ``writers`` are the indices of the records whose tokens or padding is in the blocks.
         """
         chains = roll(self._chain, packed.tokens.reshape(-1).data.cast("B"), packed.entries) if packed.entries else []
         messages = []
-        counted = 0
         for low, high in self._cuts(packed):
-            owner = writers[packed.documents[high - 1]]
+            owner = int(writers[packed.documents[high - 1]])
             taken = packed.taken[high - 1]
             passed = owner if taken else owner + 1
             fates.count(self._totals, counted, passed)
@@ -128,15 +127,15 @@ class ChainMill:
             record = fates.record(owner)
             self._position = self._cursor(record.offset + (not taken), taken, record, self.next_block + high - low)
             messages.append(self._message(packed, low, high, chains))
-        fates.count(self._totals, counted, len(fates))
-        self._last = fates.record(-1)
+        fates.count(self._totals, counted, end)
+        self._last = fates.record(end - 1)
         self._position = self._cursor(self._last.offset + 1, 0, self._last)
         return messages
 
     def _message(self, packed: Packed, low: int, high: int, chains: Sequence[bytes]) -> Message:
         before, self._chain = self._chain, chains[high - 1]
         return Message(
-            fingerprint=self.recipe.fingerprint,
+            fingerprint=self._fingerprint,
             first=self.next_block - (high - low),
             cursor=self._position,
             before=before,
@@ -148,9 +147,9 @@ class ChainMill:
 
     def _cuts(self, packed: Packed) -> Iterator[tuple[int, int]]:
         """Divide the blocks into runs of about ``message_bytes``."""
-        low, size = 0, HEADER_OVERHEAD
+        low, size, block_bytes = 0, HEADER_OVERHEAD, self.recipe.block_bytes
         for block, entry in enumerate(packed.entries):
-            block_size = self.recipe.block_bytes + len(entry)
+            block_size = block_bytes + len(entry)
             if block > low and size + block_size > self._message_bytes:
                 yield low, block
                 low, size = block, HEADER_OVERHEAD
@@ -158,7 +157,7 @@ class ChainMill:
         if low < len(packed.entries):
             yield low, len(packed.entries)
 
-    def _cursor(self, next_offset: int, taken: int, last: Record | None, block: int | None = None) -> Cursor:
+    def _cursor(self, next_offset: int, taken: int, last: SourceRecord | None, block: int | None = None) -> Cursor:
         block = self._position.block if block is None else block
         if last is None:
             kept = self._position
@@ -166,19 +165,15 @@ class ChainMill:
         return Cursor(next_offset, taken, block, last.offset, record_crc(last.key, last.value), last.timestamp)
 
 
-def _offset(outcome: Outcome) -> int:
-    return outcome.record.offset
-
-
-def _groups(outcomes: Sequence[Outcome], first: int) -> Iterator[tuple[int, int]]:
-    """Divide ``[first, len(outcomes))`` so that a flush stands alone; nothing is divided where there is none."""
-    for index in [i for i, outcome in enumerate(outcomes) if outcome.kind is Kind.FLUSH and i >= first]:
+def _groups(first: int, end: int, flushes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Divide ``[first, end)`` so that a flush stands alone; nothing is divided where there is none."""
+    for index in flushes:
         if index > first:
             yield first, index
         yield index, index + 1
         first = index + 1
-    if first < len(outcomes):
-        yield first, len(outcomes)
+    if first < end:
+        yield first, end
 
 
 def genesis_point(start_offset: int, chain: bytes) -> ResumePoint:

@@ -9,7 +9,7 @@ from tokenmill.decoding import Decoder
 from tokenmill.documents import Document
 from tokenmill.engines import Engine
 from tokenmill.errors import RecordError
-from tokenmill.records import Record
+from tokenmill.records import SourceRecord, is_flush
 from tokenmill.splits import SplitRule
 from tokenmill.steps import Rejected, Step
 
@@ -33,7 +33,7 @@ class Kind(Enum):
 class Outcome(NamedTuple):
     """One record's outcome, before it is seen by one chain (`Outcome.kind_in`)."""
 
-    record: Record
+    record: SourceRecord
     kind: Kind
     split: str | None = None
     """The split that owns the record; None where no split does, and for tombstones and flushes, which all count."""
@@ -62,33 +62,49 @@ class Stages:
     engine_refused: str = ""
     """Why a faster engine is not used; empty where the fastest is, or the reference was asked for."""
 
-    def outcome(self, record: Record, skips: Collection[int] = ()) -> Outcome:
+    def outcome(self, record: SourceRecord, skips: Collection[int] = ()) -> Outcome:
         """Return what becomes of the record; ``skips`` are the offsets that a person put on the skip list.
 
         Raises nothing for any record: what cannot be a document is dead-lettered.
         """
         if record.value is None:
-            return Outcome(record, Kind.FLUSH if record.is_flush else Kind.TOMBSTONE)
+            return Outcome(record, Kind.FLUSH if is_flush(record) else Kind.TOMBSTONE)
         if record.offset in skips:
             split = self.splits.split_of_bytes(record.value)
             return Outcome(record, Kind.DEAD_LETTERED, split, SKIPPED, "on the skip list")
         try:
             document = self.decoder(record.value)
         except RecordError as error:
-            split = self.splits.split_of_bytes(record.value)
-            return Outcome(record, Kind.DEAD_LETTERED, split, error.reason, error.detail)
+            return self.refused(record, self.splits.split_of_bytes(record.value), error)
         split = self.splits.split_of_document(document)
-        if split is None:
-            return Outcome(record, Kind.KEPT, None)
-        return self._step(record, split, document)
+        return Outcome(record, Kind.KEPT) if split is None else self._after_steps(record, split, document)
 
-    def _step(self, record: Record, split: str, document: Document) -> Outcome:
+    def _after_steps(self, record: SourceRecord, split: str, document: Document) -> Outcome:
+        try:
+            answer = self.after_steps(document)
+        except RecordError as error:
+            return self.refused(record, split, error)
+        if isinstance(answer, Rejected):
+            return Outcome(record, Kind.FILTERED, split, answer.reason)
+        return Outcome(record, Kind.KEPT, split, document=answer)
+
+    def after_steps(self, document: Document) -> Document | Rejected:
+        """Return what all steps make of a document.
+
+        Raises:
+            RecordError: a step cannot answer for it.
+
+        """
         for step in self.steps:
-            try:
-                answer = step(document)
-            except RecordError as error:
-                return Outcome(record, Kind.DEAD_LETTERED, split, error.reason, error.detail)
+            answer = step(document)
+            if answer is document:
+                continue
             if isinstance(answer, Rejected):
-                return Outcome(record, Kind.FILTERED, split, answer.reason)
+                return answer
             document = answer
-        return Outcome(record, Kind.KEPT, split, document=document)
+        return document
+
+    @staticmethod
+    def refused(record: SourceRecord, split: str | None, error: RecordError) -> Outcome:
+        """Return the outcome of a record that is no document, or over which a step failed."""
+        return Outcome(record, Kind.DEAD_LETTERED, split, error.reason, error.detail)

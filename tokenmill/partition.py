@@ -1,19 +1,20 @@
 """One raw partition: records go in, every chain's messages and the dead letters come out. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
-from tokenmill.engines import REFERENCE, TokenBatch
+from tokenmill.columns import Columns, Kept
+from tokenmill.documents import Document
+from tokenmill.engines import REFERENCE, TokenBatch, joined
 from tokenmill.errors import EngineError
+from tokenmill.fates import Fates
 from tokenmill.message import Message
 from tokenmill.milling import ChainMill
-from tokenmill.outcomes import Kind, Outcome, Stages
-from tokenmill.records import Record
+from tokenmill.outcomes import Outcome, Stages
+from tokenmill.records import SourceRecord
 
 BATCH_DOCUMENTS: Final = 4096
 """Documents given to the engine at once: a call costs the fast engine 0.2 ms, so short documents want large batches."""
@@ -49,58 +50,61 @@ class PartitionMill:
         """The lowest offset that a chain still wants; feed from here."""
         return min(chain.next_offset for chain in self.chains.values())
 
-    def feed(self, records: Sequence[Record]) -> Milled:
-        """Mill consecutive records of the partition, in the order of their offsets."""
-        first = self.next_offset
-        outcomes = [self._stages.outcome(record, self._skips) for record in records if record.offset >= first]
-        wanted = self._wanted(outcomes)
-        tokens: list[npt.NDArray[np.integer] | None] = [None] * len(outcomes)
-        total = 0
-        for batch in _batches(outcomes, wanted):
-            encoded = self._encode([outcomes[i] for i in batch])
-            bounds = encoded.offsets.tolist()
-            total += bounds[-1]
-            for n, i in enumerate(batch):
-                tokens[i] = encoded.ids[bounds[n] : bounds[n + 1]]
-        messages = {split: chain.feed(outcomes, tokens) for split, chain in self.chains.items()}
-        dead = [outcome for outcome in outcomes if outcome.kind is Kind.DEAD_LETTERED]
-        return Milled(dead, messages, len(wanted), total)
+    def feed(self, records: Sequence[SourceRecord]) -> Milled:
+        """Mill consecutive records of the partition, in the order of their offsets.
 
-    def _encode(self, outcomes: Sequence[Outcome]) -> TokenBatch:
-        try:
-            return self._stages.engine.encode([_text(outcome) for outcome in outcomes])
-        except EngineError as error:
-            first, last, kind = outcomes[0].record.offset, outcomes[-1].record.offset, self._stages.engine.kind
-            raise EngineError(
-                f"in the records at offsets {first} to {last}, {error}: blocks made before may be wrong, too. Run "
-                "`tokenmill verify`; if it finds no difference, go on with engine = "
-                f'"{REFERENCE}", else begin a new stream with stream_suffix; and tell the makers of {kind}'
-            ) from error
+        Raises:
+            EngineError: the engines differ on one of the documents.
+            SourceError: a chain stands in the middle of a document that is another one now.
 
-    def _wanted(self, outcomes: Sequence[Outcome]) -> list[int]:
-        """Return the indices of documents whose tokens a chain still needs: another may lag behind and be fed alone."""
-        nexts: dict[str | None, int] = {split: chain.next_offset for split, chain in self.chains.items()}
-        return [
-            i
-            for i, outcome in enumerate(outcomes)
-            if outcome.kind is Kind.KEPT and outcome.split in nexts and outcome.record.offset >= nexts[outcome.split]
-        ]
+        """
+        first = bisect_left(records, self.next_offset, key=_offset)
+        columns = Columns.sort(self._stages, records[first:] if first else records, self._skips)
+        wanted = {
+            split: columns.kept[split].since(columns.index(chain.next_offset)) for split, chain in self.chains.items()
+        }
+        encoded = self._encode(columns, wanted.values())
+        messages = {}
+        low = 0
+        for split, chain in self.chains.items():
+            kept = wanted[split]
+            high = low + len(kept.documents)
+            messages[split] = chain.feed(Fates(chain.recipe, columns, kept, encoded.part(low, high)))
+            low = high
+        return Milled(columns.dead_letters, messages, len(encoded), len(encoded.ids))
+
+    def _encode(self, columns: Columns, wanted: Iterable[Kept]) -> TokenBatch:
+        """Encode all wanted documents, those of one split after those of the other."""
+        documents = [document for kept in wanted for document in kept.documents]
+        batches = []
+        for low, high in _batches(documents):
+            try:
+                batches.append(self._stages.engine.encode([document.text for document in documents[low:high]]))
+            except EngineError as error:
+                raise self._explained(error, columns) from error
+        return joined(batches)
+
+    def _explained(self, error: EngineError, columns: Columns) -> EngineError:
+        first, last, kind = columns.offsets[0], columns.offsets[-1], self._stages.engine.kind
+        return EngineError(
+            f"in the records at offsets {first} to {last}, {error}: blocks made before may be wrong, too. Run "
+            "`tokenmill verify`; if it finds no difference, go on with engine = "
+            f'"{REFERENCE}", else begin a new stream with stream_suffix; and tell the makers of {kind}'
+        )
 
 
-def _text(outcome: Outcome) -> str:
-    return outcome.document.text if outcome.document is not None else ""
+def _offset(record: SourceRecord) -> int:
+    return record.offset
 
 
-def _batches(outcomes: Sequence[Outcome], wanted: Sequence[int]) -> Iterator[list[int]]:
-    """Divide the indices of wanted documents into batches for the engine."""
-    batch: list[int] = []
-    characters = 0
-    for index in wanted:
-        size = len(_text(outcomes[index]))
-        if batch and (len(batch) == BATCH_DOCUMENTS or characters + size > BATCH_CHARACTERS):
-            yield batch
-            batch, characters = [], 0
-        batch.append(index)
+def _batches(documents: Sequence[Document]) -> Iterator[tuple[int, int]]:
+    """Divide documents into batches for the engine."""
+    low = characters = 0
+    for number, document in enumerate(documents):
+        size = len(document.text)
+        if number > low and (number - low == BATCH_DOCUMENTS or characters + size > BATCH_CHARACTERS):
+            yield low, number
+            low, characters = number, 0
         characters += size
-    if batch:
-        yield batch
+    if low < len(documents):
+        yield low, len(documents)

@@ -14,7 +14,6 @@ from struct import Struct
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 PIECE: Final = np.dtype([("start", "<u4"), ("meta_bytes", "<u4"), ("offset", "<i8"), ("position", "<i8")])
 ENTRY_HEADER: Final = Struct("<II")
@@ -39,12 +38,12 @@ class Piece:
 def encode_entry(pieces: Sequence[Piece]) -> bytes:
     """Return the entry of a block with these pieces, in the order of their starts."""
     rows = np.array([(p.start, len(p.meta), p.offset, p.position) for p in pieces], dtype=PIECE)
-    return join_entry(rows, b"".join(p.meta for p in pieces))
+    return join_entry(rows.tobytes(), b"".join(p.meta for p in pieces))
 
 
-def join_entry(rows: npt.NDArray[np.void], metas: bytes) -> bytes:
-    """Return the entry made of ready rows (`PIECE`, any length) and their metas, already joined in the same order."""
-    return ENTRY_HEADER.pack(len(rows), len(metas)) + rows.tobytes() + metas
+def join_entry(rows: bytes, metas: bytes) -> bytes:
+    """Return the entry made of ready rows (`PIECE`, any number) and their metas, both joined in the same order."""
+    return ENTRY_HEADER.pack(len(rows) // PIECE.itemsize, len(metas)) + rows + metas
 
 
 def entry_size(buffer: bytes | memoryview, at: int) -> int:

@@ -1,24 +1,51 @@
 """One message of a raw-text topic, as the pure code sees it."""
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 FLUSH_HEADER: Final = ("tokenmill", b"flush")
 """A record with this header and no value fills the open blocks of its partition."""
 
 
+class SourceRecord(Protocol):
+    """All that a record's outcome and the cursor may depend on. A Kafka client's records fit as they are."""
+
+    @property
+    def offset(self) -> int:
+        """Where it stands in its partition."""
+        ...
+
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since the epoch, as Kafka has it; -1 when it has none."""
+        ...
+
+    @property
+    def key(self) -> bytes | None:
+        """Its key, if it has one."""
+        ...
+
+    @property
+    def value(self) -> bytes | None:
+        """None is a tombstone, or a flush when the header says so."""
+        ...
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]:
+        """Name and value of each header."""
+        ...
+
+
 class Record(NamedTuple):
-    """A source record: all that its outcome and the cursor may depend on."""
+    """A source record that holds nothing else; see `SourceRecord`."""
 
     offset: int
     timestamp: int
-    """Milliseconds since the epoch, as Kafka has it; -1 when it has none."""
     key: bytes | None
     value: bytes | None
-    """None is a tombstone, or a flush when the header says so."""
     headers: Sequence[tuple[str, bytes | None]] = ()
 
-    @property
-    def is_flush(self) -> bool:
-        """Whether the record asks for the open blocks to be filled."""
-        return self.value is None and FLUSH_HEADER in self.headers
+
+def is_flush(record: SourceRecord) -> bool:
+    """Return whether the record asks for the open blocks to be filled."""
+    return record.value is None and FLUSH_HEADER in record.headers

@@ -6,23 +6,43 @@ MD5 because any language has it and its remainders are even; nothing here is a s
 
 import re
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import md5
 from itertools import accumulate
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from tokenmill.documents import Document
 from tokenmill.errors import SettingsError
 
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
 DEFAULT_SPLITS: Final[Mapping[str, int]] = MappingProxyType({"train": 980, "validation": 20})
 DEFAULT_SHARDS: Final = 1000
 """A split can be had in steps of 0.1 %."""
+MOST_SHARDS: Final = 2**31
+"""Enough for any share, and the square of it fits 64 bits."""
 KEYS: Final = ("id", "content")
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 """A split's name becomes the last part of a stream's, and so of topics and folders: no dots, no slashes, short."""
+
+
+def _fastest_md5() -> "Callable[[bytes], _Hash]":
+    """Return MD5; saying that nothing here is a secret takes as long as half a hash, so it is said where it must be."""
+    try:
+        md5(b"")  # noqa: S324 - refused in FIPS mode
+    except ValueError:
+        return partial(md5, usedforsecurity=False)
+    return md5
+
+
+_MD5: Final = _fastest_md5()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +75,8 @@ class SplitRule:
     def _check(self) -> None:
         if self.by not in KEYS:
             raise SettingsError(f'split_by = "{self.by}" is unknown: set it to one of {", ".join(KEYS)}')
-        if self.shards < 1:
-            raise SettingsError(f"shards = {self.shards}: set it to 1 or more")
+        if not 1 <= self.shards <= MOST_SHARDS:
+            raise SettingsError(f"shards = {self.shards}: set it to 1 or more, {MOST_SHARDS} at most")
         if not self.splits:
             raise SettingsError("splits is empty: name at least one split with its number of shards")
         for name, size in self.splits.items():
@@ -70,10 +90,20 @@ class SplitRule:
 
     def split_of_document(self, document: Document) -> str | None:
         """Return the split of a document as it was decoded, before any step; None where no split owns its shard."""
+        return self._only if self._only is not None else self._split(self._key(document))
+
+    def splits_of_documents(self, documents: Sequence[Document]) -> list[str | None]:
+        """Return what `split_of_document` says of each."""
         if self._only is not None:
-            return self._only
-        key = document.text if self.by == "content" or document.id is None else str(document.id)
-        return self._split(key.encode())
+            return [self._only] * len(documents)
+        digests = b"".join([_MD5(key).digest() for key in map(self._key, documents)])
+        words = np.frombuffer(digests, dtype=">u8").astype(np.uint64).reshape(-1, 2)
+        # (high * 2**64 + low) % shards, each factor reduced first: no product reaches 2**64
+        shards = np.uint64(self.shards)
+        high = (words[:, 0] % shards) * np.uint64(2**64 % self.shards)
+        owners = np.searchsorted(self._ends, (high + words[:, 1] % shards) % shards, side="right")
+        names: list[str | None] = [*self._names, None]
+        return [names[owner] for owner in owners.tolist()]
 
     def split_of_bytes(self, value: bytes) -> str | None:
         """Return the split of a record that is no document, by its bytes; None where no split owns its shard."""
@@ -83,7 +113,11 @@ class SplitRule:
         """Return, as JSON types, all that decides the answers; the order of the splits does."""
         return {"shards": self.shards, "splits": [[name, size] for name, size in self.splits.items()], "by": self.by}
 
+    def _key(self, document: Document) -> bytes:
+        key = document.text if self.by == "content" or document.id is None else str(document.id)
+        return key.encode()
+
     def _split(self, key: bytes) -> str | None:
-        shard = int.from_bytes(md5(key, usedforsecurity=False).digest(), "big") % self.shards
+        shard = int.from_bytes(_MD5(key).digest(), "big") % self.shards
         owner = bisect_right(self._ends, shard)
         return self._names[owner] if owner < len(self._names) else None

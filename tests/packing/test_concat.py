@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import feed_sizes
-from tokenmill.packing import Packed, PackedDocument
+from tokenmill.packing import Documents, Packed
 from tokenmill.packing.concat import ConcatPacking
 from tokenmill.pieces import PADDING, Piece, decode_entry
 
@@ -19,11 +21,31 @@ lengths = st.lists(st.integers(0, 12), max_size=10)
 block_sizes = st.integers(2, 7)
 
 
-def _documents(sizes: Sequence[int]) -> list[PackedDocument]:
+class Document(NamedTuple):
+    """One document, as `Documents` holds many."""
+
+    offset: int
+    tokens: npt.NDArray[np.integer]
+    meta: bytes
+    taken: int = 0
+
+
+def _columns(documents: Sequence[Document]) -> Documents:
+    """Put the documents into columns; their tokens do not begin at the array's first."""
+    return Documents(
+        np.array([document.offset for document in documents], np.int64),
+        np.concatenate([np.array([7], np.uint32), *(document.tokens for document in documents)]),
+        np.cumsum([1, *(len(document.tokens) for document in documents)]),
+        [document.meta for document in documents],
+        documents[0].taken if documents else 0,
+    )
+
+
+def _documents(sizes: Sequence[int]) -> list[Document]:
     """Make documents whose tokens are all different, as far as 16 bits go."""
     starts = np.cumsum([0, *sizes])
     return [
-        PackedDocument(10 * n, np.arange(start, start + size, dtype=np.uint32) + 256, b"m" * (n % 3))
+        Document(10 * n, np.arange(start, start + size, dtype=np.uint32) + 256, b"m" * (n % 3))
         for n, (start, size) in enumerate(zip(starts.tolist(), sizes, strict=False))
     ]
 
@@ -38,7 +60,7 @@ class Expected:
     ends: list[tuple[int, int]] = field(default_factory=list)
     """For each full block, the document of its last token and how much of it is taken."""
 
-    def add(self, number: int, document: PackedDocument) -> None:
+    def add(self, number: int, document: Document) -> None:
         """Append a document."""
         tokens = [*document.tokens.tolist(), END]
         for position in range(document.taken, len(tokens)):
@@ -87,7 +109,7 @@ def test_every_token_is_packed_in_order_with_its_piece(sizes: list[int], block: 
         part = documents[start : start + count]
         for number, document in enumerate(part):
             expected.add(number, document)
-        packed = packing.add(part)
+        packed = packing.add(_columns(part))
         assert _read([packed]) == expected.blocks[before:-1]
         assert list(zip(packed.documents, packed.taken, strict=True)) == expected.ends
         assert _open_of(packing) == expected.blocks[-1]
@@ -98,12 +120,12 @@ def test_every_token_is_packed_in_order_with_its_piece(sizes: list[int], block: 
 def test_a_document_continues_after_what_is_taken(sizes: list[int], block: int, taken: int) -> None:
     """Positions count from the document's beginning; its separator can be all that is left."""
     first, *rest = _documents([max(12, taken), *sizes])
-    documents = [PackedDocument(first.offset, first.tokens, first.meta, taken), *rest]
+    documents = [Document(first.offset, first.tokens, first.meta, taken), *rest]
     packing = ConcatPacking(block, UINT16, END)
     expected = Expected(block)
     for number, document in enumerate(documents):
         expected.add(number, document)
-    packed = packing.add(documents)
+    packed = packing.add(_columns(documents))
     assert _read([packed]) == expected.blocks[:-1]
     assert list(zip(packed.documents, packed.taken, strict=True)) == expected.ends
     assert _open_of(packing) == expected.blocks[-1]
@@ -120,13 +142,13 @@ def test_a_flush_fills_the_open_block_with_padding(sizes: list[int], later: list
     expected.fill(7)
     for document in documents[len(sizes) :]:
         expected.add(0, document)
-    added = packing.add(documents[: len(sizes)])
+    added = packing.add(_columns(documents[: len(sizes)]))
     filled = packing.fill(7)
     assert packing.open_block == (b"", b"")
     assert len(filled.entries) == len(filled.documents) == len(filled.taken) == bool((sum(sizes) + len(sizes)) % block)
     assert (list(filled.documents), list(filled.taken)) in (([], []), ([0], [0]))
     assert not packing.fill(8).entries
-    assert _read([added, filled, packing.add(documents[len(sizes) :])]) == expected.blocks[:-1]
+    assert _read([added, filled, packing.add(_columns(documents[len(sizes) :]))]) == expected.blocks[:-1]
 
 
 @given(lengths, lengths, block_sizes)
@@ -134,13 +156,13 @@ def test_an_open_block_goes_on_in_another_packing(sizes: list[int], later: list[
     """What a carry holds is all that the next owner needs."""
     documents = _documents([*sizes, *later])
     packing = ConcatPacking(block, UINT16, END)
-    packing.add(documents[: len(sizes)])
+    packing.add(_columns(documents[: len(sizes)]))
     tokens, entry = packing.open_block
     assert len(tokens) < block * UINT16.itemsize
     other = ConcatPacking(block, UINT16, END, open_tokens=tokens, open_entry=entry)
     assert other.open_block == (tokens, entry)
     rest = documents[len(sizes) :]
-    one, two = packing.add(rest), other.add(rest)
+    one, two = packing.add(_columns(rest)), other.add(_columns(rest))
     assert _read([one]) == _read([two])
     assert packing.open_block == other.open_block
     other.fill(9)
@@ -151,7 +173,7 @@ def test_an_open_block_goes_on_in_another_packing(sizes: list[int], later: list[
 def test_blocks_have_the_dtype_of_the_stream() -> None:
     """Whatever dtype the engine's ids have; each block is contiguous."""
     for dtype in ("<u1", "<u2", "<u4"):
-        packed = ConcatPacking(2, np.dtype(dtype), END).add([PackedDocument(0, np.arange(5, dtype=np.int64), b"")])
+        packed = ConcatPacking(2, np.dtype(dtype), END).add(_columns([Document(0, np.arange(5), b"")]))
         assert packed.tokens.dtype == np.dtype(dtype)
         assert packed.tokens.flags.c_contiguous
         assert packed.tokens.tolist() == [[0, 1], [2, 3], [4, END]]
@@ -161,9 +183,9 @@ def test_what_was_packed_stays_when_more_is_added() -> None:
     """Blocks and open block are copies: batches can be reused."""
     ids = np.arange(5, dtype=np.uint16)
     packing = ConcatPacking(3, UINT16, END)
-    packed = packing.add([PackedDocument(0, ids, b"")])
+    packed = packing.add(Documents(np.array([0]), ids, np.array([0, 5]), [b""]))
     before = packed.tokens.tolist(), packing.open_block
     ids[:] = 9
     assert (packed.tokens.tolist(), packing.open_block) == before
-    packing.add(_documents([5, 5]))
+    packing.add(_columns(_documents([5, 5])))
     assert packed.tokens.tolist() == before[0]

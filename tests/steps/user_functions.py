@@ -38,6 +38,14 @@ def failing(document: Document) -> Document:
 
 failing.version = "1"  # type: ignore[attr-defined]
 
+
+def careful(document: Document) -> Document:
+    """Fail over spam alone."""
+    return failing(document) if document.text == "spam" else document
+
+
+careful.version = "1"  # type: ignore[attr-defined]
+
 ANSWERS = {
     "number": 5,
     "surrogate": Document("\ud800"),

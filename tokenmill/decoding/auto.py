@@ -29,16 +29,18 @@ class AutoDecoder:
 
     def __call__(self, value: bytes) -> Document:
         """Return the document; `RecordError` for what is no UTF-8, for half pairs, and for parts over their limits."""
-        unmarked = value.removeprefix(BOM)
-        if not _OBJECT.match(unmarked):
-            return self.plain(value)
+        unmarked = value
+        if value[:1] != b"{":  # most objects begin like this, and are spared the rest
+            unmarked = value.removeprefix(BOM)
+            if not _OBJECT.match(unmarked):
+                return self.plain(value)
         try:
             parsed = orjson.loads(unmarked)
         except orjson.JSONDecodeError:
             self._refuse_half_pairs(unmarked)
             return self.plain(value)
-        text = self.fields.text_of(parsed)
-        return self.plain(value) if text is None else self.fields.document(parsed, text)
+        document = self.fields.document(parsed)
+        return self.plain(value) if document is None else document
 
     def _refuse_half_pairs(self, value: bytes) -> None:
         parsed = repaired(value)

@@ -40,18 +40,23 @@ class ObjectFields:
                 return text
         return None
 
-    def document(self, value: Mapping[str, Any], text: str) -> Document:
-        """Return the document of an object with this ``text``.
+    def document(self, value: Mapping[str, Any]) -> Document | None:
+        """Return the document that an object is, or None where no text field holds a string.
 
         Raises:
             RecordError: a part is over its limit, or a carried field has parts of its own.
 
         """
+        text = self.text_of(value)
+        if text is None:
+            return None
         self.limits.check_text(text)
-        found = value.get(self.id_field)
+        name = value.get(self.id_field)
         # a bool is an int for Python; an integer beyond 64 bits comes out of the parser as a float
-        name = found if (isinstance(found, str) and found) or type(found) is int else None
-        self.limits.check_id(name)
+        if (type(name) is str and name) or type(name) is int:
+            self.limits.check_id(name)
+        else:
+            name = None
         return Document(text, name, self._carried(value) if self.carry else NO_FIELDS)
 
     def _carried(self, value: Mapping[str, Any]) -> Mapping[str, Scalar]:
@@ -78,10 +83,10 @@ class JsonDecoder:
             raise refusal(value) from None
         if not isinstance(parsed, dict):
             raise RecordError(NOT_AN_OBJECT, f"the value is a JSON {_JSON_TYPES[type(parsed)]}, not an object")
-        text = self.fields.text_of(parsed)
-        if text is None:
+        document = self.fields.document(parsed)
+        if document is None:
             raise self._without_text(parsed)
-        return self.fields.document(parsed, text)
+        return document
 
     def _without_text(self, value: Mapping[str, Any]) -> RecordError:
         for name in self.fields.text_fields:

@@ -17,7 +17,7 @@ SAMPLE_ONE_IN: Final = 8192
 of a worker's time, comparing costs some 0.5 % of it."""
 SAMPLE_CHARACTERS: Final = 1 << 16
 """Of a longer text, this much of its beginning is compared, encoded by itself: no text stalls the worker."""
-_LOOKED_AT: Final = 16
+_LOOKED_AT: Final = 8
 """Tokens of a text that choose it, as far apart as they can be: texts that begin or end alike differ in some."""
 _FACTORS: Final = np.uint64(0x9E3779B97F4A7C15) * np.arange(1, 2 * _LOOKED_AT, 2, dtype=np.uint64)
 """Odd multiples of 2**64 over the golden ratio."""

@@ -30,9 +30,26 @@ class TokenBatch:
             raise IndexError(index)
         return self.ids[self.offsets[index] : self.offsets[index + 1]]
 
+    def part(self, low: int, high: int) -> "TokenBatch":
+        """Return a view of the ids of texts ``[low, high)``."""
+        first, last = self.offsets[low], self.offsets[high]
+        return TokenBatch(self.ids[first:last], self.offsets[low : high + 1] - first)
+
     def __iter__(self) -> Iterator[npt.NDArray[np.uint32]]:
         bounds = self.offsets.tolist()
         return (self.ids[low:high] for low, high in pairwise(bounds))
+
+
+def joined(batches: Sequence[TokenBatch]) -> TokenBatch:
+    """Return one batch of all texts, in order."""
+    if len(batches) == 1:
+        return batches[0]
+    lengths = [np.diff(batch.offsets) for batch in batches]
+    ids = [batch.ids for batch in batches]
+    return TokenBatch(
+        np.concatenate([np.empty(0, np.uint32), *ids]),
+        np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate([np.empty(0, np.int64), *lengths]))]),
+    )
 
 
 class Encoder(Protocol):

@@ -8,17 +8,27 @@ import numpy as np
 import numpy.typing as npt
 
 
-class PackedDocument(NamedTuple):
-    """One kept document on its way into blocks."""
+class Documents(NamedTuple):
+    """Kept documents on their way into blocks, in columns."""
 
-    offset: int
-    """Offset of its source record."""
-    tokens: npt.NDArray[np.integer]
-    """Its token ids, end-of-document id not included; shape ``[n]``, any integer dtype."""
-    meta: bytes
-    """Canonical JSON of its id and carried fields, for its pieces."""
+    offsets: npt.NDArray[np.int64]
+    """Shape ``[documents]``: offsets of the source records, ascending."""
+    ids: npt.NDArray[np.integer]
+    """Token ids, end-of-document ids not included; any integer dtype."""
+    bounds: npt.NDArray[np.int64]
+    """Shape ``[documents + 1]``: document ``n`` has ``ids[bounds[n] : bounds[n + 1]]``."""
+    metas: Sequence[bytes]
+    """Canonical JSON of each document's id and carried fields, for its pieces."""
     taken: int = 0
-    """Tokens (end-of-document id included) that are in blocks already."""
+    """Tokens of the first document (end-of-document id included) that are in blocks already."""
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return len(self.offsets) > 0
+
+    def part(self, low: int, high: int) -> "Documents":
+        """Return a view of documents ``[low, high)``."""
+        return Documents(self.offsets[low:high], self.ids, self.bounds[low : high + 1], self.metas[low:high])
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +48,7 @@ class Packed:
 class Packing(Protocol):
     """Packs documents in the order of their offsets; the result is independent of how they are divided into calls."""
 
-    def add(self, documents: Sequence[PackedDocument]) -> Packed:
+    def add(self, documents: Documents) -> Packed:
         """Append documents, each followed by the end-of-document id; return the blocks that became full."""
         ...
 

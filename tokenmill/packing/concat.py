@@ -6,11 +6,13 @@ blocks, computed for all documents together.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.packing import Packed, PackedDocument
+from tokenmill.packing import Documents, Packed
 from tokenmill.pieces import ENTRY_HEADER, PADDING, PIECE, join_entry
 
 
@@ -40,83 +42,95 @@ class ConcatPacking:
         """The tokens and the entry of the open block so far; both empty when no block is open."""
         if not len(self._tokens):
             return b"", b""
-        return self._tokens.tobytes(), join_entry(self._rows, self._metas)
+        return self._tokens.tobytes(), join_entry(self._rows.tobytes(), self._metas)
 
-    def add(self, documents: Sequence[PackedDocument]) -> Packed:
+    def add(self, documents: Documents) -> Packed:
         """Append documents, each followed by the end-of-document id; return the blocks that became full."""
-        parts = [self._tokens]
-        for document in documents:
-            parts.append(document.tokens[document.taken :])
-            parts.append(self._separator)
-        stream = np.concatenate(parts, dtype=self._dtype, casting="unsafe")
-        lengths = np.array([len(d.tokens) + 1 - d.taken for d in documents], dtype=np.int64)
-        positions = np.array([d.taken for d in documents], dtype=np.int64)
-        return self._cut(stream, documents, lengths, positions)
+        if not documents:
+            return self._cut(self._tokens, _NONE)
+        first = documents.bounds[0]
+        ids = documents.ids[first : documents.bounds[-1]].astype(self._dtype)
+        tokens = np.insert(ids, documents.bounds[1:] - first, self._separator[0])
+        lengths = np.diff(documents.bounds) + 1
+        lengths[0] -= documents.taken
+        positions = np.zeros(len(lengths), np.int64)
+        positions[0] = documents.taken
+        stream = np.concatenate([self._tokens, tokens[documents.taken :]])
+        return self._cut(stream, _Run(documents.offsets, lengths, positions, documents.metas))
 
     def fill(self, offset: int) -> Packed:
         """Fill the open block with padding that the flush record at ``offset`` asked for; nothing if it is empty."""
         missing = self._block_tokens - len(self._tokens)
         if missing == self._block_tokens:
-            return self._cut(self._tokens, (), np.empty(0, np.int64), np.empty(0, np.int64))
+            return self._cut(self._tokens, _NONE)
         stream = np.concatenate([self._tokens, np.repeat(self._separator, missing)])
-        padding = PackedDocument(offset, stream[:0], b"")
-        packed = self._cut(stream, [padding], np.array([missing]), np.array([PADDING]))
+        padding = _Run(np.array([offset]), np.array([missing]), np.array([PADDING]), [b""])
+        packed = self._cut(stream, padding)
         return Packed(packed.tokens, packed.entries, packed.documents, [0])
 
-    def _cut(
-        self,
-        stream: npt.NDArray[np.unsignedinteger],
-        documents: Sequence[PackedDocument],
-        lengths: npt.NDArray[np.int64],
-        positions: npt.NDArray[np.int64],
-    ) -> Packed:
+    def _cut(self, stream: npt.NDArray[np.unsignedinteger], run: "_Run") -> Packed:
         """Cut the stream into blocks; keep what is left, tokens and pieces, as the open block."""
         size = self._block_tokens
         blocks = len(stream) // size
-        ends = len(self._tokens) + np.cumsum(lengths)
-        starts = ends - lengths
-        owners, numbers, rows = _pieces(documents, starts, ends, positions, size)
-        bounds = np.searchsorted(numbers, np.arange(blocks + 1))
-        metas = [documents[owner].meta for owner in owners.tolist()]
-        entries = []
-        head_rows, head_metas = self._rows, self._metas
-        for block in range(blocks):
-            low, high = bounds[block], bounds[block + 1]
-            block_rows = np.concatenate([head_rows, rows[low:high]]) if len(head_rows) else rows[low:high]
-            entries.append(join_entry(block_rows, head_metas + b"".join(metas[low:high])))
-            head_rows, head_metas = rows[:0], b""
-        last = bounds[blocks]
-        self._rows = np.concatenate([head_rows, rows[last:]])
-        self._metas = head_metas + b"".join(metas[last:])
+        ends = len(self._tokens) + np.cumsum(run.lengths)
+        starts = ends - run.lengths
+        entries = self._entries(*_pieces(run, starts, ends, size), blocks)
         self._tokens = stream[blocks * size :].copy()
         block_ends = np.arange(1, blocks + 1) * size
         last_documents = np.searchsorted(ends, block_ends)
-        taken = np.where(
-            ends[last_documents] == block_ends, 0, block_ends - starts[last_documents] + positions[last_documents]
-        )
+        whole = ends[last_documents] == block_ends
+        taken = np.where(whole, 0, block_ends - starts[last_documents] + run.positions[last_documents])
         return Packed(stream[: blocks * size].reshape(blocks, size), entries, last_documents.tolist(), taken.tolist())
+
+    def _entries(
+        self, numbers: npt.NDArray[np.int64], rows: npt.NDArray[np.void], metas: Sequence[bytes], blocks: int
+    ) -> list[bytes]:
+        """Return the entries of the full blocks; ``numbers`` are the blocks of the new pieces."""
+        bounds = np.searchsorted(numbers, np.arange(blocks + 1)).tolist()
+        data = rows.tobytes()
+        head, head_metas = self._rows.tobytes(), self._metas
+        entries = []
+        for low, high in pairwise(bounds):
+            block_rows = head + data[low * PIECE.itemsize : high * PIECE.itemsize]
+            entries.append(join_entry(block_rows, head_metas + b"".join(metas[low:high])))
+            head = head_metas = b""
+        last = bounds[-1]
+        self._rows = np.frombuffer(head + data[last * PIECE.itemsize :], dtype=PIECE)
+        self._metas = head_metas + b"".join(metas[last:])
+        return entries
+
+
+class _Run(NamedTuple):
+    """Stretches of the stream that follow each other, each of one document, or padding."""
+
+    offsets: npt.NDArray[np.int64]
+    lengths: npt.NDArray[np.int64]
+    """In tokens."""
+    positions: npt.NDArray[np.int64]
+    """Of each stretch's first token among its document's; `PADDING` for padding."""
+    metas: Sequence[bytes]
+
+
+_NONE: Final = _Run(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), ())
 
 
 def _pieces(
-    documents: Sequence[PackedDocument],
-    starts: npt.NDArray[np.int64],
-    ends: npt.NDArray[np.int64],
-    positions: npt.NDArray[np.int64],
-    size: int,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.void]]:
-    """Intersect documents ``[starts, ends)`` of the stream with its blocks.
+    run: _Run, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], size: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.void], list[bytes]]:
+    """Intersect the stretches ``[starts, ends)`` of the stream with its blocks.
 
-    Returns the index of each piece's document, its block, and its row; ordered by document, so by block as well.
+    Returns each piece's block, its row, and its meta; ordered by stretch, so by block as well.
     """
     first_blocks = starts // size
     counts = (ends - 1) // size - first_blocks + 1
-    owners = np.repeat(np.arange(len(documents)), counts)
+    owners = np.repeat(np.arange(len(starts)), counts)
     before = np.cumsum(counts) - counts
     numbers = first_blocks[owners] + np.arange(len(owners)) - before[owners]
     skipped = np.maximum(numbers * size - starts[owners], 0)
+    positions = run.positions[owners]
     rows = np.empty(len(owners), dtype=PIECE)
     rows["start"] = np.maximum(starts[owners] - numbers * size, 0)
-    rows["meta_bytes"] = np.array([len(d.meta) for d in documents], dtype=np.uint32)[owners]
-    rows["offset"] = np.array([d.offset for d in documents], dtype=np.int64)[owners]
-    rows["position"] = np.where(positions[owners] == PADDING, PADDING, positions[owners] + skipped)
-    return owners, numbers, rows
+    rows["meta_bytes"] = np.array([len(meta) for meta in run.metas], dtype=np.uint32)[owners]
+    rows["offset"] = run.offsets[owners]
+    rows["position"] = np.where(positions == PADDING, PADDING, positions + skipped)
+    return numbers, rows, [run.metas[owner] for owner in owners.tolist()]

@@ -1,6 +1,6 @@
 """The transform ``normalize``: Unicode normalisation (UAX #15)."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 from unicodedata import is_normalized, normalize, unidata_version
 
@@ -33,4 +33,4 @@ class Normalize:
         """Return the document with its text normalised."""
         if is_normalized(self.form, document.text):
             return document
-        return replace(document, text=normalize(self.form, document.text))
+        return document._replace(text=normalize(self.form, document.text))

@@ -1,0 +1,70 @@
+"""A whole fetch at once: each record's outcome is what it is alone."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.mills import Source, make_source, named, text
+from tests.steps import user_functions
+from tests.strategies import record_lists, sources
+from tokenmill.columns import Columns, Kept
+from tokenmill.documents import Limits
+from tokenmill.outcomes import Kind, Outcome
+from tokenmill.records import Record
+from tokenmill.steps.custom import open_function
+
+
+def _outcomes(columns: Columns) -> dict[int, Outcome]:
+    """Return the outcomes by the index of their record."""
+    found = dict(columns.others)
+    for split, kept in columns.kept.items():
+        for index, document in zip(*kept, strict=True):
+            assert index not in found
+            found[index] = Outcome(columns.records[index], Kind.KEPT, split, document=document)
+    return found
+
+
+@given(sources, record_lists(), st.frozensets(st.integers(0, 12), max_size=3))
+def test_outcomes_of_a_fetch_are_those_of_its_records(
+    source: Source, records: list[Record], skips: frozenset[int]
+) -> None:
+    """Kept, filtered, refused, skipped, tombstone or flush; what no split owns is in no column."""
+    columns = Columns.sort(source.stages, records, skips)
+    found = _outcomes(columns)
+    for index, record in enumerate(records):
+        alone = source.stages.outcome(record, skips)
+        assert found.get(index, Outcome(record, Kind.KEPT)) == alone
+    assert [index for index, _ in columns.others] == sorted(index for index, _ in columns.others)
+    assert columns.dead_letters == [o for _, o in columns.others if o.kind is Kind.DEAD_LETTERED]
+    assert columns.offsets.tolist() == [record.offset for record in records]
+    assert columns.sizes.tolist() == [len(record.value or b"") for record in records]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("picky", Kind.FILTERED), ("careful", Kind.DEAD_LETTERED)])
+def test_a_document_that_a_step_refuses_leaves_its_neighbours_alone(name: str, kind: Kind) -> None:
+    """A user's function says no to one of three, or raises over it."""
+    function = open_function(f"{user_functions.__name__}:{name}", carry=(), limits=Limits(1000, 20, 40))
+    stages = replace(make_source().stages, steps=(function,))
+    records = [text(0, "fine"), text(1, "spam"), text(2, "fine")]
+    found = _outcomes(Columns.sort(stages, records))
+    assert [found[n].kind for n in range(3)] == [Kind.KEPT, kind, Kind.KEPT]
+    assert found == {n: stages.outcome(record) for n, record in enumerate(records)}
+
+
+@given(record_lists(), st.integers(0, 50))
+def test_columns_know_where_an_offset_lies(records: list[Record], offset: int) -> None:
+    """As many records lie below it as there are with smaller offsets, gaps or not."""
+    columns = Columns.sort(make_source().stages, records)
+    assert columns.index(offset) == sum(record.offset < offset for record in records)
+
+
+@given(st.lists(st.integers(0, 30), unique=True).map(sorted), st.integers(0, 30))
+def test_kept_documents_since_a_record_are_those_of_it_and_later_ones(indices: list[int], first: int) -> None:
+    """Documents go with their indices."""
+    source = make_source()
+    documents = Columns.sort(source.stages, [named(n, n + 1, "a") for n in range(31)]).kept["train"].documents
+    kept = Kept(indices, [documents[n] for n in indices]).since(first)
+    wanted = [n for n in indices if n >= first]
+    assert kept == Kept(wanted, [documents[n] for n in wanted])

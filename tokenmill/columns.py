@@ -1,0 +1,101 @@
+"""The outcomes of a whole fetch in columns: what `Stages.outcome` says of each record, with little done for each."""
+
+from bisect import bisect_left
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.documents import Document
+from tokenmill.errors import RecordError
+from tokenmill.outcomes import Kind, Outcome, Stages
+from tokenmill.records import SourceRecord
+from tokenmill.steps import Rejected
+
+
+class Kept(NamedTuple):
+    """The documents that one split keeps, after all steps, in the order of their offsets."""
+
+    indices: list[int]
+    """Of each document's record among the records."""
+    documents: list[Document]
+
+    def since(self, index: int) -> "Kept":
+        """Return the documents of the records from ``index`` on."""
+        first = bisect_left(self.indices, index)
+        return Kept(self.indices[first:], self.documents[first:]) if first else self
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The outcomes of consecutive records; one that is in no column belongs to no split."""
+
+    records: Sequence[SourceRecord]
+    offsets: npt.NDArray[np.int64]
+    """Shape ``[records]``, ascending."""
+    sizes: npt.NDArray[np.int64]
+    """Bytes of their values; shape ``[records]``."""
+    kept: dict[str, Kept]
+    """By split."""
+    others: list[tuple[int, Outcome]] = field(default_factory=list)
+    """The outcomes that are no kept documents, with the indices of their records, ascending."""
+
+    @classmethod
+    def sort(cls, stages: Stages, records: Sequence[SourceRecord], skips: Collection[int] = ()) -> Self:
+        """Find each record's outcome; raises nothing for any record (see `Stages.outcome`)."""
+        offsets = np.array([record.offset for record in records], dtype=np.int64)
+        sizes = np.array([len(record.value or b"") for record in records], dtype=np.int64)
+        columns = cls(records, offsets, sizes, {split: Kept([], []) for split in stages.splits.splits})
+        columns._step(stages, *columns._decode(stages, skips))
+        columns.others.sort(key=itemgetter(0))
+        return columns
+
+    @property
+    def dead_letters(self) -> list[Outcome]:
+        """The records that must be dead-lettered."""
+        return [outcome for _, outcome in self.others if outcome.kind is Kind.DEAD_LETTERED]
+
+    def index(self, offset: int) -> int:
+        """Return how many records lie below ``offset``."""
+        return int(np.searchsorted(self.offsets, offset))
+
+    def _decode(self, stages: Stages, skips: Collection[int]) -> Kept:
+        """Return the records that are documents, whatever their split."""
+        found = Kept([], [])
+        decode, add_index, add_document = stages.decoder, found.indices.append, found.documents.append
+        for index, record in enumerate(self.records):
+            value = record.value
+            if value is None or (skips and record.offset in skips):
+                self.others.append((index, stages.outcome(record, skips)))
+                continue
+            try:
+                add_document(decode(value))
+            except RecordError as error:
+                split = stages.splits.split_of_bytes(value)
+                self.others.append((index, stages.refused(record, split, error)))
+            else:
+                add_index(index)
+        return found
+
+    def _step(self, stages: Stages, indices: Sequence[int], documents: Sequence[Document]) -> None:
+        """Sort the documents by split, and take each through the steps."""
+        splits = stages.splits.splits_of_documents(documents)
+        after_steps = stages.after_steps
+        add_to = {split: (kept.indices.append, kept.documents.append) for split, kept in self.kept.items()}
+        for index, document, split in zip(indices, documents, splits, strict=True):
+            if split is None:
+                continue
+            try:
+                answer = after_steps(document)
+            except RecordError as error:
+                self.others.append((index, stages.refused(self.records[index], split, error)))
+                continue
+            if isinstance(answer, Rejected):
+                self.others.append((index, Outcome(self.records[index], Kind.FILTERED, split, answer.reason)))
+                continue
+            add_index, add_document = add_to[split]
+            add_index(index)
+            add_document(answer)
