@@ -14,7 +14,7 @@ from tokenmill.segments import Store, StreamInfo
 
 from .control import wait_for_genesis
 from .ending import end_for
-from .faust_settings import faust_options
+from .faust_settings import FETCH_BYTES, faust_options
 from .heartbeat import Heart
 from .partitions import Partitions
 from .settings import Settings, Stream, load_settings
@@ -107,6 +107,7 @@ def create_app(settings: Settings) -> BatchApp:
     writer = SegmentWriter(settings, app, store)
     app.handler = writer.partitions
     app.prepare = writer.prepare
+    app.fetch_min_bytes = FETCH_BYTES
     tokens = app.topic(*[stream.tokens_topic for stream in settings.streams()], value_type=bytes)
 
     @app.agent(tokens, name="append", isolated_partitions=True)

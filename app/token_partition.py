@@ -4,7 +4,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
@@ -16,18 +17,22 @@ from tokenmill.recipe import Recipe
 from tokenmill.segments import PartitionWriter, Store
 
 from . import metrics
-from .ending import end_process
+from .ending import end_for, end_process
 from .kafka import consumer, offsets, read_range
 from .settings import Settings
 from .tail import message_of
 from .transport import Batch
 
 HALTING = (DamagedError, DifferenceError, FingerprintError, GapError)
+COMMIT_SECONDS: Final = 0.25
+"""Shortest time between two commits of a partition: each syncs three times, so blocks that come faster share one."""
 LOCK_SECONDS: Final = 0.25
 """How soon a partition that waits for its directory tries again."""
 GAP_SECONDS: Final = 1.0
 """How soon a partition that misses a block looks through the whole token partition again; then ever later."""
 LONGEST_GAP_SECONDS: Final = 60.0
+
+T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
@@ -66,6 +71,10 @@ class TokenPartition:
         self._look_until = 0
         self._patience = GAP_SECONDS
         self._lock = asyncio.Lock()
+        self._position = 0
+        self._committed = 0
+        self._committed_at = 0.0
+        self._commit_later: asyncio.Task[None] | None = None
 
     async def resume(self) -> None:
         """Lock and recover the partition's directory, however long another holds it; then follow the token topic."""
@@ -104,6 +113,7 @@ class TokenPartition:
             else:
                 self.waiting = None
                 self._writer = writer
+                self._committed = writer.next_block
                 return writer
         return None
 
@@ -150,36 +160,71 @@ class TokenPartition:
 
     async def _close(self) -> None:
         async with self._lock:
+            await self._commit()
             if self._writer is not None:
                 self._writer.close()
                 self._writer = None
 
     async def feed(self, batch: Batch) -> None:
-        """Append and commit what continues the chain; when this returns, it is durable."""
+        """Append what continues the chain; it is durable when this returns, or at most `COMMIT_SECONDS` later."""
         async with self._lock:
             if batch.epoch != self._epoch or self._writer is None or self.halted:
                 return
-            started = time.perf_counter()
-            try:
-                gap = await asyncio.to_thread(self._append, self._writer, batch.records)
-            except HALTING as error:
-                self._halt(error)
-                return
-            except StoreError as error:
-                end_process(str(error))  # a new start recovers, and tries the disk again
-            metrics.COMMIT_SECONDS.observe(time.perf_counter() - started)
-            metrics.COMMITS.inc()
-            self._context.set_durable(self.tp, batch.position)
+            gap = await self._write(partial(self._append, self._writer, batch.records))
+            self._position = batch.position
+            wait = self._committed_at + COMMIT_SECONDS - time.monotonic()
+            if wait <= 0:
+                await self._commit()
+            elif self._commit_later is None:
+                self._commit_later = asyncio.create_task(self._commit_after(wait), name=f"commit {self.tp}")
         await self._mind_gap(gap, batch.position)
 
+    async def _commit_after(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self._commit_later = None
+        try:
+            async with self._lock:
+                await self._commit()
+        except Exception as error:  # noqa: BLE001 - nobody awaits this task, so it must not fail in silence
+            end_for(error)
+
+    async def _commit(self) -> None:
+        """Make durable what was appended; the lock is held."""
+        if self._writer is None or self.halted:
+            return
+        new = self._writer.next_block - self._committed
+        if new:
+            started = time.perf_counter()
+            await self._write(self._writer.commit)
+            self._committed_at = time.monotonic()
+            metrics.COMMIT_SECONDS.observe(time.perf_counter() - started)
+            metrics.COMMITS.inc()
+            metrics.BLOCKS.labels("segment").inc(new)
+            self._committed += new
+        self._context.set_durable(self.tp, self._position)
+
+    async def _write(self, action: Callable[[], T]) -> T | None:
+        """Do something with the writer in a thread; what a new start cannot mend halts the partition."""
+        try:
+            return await asyncio.to_thread(action)
+        except HALTING as error:
+            self._halt(error)
+            return None
+        except StoreError as error:
+            end_process(str(error))  # a new start recovers, and tries the disk again
+
     def _append(self, writer: PartitionWriter, records: Sequence[ConsumerRecord]) -> Gap | None:
-        """Append the records' new blocks in one commit; return a gap that is worth looking through the topic for."""
+        """Append the records' new blocks; return a gap that is worth looking through the topic for."""
         gap: Gap | None = None
         acceptor = self._acceptor
         if acceptor is None:
             return None
         for record in records:
-            verdict = acceptor.offer(message_of(record))
+            try:
+                verdict = acceptor.offer(message_of(record))
+            except HALTING:
+                writer.commit()  # what came before is right, and is not to be lost with the halt
+                raise
             if isinstance(verdict, Gap):
                 metrics.GAPS.inc()
                 gap = verdict
@@ -187,10 +232,8 @@ class TokenPartition:
                 metrics.DUPLICATES.inc(verdict.dropped)
                 if verdict.blocks.entries:
                     writer.append(verdict.blocks, token_offset=record.offset)
-                    metrics.BLOCKS.labels("segment").inc(len(verdict.blocks.entries))
             else:
                 metrics.DUPLICATES.inc(verdict.dropped)
-        writer.commit()
         return gap
 
     async def _mind_gap(self, gap: Gap | None, position: int) -> None:
@@ -242,7 +285,7 @@ class TokenPartition:
     def status(self) -> Mapping[str, Any]:
         """Return where the partition is, for the supervisor and for people."""
         return {
-            "block": self._writer.next_block if self._writer is not None else None,
+            "block": self._committed if self._writer is not None else None,
             "halted": self.halted,
             "waiting": self.waiting,
         }

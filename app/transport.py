@@ -32,6 +32,8 @@ from faust.types.tuples import ConsumerMessage
 FAUST_VERSION: Final = "0.15.3"
 FETCH_WAIT_MS: Final = 500
 """Longest wait of a fetch for its first byte; Faust fixes 1,500, which a partition that starts would have to wait."""
+GATHER_WAIT_MS: Final = 100
+"""Longest wait where a fetch waits for more than that: what a block's way into the store may take longer by."""
 POLL_SECONDS: Final = 0.1
 """How long a partition that goes on after back-pressure may wait for the running poll to end."""
 
@@ -100,7 +102,9 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
     def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
         consumer = super()._create_worker_consumer(transport)
         consumer._isolation_level = "read_committed"  # noqa: SLF001 - Faust has no setting for it
-        consumer._fetch_max_wait_ms = FETCH_WAIT_MS  # noqa: SLF001
+        fetch_min_bytes = transport.app.fetch_min_bytes
+        consumer._fetch_min_bytes = fetch_min_bytes  # noqa: SLF001
+        consumer._fetch_max_wait_ms = GATHER_WAIT_MS if fetch_min_bytes > 1 else FETCH_WAIT_MS  # noqa: SLF001
         consumer._auto_offset_reset = "none"  # noqa: SLF001 - out of range must be an error, never a jump
         return consumer
 
@@ -299,6 +303,8 @@ class BatchApp(faust.App):
     handler: Handler
     prepare: Callable[[], Awaitable[None]]
     """Awaited before anything else of the app starts."""
+    fetch_min_bytes: int = 1
+    """A fetch waits for so much, or `GATHER_WAIT_MS`: many small fetches cost more than few large ones."""
 
     async def on_first_start(self) -> None:
         """Prepare, then start as Faust does."""
