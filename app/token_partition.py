@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -160,10 +160,12 @@ class TokenPartition:
 
     async def _close(self) -> None:
         async with self._lock:
-            await self._commit()
-            if self._writer is not None:
-                self._writer.close()
-                self._writer = None
+            try:
+                await self._commit()
+            finally:
+                if self._writer is not None:
+                    self._writer.close()
+                    self._writer = None
 
     async def feed(self, batch: Batch) -> None:
         """Append what continues the chain; it is durable when this returns, or at most `COMMIT_SECONDS` later."""
@@ -206,7 +208,7 @@ class TokenPartition:
     async def _write(self, action: Callable[[], T]) -> T | None:
         """Do something with the writer in a thread; what a new start cannot mend halts the partition."""
         try:
-            return await asyncio.to_thread(action)
+            return await _finished(asyncio.to_thread(action))
         except HALTING as error:
             self._halt(error)
             return None
@@ -296,3 +298,18 @@ async def _record_at(client: AIOKafkaConsumer, partition: TopicPartition, start:
     async for record in read_range(client, partition, start, end):
         return record
     return None
+
+
+async def _finished(work: Coroutine[Any, Any, T]) -> T:
+    """Await work in a thread to its end even when cancelled: it goes on anyway, and its lock must be held as long."""
+    task = asyncio.create_task(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        log.debug("cancelled while writing", error=repr(task.exception()))
+        raise asyncio.CancelledError
+    return task.result()

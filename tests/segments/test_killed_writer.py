@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from tests.segments.chains import STREAM, contents, fill, make_chain, make_info, make_store, tokens_of
@@ -31,7 +32,10 @@ while writer.next_block < int(sys.argv[2]):
             writer.append(cut(chain, info, writer.next_block, end), token_offset=end)
     writer.commit()
     print("committed", writer.next_block, flush=True)
+    sys.stdin.readline()
 """
+LONGEST_DELAY = 0.004
+"""Seconds between a writer's going on and its death: longer than some commits take, shorter than others."""
 
 
 class Follower:
@@ -55,14 +59,18 @@ def run(store: Path, follower: Follower, rng: random.Random) -> int:
     """Run a writer, kill it somewhere, and return the number of blocks that it said were committed."""
     command = [sys.executable, "-c", WRITE, str(store), str(BLOCKS), str(rng.randrange(1 << 30))]
     committed = 0
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as writer:
+        assert writer.stdin is not None
         assert writer.stdout is not None
         for line in writer.stdout:
             word, number = line.split()
             committed = int(number) if word == "committed" else committed
             follower.follow()
-            if rng.random() < 0.05:
-                writer.kill()
+            if word == "committed" and committed < BLOCKS:
+                writer.stdin.write("go on\n")
+                if rng.random() < 0.1:
+                    time.sleep(rng.random() * LONGEST_DELAY)
+                    writer.kill()
     return committed
 
 
