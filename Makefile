@@ -23,7 +23,7 @@ HAS_TORCH = $(1) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torc
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test bench profile growth lint format lock clean
+.PHONY: help setup demo test bench growth latency profile lint format lock clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -38,6 +38,9 @@ test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## all tests, against
 
 bench: $(VENV)/.installed $(VENV)/.test-data ## how fast it is, beside what one would write instead (ARGS="--rounds 5"); some 20 minutes
 	$(BIN)/python -m benchmarks.ingest $(ARGS)
+
+latency: $(VENV)/.installed $(VENV)/.test-data ## how soon a text is trainable: at low load, after a stop, after a kill
+	$(BIN)/python -m benchmarks.latency $(ARGS)
 
 profile: $(VENV)/.installed $(VENV)/.test-data ## flame graphs of a mill worker and of a segment worker under load
 	$(BIN)/python -m benchmarks.profile $(ARGS)
