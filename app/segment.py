@@ -15,8 +15,9 @@ from tokenmill.segments import Store, StreamInfo
 from .control import wait_for_genesis
 from .ending import end_for
 from .faust_settings import faust_options
-from .heartbeat import Heart
+from .metrics.measuring import measure
 from .partitions import Partitions
+from .reporting import Reporter
 from .settings import Settings, Stream, load_settings
 from .token_partition import SegmentContext, TokenPartition
 from .topics import require_topics
@@ -34,12 +35,14 @@ class SegmentWriter:
         self._contexts: dict[str, SegmentContext] = {}
         self._started_at: dict[TP, int] = {}
         self._ready = False
-        self._heart = Heart(self.status)
+        self._reporter = Reporter(
+            "segment", settings, status=self.status, measure=self._measure, not_ready=self._why_not_ready
+        )
         self.partitions: Partitions[TokenPartition] = Partitions(self._open)
 
     async def prepare(self) -> None:
         """Bring all streams into the store, waiting for mills to settle them; where it must not, the process ends."""
-        self._heart.start()
+        self._reporter.start()
         try:
             await require_topics(self._settings)
             for stream in self._settings.streams():
@@ -74,6 +77,13 @@ class SegmentWriter:
 
     def _open(self, tp: TP) -> TokenPartition:
         return TokenPartition(tp, self._contexts[tp.topic])
+
+    def _measure(self) -> None:
+        owned = self.partitions.owned
+        measure(owned, self._app.batch_consumer.end_offsets() if owned else {})
+
+    def _why_not_ready(self) -> str | None:
+        return self._app.why_not_ready(prepared=self._ready)
 
     def status(self) -> dict[str, Any]:
         """Return where each partition is."""
