@@ -165,7 +165,7 @@ def check_the_store(samples: Mapping[Key, float], stream: str) -> None:
 
 def check_stages(samples: Mapping[Key, float], worked: set[str]) -> None:
     """Check that time was spent in these stages, and that one partition spent no more than there was."""
-    spent = {stage: total(samples, "tokenmill_stage_seconds_total", stage=stage) for stage in STAGES}
+    spent: dict[str, float] = {stage: total(samples, "tokenmill_stage_seconds_total", stage=stage) for stage in STAGES}
     assert all(spent[stage] > 0 for stage in worked)
     alive = time.time() - total(samples, "process_start_time_seconds")
     assert 0 < sum(spent.values()) < alive
