@@ -69,6 +69,7 @@ class RawPartition:
         self._lock = asyncio.Lock()
         self._since_message: dict[str, tuple[float, int]] = {}
         self._bytes = 0
+        self._chains: dict[str, ChainMill] = {}
         self._counts: list[ChainCounts] = []
         self._trail = Trail()
         self._clock = StageClock()
@@ -112,6 +113,7 @@ class RawPartition:
                 skips = skips | settled.control.skips.get(self.tp.partition, set())
         self._mill = PartitionMill(context.stages, chains, skips)
         self.position = self._mill.next_offset
+        self._chains = {stream.stream.name: chain for stream, chain in zip(context.streams, chains, strict=True)}
         self._counts = [ChainCounts(self.tp.topic, chain) for chain in chains]
         lowest = min(
             (publisher.durable for publisher in self._publishers.values()), key=lambda cursor: cursor.next_offset
@@ -223,6 +225,7 @@ class RawPartition:
             state=state,
             position=self.position if started else None,
             durable=min(p.durable.next_offset for p in self._publishers.values()) if started else None,
+            open_tokens={stream: chain.open_tokens for stream, chain in self._chains.items()} if started else {},
             queued_bytes=sum(publisher.pending_bytes for publisher in self._publishers.values()),
             trail=self._trail,
             clock=self._clock,

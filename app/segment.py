@@ -5,6 +5,7 @@ rebalance never moves a partition to another disk. Where a partition continues s
 """
 
 import asyncio
+import shutil
 from typing import Any
 
 from faust.types import TP, StreamT
@@ -15,6 +16,7 @@ from tokenmill.segments import Store, StreamInfo
 from .control import wait_for_genesis
 from .ending import end_for
 from .faust_settings import faust_options
+from .metrics import DISK_FREE_BYTES
 from .metrics.measuring import measure
 from .partitions import Partitions
 from .reporting import Reporter
@@ -80,6 +82,7 @@ class SegmentWriter:
 
     def _measure(self) -> None:
         owned = self.partitions.owned
+        DISK_FREE_BYTES.labels("segment").set(shutil.disk_usage(self._store.path).free)
         measure(owned, self._app.batch_consumer.end_offsets() if owned else {})
 
     def _why_not_ready(self) -> str | None:

@@ -113,6 +113,7 @@ class TokenPartition:
                 return None
             else:
                 self.waiting = None
+                metrics.TRUNCATED_BYTES.inc(writer.truncated_bytes)
                 self._writer = writer
                 return writer
         return None

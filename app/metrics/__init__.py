@@ -10,6 +10,7 @@ from .worker import (
     COMMITS,
     CONSUMED_BYTES,
     DEAD_LETTERS,
+    DISK_FREE_BYTES,
     DOCUMENTS,
     DUPLICATES,
     ENGINE,
@@ -20,9 +21,11 @@ from .worker import (
     NEWEST_TOKEN,
     OTHER_RECORDS,
     PUBLISH_SECONDS,
+    REBALANCES,
     RECORDS,
     STAGE_SECONDS,
     TOKENS,
+    TRUNCATED_BYTES,
 )
 
 __all__ = [
@@ -31,6 +34,7 @@ __all__ = [
     "COMMIT_SECONDS",
     "CONSUMED_BYTES",
     "DEAD_LETTERS",
+    "DISK_FREE_BYTES",
     "DOCUMENTS",
     "DUPLICATES",
     "ENGINE",
@@ -41,7 +45,9 @@ __all__ = [
     "NEWEST_TOKEN",
     "OTHER_RECORDS",
     "PUBLISH_SECONDS",
+    "REBALANCES",
     "RECORDS",
     "STAGE_SECONDS",
     "TOKENS",
+    "TRUNCATED_BYTES",
 ]

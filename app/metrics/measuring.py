@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Final, Literal, Protocol
 
 from faust.types import TP
 
@@ -15,17 +15,30 @@ from .worker import (
     LAG_RECORDS,
     LAG_SECONDS,
     NEWEST_TOKEN,
+    OPEN_TOKENS,
     PARTITIONS,
     QUEUED_BYTES,
 )
 
 State = Literal["resuming", "running", "waiting", "halted"]
-STATES: Mapping[State, str] = {
+STATES: Final[Mapping[State, str]] = {
     "resuming": "finding the place to continue at",
     "running": "taking what comes",
     "waiting": "for another process's lock, or for a missing block",
     "halted": "standing until a person acts",
 }
+
+
+OF_PARTITIONS: Final = (
+    PARTITIONS,
+    LAG_RECORDS,
+    LAG_SECONDS,
+    DURABLE_LAG_RECORDS,
+    DURABLE_LAG_SECONDS,
+    NEWEST_TOKEN,
+    OPEN_TOKENS,
+)
+"""Gauges that tell of a partition only while the worker owns it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +50,8 @@ class Standing:
     """The offset up to which records have been taken; None before it is known."""
     durable: int | None = None
     """The offset up to which they are durable downstream, where that is another number."""
+    open_tokens: Mapping[str, int] = field(default_factory=dict)
+    """Tokens in the open block of each stream."""
     queued_bytes: int = 0
     """Tokens that wait to be acknowledged."""
     stream: str = ""
@@ -58,13 +73,15 @@ class Measured(Protocol):
 def measure(partitions: Mapping[TP, Measured], ends: Mapping[TP, int]) -> None:
     """Set all gauges of partitions; ``ends`` are the known offsets after the last record of each."""
     now = time.time_ns() // 1_000_000
-    for gauge in (PARTITIONS, LAG_RECORDS, LAG_SECONDS, DURABLE_LAG_RECORDS, DURABLE_LAG_SECONDS, NEWEST_TOKEN):
+    for gauge in OF_PARTITIONS:
         gauge.clear()
     queued = 0
     for tp, partition in partitions.items():
         standing = partition.standing()
         queued += standing.queued_bytes
         PARTITIONS.labels(tp.topic, standing.state).inc()
+        for stream, tokens in standing.open_tokens.items():
+            OPEN_TOKENS.labels(stream, str(tp.partition)).set(tokens)
         if standing.newest_timestamp:
             NEWEST_TOKEN.labels(standing.stream, str(tp.partition)).set(standing.newest_timestamp / 1000)
         end = ends.get(tp)

@@ -95,6 +95,14 @@ STAGE_SECONDS: Final = Counter(
     ["stage"],
     registry=WORKER,
 )
+REBALANCES: Final = Counter(
+    "tokenmill_rebalances", "Times that Kafka gave the worker its partitions anew.", registry=WORKER
+)
+TRUNCATED_BYTES: Final = Counter(
+    "tokenmill_recovery_truncated_bytes",
+    "Bytes that recoveries cut off segments because they had never been committed.",
+    registry=WORKER,
+)
 
 PARTITIONS: Final = Gauge(
     "tokenmill_partitions", "Partitions that the worker owns, by what they do.", ["topic", "state"], registry=WORKER
@@ -130,6 +138,15 @@ NEWEST_TOKEN: Final = Gauge(
     "age of the newest trainable token.",
     ["stream", "partition"],
     registry=WORKER,
+)
+OPEN_TOKENS: Final = Gauge(
+    "tokenmill_open_block_tokens",
+    "Tokens that wait for their block to be full.",
+    ["stream", "partition"],
+    registry=WORKER,
+)
+DISK_FREE_BYTES: Final = Gauge(
+    "tokenmill_disk_free_bytes", "Bytes that are free on the store's disk.", ["sink"], registry=WORKER
 )
 QUEUED_BYTES: Final = Gauge(
     "tokenmill_queue_bytes", "Bytes of tokens that wait to be acknowledged by Kafka.", registry=WORKER

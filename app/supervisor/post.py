@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal, Protocol, get_args
+from typing import Final, Literal, Protocol
 
 from tokenmill.errors import BrokerError, TokenMillError
 
@@ -27,7 +27,14 @@ SILENT_LOOKS: Final = 4
 
 
 Cause = Literal["condemned", "killed", "resume", "broker", "error"]
-"""Why a worker had to be started again: we killed it, another did, it asked for it, no broker answered, or else."""
+CAUSES: Final[Mapping[Cause, str]] = {
+    "condemned": "the supervisor killed it, for it was silent or stood still",
+    "killed": "somebody else killed it",
+    "resume": "it ended to check everything and continue",
+    "broker": "no broker answered",
+    "error": "another exit code",
+}
+"""Why a worker had to be started again."""
 
 
 class Listener(Protocol):
@@ -61,7 +68,7 @@ class Post:
         self.name = name
         self.child: Child | None = None
         self.starts = 0
-        self.restarts: Counter[Cause] = Counter(dict.fromkeys(get_args(Cause), 0))
+        self.restarts: Counter[Cause] = Counter(dict.fromkeys(CAUSES, 0))
         """How often the process ended and was, or will soon be, started again, by cause."""
         self.next_start: float | None = None
         """When, on the monotonic clock, the next process is started; None while one runs."""
