@@ -15,6 +15,7 @@ from .ending import end_for
 from .faust_settings import faust_options
 from .metrics import ENGINE
 from .metrics.measuring import measure
+from .metrics.zeros import mill_at_zero
 from .partitions import Partitions
 from .raw_partition import MillContext, RawPartition
 from .recipes import RawTopicPlan, plan_topic
@@ -45,6 +46,7 @@ class Mill:
 
     async def prepare(self) -> None:
         """Settle all streams: after this the worker may mill; where it must not, the process ends."""
+        mill_at_zero(self._settings.streams())
         self._reporter.start()
         try:
             await self._prepare()

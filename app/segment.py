@@ -18,6 +18,7 @@ from .ending import end_for
 from .faust_settings import faust_options
 from .metrics import DISK_FREE_BYTES
 from .metrics.measuring import measure
+from .metrics.zeros import store_at_zero
 from .partitions import Partitions
 from .reporting import Reporter
 from .settings import Settings, Stream, load_settings
@@ -44,6 +45,7 @@ class SegmentWriter:
 
     async def prepare(self) -> None:
         """Bring all streams into the store, waiting for mills to settle them; where it must not, the process ends."""
+        store_at_zero(self._settings.streams())
         self._reporter.start()
         try:
             await require_topics(self._settings)

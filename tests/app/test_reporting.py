@@ -18,10 +18,12 @@ from tests.service import in_own_loop, reference_blocks, service_settings
 from tokenmill.app.broker import Broker
 from tokenmill.app.kafka import producer
 from tokenmill.app.metrics.stage_clock import STAGES
+from tokenmill.app.metrics_page import described
 from tokenmill.app.settings import Settings
 
 SECONDS = 60.0
 HOUR = 3600
+OF_SUPERVISORS = {"tokenmill_worker_up", "tokenmill_worker_restarts_total"}
 DOCUMENTS = [*(b"document %d " % number * 9 for number in range(300)), b"", b" ", b"\xff no text", None]
 """300 documents, two that are empty, one that is no text, and a tombstone."""
 
@@ -107,6 +109,8 @@ def test_lone_workers_tell_what_they_did_and_what_waits(settings: Settings, tmp_
     assert total(waits, "tokenmill_consumer_lag_records", topic=topic) == 0
     assert total(waits, "tokenmill_consumer_lag_seconds", topic=topic) == 0
     assert HOUR <= total(waits, "tokenmill_durable_lag_seconds", topic=topic) < HOUR + 2 * SECONDS
+    exported = {name for name, _ in milled.keys() | stored.keys()}
+    assert exported == {name for metric in described() for name in metric.sample_names} - OF_SUPERVISORS
     check_the_mill(milled, topic, stream, blocks)
     check_the_store(stored, stream)
 
