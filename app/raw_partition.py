@@ -136,6 +136,7 @@ class RawPartition:
             return
         async with self._lock:
             self._meter.clock.enter("other")
+            self._meter.fetched(batch.records)
             try:
                 milled = await asyncio.to_thread(self._feed, self._mill, batch.records)
             except HALTING as error:

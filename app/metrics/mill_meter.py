@@ -52,11 +52,14 @@ class MillMeter:
         self._trail.begin(timestamp)
         self._look()
 
+    def fetched(self, records: Sequence[ConsumerRecord]) -> None:
+        """Take note of what is milled next."""
+        self._trail.passed(records)
+
     def fed(self, records: Sequence[ConsumerRecord], value_bytes: int) -> None:
         """Count a fetch that has been milled."""
         RECORDS.labels(self._topic).inc(len(records))
         CONSUMED_BYTES.labels(self._topic).inc(value_bytes)
-        self._trail.passed(records)
         before = self._totals
         self._look()
         for split, now in self._totals.items():

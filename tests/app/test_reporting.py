@@ -177,6 +177,31 @@ def check_stages(samples: Mapping[Key, float], worked: set[str]) -> None:
     assert 0 < sum(spent.values()) < alive
 
 
+def test_the_age_of_a_backlog_is_that_of_its_oldest_record(settings: Settings, tmp_path: Path) -> None:
+    """While it is milled, the lag in seconds comes from the records' own timestamps; afterwards there is none."""
+    topic = settings.raw_topics[0]
+    send_written(settings, DOCUMENTS, HOUR)
+    slow = settings.model_copy(update={"function": "tests.app.slow:slow"})
+    with lone("mill", slow, tmp_path) as mill:
+        seen: list[Mapping[Key, float]] = []
+
+        def waits() -> bool:
+            seen.append(mill.samples)
+            return total(seen[-1], "tokenmill_consumer_lag_records", topic=topic) > 0
+
+        assert until(waits, SECONDS)
+        assert until(lambda: not waits() and total(seen[-1], "tokenmill_records_consumed_total") == 304, SECONDS)
+
+    ages = [
+        total(samples, "tokenmill_consumer_lag_seconds", topic=topic)
+        for samples in seen
+        if total(samples, "tokenmill_consumer_lag_records", topic=topic) > 0
+    ]
+    assert ages
+    assert all(HOUR <= age < HOUR + 2 * SECONDS for age in ages)
+    assert total(seen[-1], "tokenmill_consumer_lag_seconds", topic=topic) == 0
+
+
 def test_a_halted_partition_is_told_and_makes_nothing_unready(settings: Settings, tmp_path: Path) -> None:
     """What only a person can mend is a number and a line in the log; a restart by a health check would not help."""
     plan = plan_topic(settings, settings.raw_topics[0])
