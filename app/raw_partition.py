@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -21,6 +22,8 @@ from . import metrics
 from .control import Settled
 from .dead_letters import send_dead_letters
 from .kafka import consumer
+from .metrics.measuring import Standing, State
+from .metrics.mill_meter import MillMeter
 from .publisher import Publisher, Send
 from .settings import Settings, dead_letter_topic
 from .tail import read_tail
@@ -63,21 +66,23 @@ class RawPartition:
         self._lock = asyncio.Lock()
         self._since_message: dict[str, tuple[float, int]] = {}
         self._bytes = 0
+        self._meter = MillMeter(tp.topic)
 
     async def resume(self) -> None:
         """Find where each chain continues, and let the source flow from the lowest of these places.
 
         What a new start cannot mend halts the partition; everything else is raised and ends the worker.
         """
+        self._meter.clock.enter("resume")
         try:
             await self._resume()
         except HALTING as error:
             self._halt(error)
 
     def _halt(self, error: Exception) -> None:
-        self.stop()
+        self._stand_still()
         self.halted = str(error)
-        metrics.HALTED.inc()
+        self._meter.clock.enter("halted")
         log.critical("partition halted", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
 
     async def _resume(self) -> None:
@@ -97,23 +102,30 @@ class RawPartition:
                     tokens.partition,
                     end_offset=tail.end_offset,
                     cursor=tail.point.cursor,
-                    on_durable=self._on_durable,
+                    on_durable=partial(self._on_durable, settled.stream.name),
                 )
                 skips = skips | settled.control.skips.get(self.tp.partition, set())
         self._mill = PartitionMill(context.stages, chains, skips)
         self.position = self._mill.next_offset
+        lowest = min(
+            (publisher.durable for publisher in self._publishers.values()), key=lambda cursor: cursor.next_offset
+        )
+        self._meter.resumed(self._mill.chains, lowest.last_timestamp)
         now = time.monotonic()
         self._since_message = dict.fromkeys(self._publishers, (now, 0))
         for publisher in self._publishers.values():
             publisher.start()
         self._epoch = await context.start_partition(self.tp, self.position)
+        self._meter.clock.wait()
         log.info("partition resumed", topic=self.tp.topic, partition=self.tp.partition, offset=self.position)
 
     def stop(self) -> None:
         """Send nothing more."""
+        self._stand_still()
+        self._meter.clock.stop()
+
+    def _stand_still(self) -> None:
         self._epoch = None
-        if self.halted:
-            metrics.HALTED.dec()
         for publisher in self._publishers.values():
             publisher.stop()
 
@@ -122,20 +134,25 @@ class RawPartition:
         if batch.epoch != self._epoch or self._mill is None:
             return
         async with self._lock:
-            started = time.perf_counter()
+            self._meter.clock.enter("other")
+            self._meter.fetched(batch.records)
             try:
                 milled = await asyncio.to_thread(self._mill.feed, batch.records)
             except HALTING as error:
                 self._halt(error)
                 return
-            metrics.STAGE_SECONDS.labels("mill").inc(time.perf_counter() - started)
+            seconds = milled.seconds
+            self._meter.clock.divide({"decode": seconds.decode, "tokenize": seconds.tokenize, "pack": seconds.pack})
             if self._epoch != batch.epoch:
                 return
+            self._meter.clock.enter("dead_letters")
             await self._send_dead_letters(milled)
+            self._meter.clock.enter("publish")
             for split, messages in milled.messages.items():
                 await self._publish(split, messages)
             self.position = max(batch.position, self._mill.next_offset)
-            self._count(batch, milled)
+            self._count(batch)
+            self._meter.clock.wait()
 
     async def _send_dead_letters(self, milled: Milled) -> None:
         if milled.dead_letters:
@@ -144,7 +161,7 @@ class RawPartition:
                 self._context.send, dead_letter_topic(tp.topic), tp.topic, tp.partition, milled.dead_letters
             )
             for outcome in milled.dead_letters:
-                metrics.DEAD_LETTERS.labels(outcome.reason).inc()
+                metrics.DEAD_LETTERS.labels(tp.topic, outcome.reason).inc()
 
     async def _publish(self, split: str, messages: Sequence[Message]) -> None:
         if messages:
@@ -174,19 +191,21 @@ class RawPartition:
             return False
         return age >= settings.carry_seconds or self._bytes - at_bytes >= settings.carry_bytes
 
-    def _on_durable(self, message: Message) -> None:
-        metrics.BLOCKS.labels("topic").inc(message.count)
+    def _on_durable(self, stream: str, message: Message) -> None:
+        metrics.BLOCKS.labels(stream, "topic").inc(message.count)
         lowest = min(publisher.durable.next_offset for publisher in self._publishers.values())
         self._context.set_durable(self.tp, lowest)
 
-    def _count(self, batch: Batch, milled: Milled) -> None:
-        topic = self.tp.topic
+    def _count(self, batch: Batch) -> None:
         size = sum(len(record.value or b"") for record in batch.records)
         self._bytes += size
-        metrics.RECORDS.labels(topic).inc(len(batch.records))
-        metrics.CONSUMED_BYTES.labels(topic).inc(size)
-        metrics.DOCUMENTS.labels(topic).inc(milled.documents)
-        metrics.TOKENS.labels(topic).inc(milled.tokens)
+        self._meter.fed(batch.records, size)
+
+    def standing(self) -> Standing:
+        """Return where the partition stands, for its gauges."""
+        started = self._epoch is not None
+        state: State = "halted" if self.halted else "running" if started else "resuming"
+        return self._meter.standing(state, self.position, self._publishers)
 
     def status(self) -> Mapping[str, Any]:
         """Return where the partition is, for the supervisor and for people; chains once it has resumed."""

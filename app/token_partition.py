@@ -19,6 +19,9 @@ from tokenmill.segments import PartitionWriter, Store
 from . import metrics
 from .ending import end_for, end_process
 from .kafka import consumer, offsets, read_range
+from .metrics.measuring import Standing, State
+from .metrics.stage_clock import StageClock
+from .metrics.trail import Trail
 from .settings import Settings
 from .tail import message_of
 from .transport import Batch
@@ -71,13 +74,19 @@ class TokenPartition:
         self._look_until = 0
         self._patience = GAP_SECONDS
         self._lock = asyncio.Lock()
-        self._position = 0
+        self._appended_to = 0
         self._committed = 0
         self._committed_at = 0.0
         self._commit_later: asyncio.Task[None] | None = None
+        self._uncommitted: list[int] = []
+        self._position: int | None = None
+        self._newest = 0
+        self._trail = Trail()
+        self._clock = StageClock()
 
     async def resume(self) -> None:
         """Lock and recover the partition's directory, however long another holds it; then follow the token topic."""
+        self._clock.enter("resume")
         writer = await self._open_writer()
         if writer is None:
             return
@@ -92,7 +101,7 @@ class TokenPartition:
         )
         async with consumer(self._context.settings) as client:
             start = await self._find_start(client, writer)
-        self._epoch = await self._context.start_partition(self.tp, start)
+        await self._start(start)
         log.info(
             "partition resumed", topic=self.tp.topic, partition=self.tp.partition, block=writer.next_block,
             offset=start, truncated_bytes=writer.truncated_bytes,
@@ -112,6 +121,7 @@ class TokenPartition:
                 return None
             else:
                 self.waiting = None
+                metrics.TRUNCATED_BYTES.inc(writer.truncated_bytes)
                 self._writer = writer
                 self._committed = writer.next_block
                 return writer
@@ -138,6 +148,7 @@ class TokenPartition:
             if message.first < writer.next_block <= message.end and (
                 message.end > writer.next_block or message.after == writer.chain
             ):
+                self._newest = message.cursor.last_timestamp
                 return writer.source_hint
         low, high = first, end
         while high - low > 1:
@@ -153,8 +164,7 @@ class TokenPartition:
         """Append nothing more, and give the directory free once what is being written is written."""
         self._stopped = True
         self._epoch = None
-        if self.halted:
-            metrics.HALTED.dec()
+        self._clock.stop()
         if self._writer is not None:
             self._closing = asyncio.get_running_loop().create_task(self._close())
 
@@ -170,16 +180,27 @@ class TokenPartition:
     async def feed(self, batch: Batch) -> None:
         """Append what continues the chain; it is durable when this returns, or at most `COMMIT_SECONDS` later."""
         async with self._lock:
-            if batch.epoch != self._epoch or self._writer is None or self.halted:
+            if not self._may_append(batch.epoch) or self._writer is None:
                 return
+            self._clock.enter("other")
+            self._trail.passed(batch.records)
+            started = time.perf_counter()
             gap = await self._write(partial(self._append, self._writer, batch.records))
-            self._position = batch.position
+            if not self._may_append(batch.epoch):
+                return
+            self._clock.divide({"append": time.perf_counter() - started})
+            self._appended_to = batch.position
             wait = self._committed_at + COMMIT_SECONDS - time.monotonic()
             if wait <= 0:
                 await self._commit()
             elif self._commit_later is None:
                 self._commit_later = asyncio.create_task(self._commit_after(wait), name=f"commit {self.tp}")
+            self._clock.wait()
         await self._mind_gap(gap, batch.position)
+
+    def _may_append(self, epoch: int) -> bool:
+        """Whether what was fetched in ``epoch`` is still wanted: nothing was sought, stopped or halted since."""
+        return epoch == self._epoch and not self.halted
 
     async def _commit_after(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -187,6 +208,8 @@ class TokenPartition:
         try:
             async with self._lock:
                 await self._commit()
+                if not self.halted:
+                    self._clock.wait()
         except Exception as error:  # noqa: BLE001 - nobody awaits this task, so it must not fail in silence
             end_for(error)
 
@@ -194,15 +217,15 @@ class TokenPartition:
         """Make durable what was appended; the lock is held."""
         if self._writer is None or self.halted:
             return
-        new = self._writer.next_block - self._committed
-        if new:
+        if self._writer.next_block > self._committed:
+            self._clock.enter("sync")
             started = time.perf_counter()
             await self._write(self._writer.commit)
             self._committed_at = time.monotonic()
             metrics.COMMIT_SECONDS.observe(time.perf_counter() - started)
             metrics.COMMITS.inc()
-            metrics.BLOCKS.labels("segment").inc(new)
-            self._committed += new
+            self._count_committed(self._writer)
+        self._position = self._appended_to
         self._context.set_durable(self.tp, self._position)
 
     async def _write(self, action: Callable[[], T]) -> T | None:
@@ -223,9 +246,11 @@ class TokenPartition:
             return None
         for record in records:
             try:
-                verdict = acceptor.offer(message_of(record))
+                message = message_of(record)
+                verdict = acceptor.offer(message)
             except HALTING:
                 writer.commit()  # what came before is right, and is not to be lost with the halt
+                self._count_committed(writer)
                 raise
             if isinstance(verdict, Gap):
                 metrics.GAPS.inc()
@@ -234,9 +259,20 @@ class TokenPartition:
                 metrics.DUPLICATES.inc(verdict.dropped)
                 if verdict.blocks.entries:
                     writer.append(verdict.blocks, token_offset=record.offset)
+                    self._uncommitted.append(message.cursor.last_timestamp)
             else:
                 metrics.DUPLICATES.inc(verdict.dropped)
         return gap
+
+    def _count_committed(self, writer: PartitionWriter) -> None:
+        """Take note that all that was appended can be trained on now."""
+        metrics.BLOCKS.labels(self._context.stream, "segment").inc(writer.next_block - self._committed)
+        self._committed = writer.next_block
+        now, latency = time.time(), metrics.LATENCY_SECONDS.labels(self._context.stream)
+        for timestamp in self._uncommitted:
+            self._newest = max(self._newest, timestamp)
+            latency.observe(max(0.0, now - timestamp / 1000))
+        self._uncommitted.clear()
 
     async def _mind_gap(self, gap: Gap | None, position: int) -> None:
         """Read on to the end of the topic after a gap, then look through the whole partition again.
@@ -257,6 +293,7 @@ class TokenPartition:
         found_some = self._acceptor.next_block > self._missing.wanted
         self._patience = GAP_SECONDS if found_some else min(2 * self._patience, LONGEST_GAP_SECONDS)
         self._epoch = None
+        self._clock.enter("resume")
         if not found_some:
             await asyncio.sleep(self._patience)
         await self._look_again(self._acceptor.next_block)
@@ -276,13 +313,33 @@ class TokenPartition:
                 )
             )
         elif not self._stopped:
-            self._epoch = await self._context.start_partition(self.tp, first)
+            await self._start(first)
+
+    async def _start(self, offset: int) -> None:
+        """Follow the token topic from ``offset``."""
+        self._epoch = await self._context.start_partition(self.tp, offset)
+        self._position = offset
+        self._trail.begin(0)
+        self._clock.wait()
 
     def _halt(self, error: Exception) -> None:
         self.halted = str(error)
         self._epoch = None
-        metrics.HALTED.inc()
+        self._clock.enter("halted")
         log.error("partition halted", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
+
+    def standing(self) -> Standing:
+        """Return where the partition stands, for its gauges."""
+        started = self._epoch is not None
+        state: State = "running" if started else "resuming"
+        return Standing(
+            state="halted" if self.halted else "waiting" if self.waiting else state,
+            position=self._position if started else None,
+            stream=self._context.stream,
+            newest_timestamp=self._newest,
+            trail=self._trail,
+            clock=self._clock,
+        )
 
     def status(self) -> Mapping[str, Any]:
         """Return where the partition is, for the supervisor and for people."""

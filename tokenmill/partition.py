@@ -4,7 +4,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Final
+from time import perf_counter
+from typing import Final, NamedTuple
 
 from tokenmill.columns import Columns, Kept
 from tokenmill.documents import Document
@@ -22,6 +23,17 @@ BATCH_CHARACTERS: Final = 4 * 1024 * 1024
 """Bound of one batch's text, so that memory does not follow the size of a fetch; one document may be larger."""
 
 
+class Seconds(NamedTuple):
+    """Where the time of one feed went; the blocks do not depend on it."""
+
+    decode: float
+    """Records became documents."""
+    tokenize: float
+    """Documents became ids."""
+    pack: float
+    """Ids became blocks and messages."""
+
+
 @dataclass(frozen=True, slots=True)
 class Milled:
     """What one feed of records gave."""
@@ -34,6 +46,7 @@ class Milled:
     """Documents that were tokenized."""
     tokens: int
     """Their tokens, without end-of-document ids."""
+    seconds: Seconds
 
 
 class PartitionMill:
@@ -58,12 +71,15 @@ class PartitionMill:
             SourceError: a chain stands in the middle of a document that is another one now.
 
         """
+        started = perf_counter()
         first = bisect_left(records, self.next_offset, key=_offset)
         columns = Columns.sort(self._stages, records[first:] if first else records, self._skips)
         wanted = {
             split: columns.kept[split].since(columns.index(chain.next_offset)) for split, chain in self.chains.items()
         }
+        decoded = perf_counter()
         encoded = self._encode(columns, wanted.values())
+        tokenized = perf_counter()
         messages = {}
         low = 0
         for split, chain in self.chains.items():
@@ -71,7 +87,8 @@ class PartitionMill:
             high = low + len(kept.documents)
             messages[split] = chain.feed(Fates(chain.recipe, columns, kept, encoded.part(low, high)))
             low = high
-        return Milled(columns.dead_letters, messages, len(encoded), len(encoded.ids))
+        seconds = Seconds(decoded - started, tokenized - decoded, perf_counter() - tokenized)
+        return Milled(columns.dead_letters, messages, len(encoded), len(encoded.ids), seconds)
 
     def _encode(self, columns: Columns, wanted: Iterable[Kept]) -> TokenBatch:
         """Encode all wanted documents, those of one split after those of the other."""
