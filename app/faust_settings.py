@@ -9,16 +9,18 @@ from .settings import Settings
 from .topic_needs import needed_topics
 
 FETCH_BYTES: Final = 1024 * 1024
-"""Most bytes of one partition in one fetch (compressed as they lie in the log)."""
+"""Most bytes of one partition in one fetch of a mill (compressed as they lie in the log)."""
+SEGMENT_FETCH_BYTES: Final = 2 * 1024 * 1024
+"""The same of a segment worker, which only moves bytes: what it does for each fetch counts more than memory."""
 QUEUED_BATCHES: Final = 3
-"""Size of an agent's queue, in batches; its high-water mark is two. Bounds memory with `FETCH_BYTES`."""
+"""Size of an agent's queue, in batches; its high-water mark is two. Bounds memory with the size of a fetch."""
 NEVER_SECONDS: Final = 10 * 86400.0
 """Faust lets a worker leave its group when nobody asks it for records for this long, and never lets it return."""
 REQUEST_SECONDS: Final = 40.0
 """Faust's 90 s would let a lost broker stand for as long; above every session timeout that makes sense."""
 
 
-def faust_options(settings: Settings) -> dict[str, Any]:
+def faust_options(settings: Settings, *, fetch_bytes: int = FETCH_BYTES) -> dict[str, Any]:
     """Return the keyword arguments of `faust.App`."""
     brokers = ";".join(f"aiokafka://{address}" for address in settings.bootstrap_servers.split(","))
     largest = max(topic.max_message_bytes for topic in needed_topics(settings)) + RECORD_OVERHEAD_BYTES
@@ -34,7 +36,7 @@ def faust_options(settings: Settings) -> dict[str, Any]:
         "table_standby_replicas": 0,  # plain round-robin assignment
         "stream_wait_empty": False,  # a rebalance does not wait for events: positions come from the data
         "stream_buffer_maxsize": QUEUED_BATCHES,
-        "consumer_max_fetch_size": FETCH_BYTES,
+        "consumer_max_fetch_size": fetch_bytes,
         "consumer_auto_offset_reset": "earliest",  # never used: the transport sets "none"
         "consumer_metadata_max_age_ms": METADATA_MAX_AGE_MS,
         "producer_metadata_max_age_ms": METADATA_MAX_AGE_MS,

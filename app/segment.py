@@ -15,7 +15,7 @@ from tokenmill.segments import Store, StreamInfo
 
 from .control import wait_for_genesis
 from .ending import end_for
-from .faust_settings import FETCH_BYTES, faust_options
+from .faust_settings import SEGMENT_FETCH_BYTES, faust_options
 from .metrics import DISK_FREE_BYTES
 from .metrics.measuring import measure
 from .metrics.zeros import store_at_zero
@@ -118,11 +118,11 @@ def create_app(settings: Settings) -> BatchApp:
 
     """
     store = Store.open_or_create(settings.store)
-    app = BatchApp(f"{settings.group}-store-{store.id}", **faust_options(settings))
+    app = BatchApp(f"{settings.group}-store-{store.id}", **faust_options(settings, fetch_bytes=SEGMENT_FETCH_BYTES))
     writer = SegmentWriter(settings, app, store)
     app.handler = writer.partitions
     app.prepare = writer.prepare
-    app.fetch_min_bytes = FETCH_BYTES
+    app.fetch_min_bytes = SEGMENT_FETCH_BYTES
     tokens = app.topic(*[stream.tokens_topic for stream in settings.streams()], value_type=bytes)
 
     @app.agent(tokens, name="append", isolated_partitions=True)

@@ -10,14 +10,18 @@ import pytest
 from tests.segments.chains import STREAM, contents, cut, fill, make_chain, make_info, make_store, segment_of
 from tokenmill.chain import genesis_hash
 from tokenmill.errors import DamagedError
-from tokenmill.segments import PartitionWriter
+from tokenmill.segments import PartitionWriter, sealing
 
 INFO = make_info()
 CHAIN = make_chain(INFO, 6)
 
 
-def test_a_full_segment_gets_a_manifest_of_its_files(tmp_path: Path) -> None:
-    """Lengths, checksums and the hashes at both ends."""
+@pytest.mark.parametrize("chunk", [1, 15, 1 << 20])
+def test_a_full_segment_gets_a_manifest_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    """Lengths, checksums and the hashes at both ends, however much is read back at once."""
+    monkeypatch.setattr(sealing, "_CHUNK", chunk)
     store = make_store(tmp_path, INFO)
     fill(store, INFO, CHAIN, [6])
     paths = segment_of(store)

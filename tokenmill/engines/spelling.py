@@ -70,5 +70,5 @@ def _codes_above(text: str) -> Iterator[int]:
     """Yield the distinct code points above U+FFFF."""
     if text.isascii() or np.frombuffer(text.encode(), np.uint8).max(initial=0) < _FOUR_BYTES:
         return
-    codes = np.unique(np.frombuffer(text.encode("utf-32-le"), "<u4"))
-    yield from codes[codes > 0xFFFF].tolist()  # noqa: PLR2004 - the end of what two bytes number
+    codes = np.frombuffer(text.encode("utf-32-le"), "<u4")
+    yield from np.unique(codes[codes > 0xFFFF]).tolist()  # noqa: PLR2004 - the end of what two bytes number

@@ -1,6 +1,7 @@
 """Sealing: a full segment gets its index, its Megatron index and, last, its manifest."""
 
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -14,7 +15,7 @@ from tokenmill.segments.rows import Rows, chain_after
 from tokenmill.segments.stream import StreamInfo
 
 _CHUNK: Final = 1 << 20
-"""Bytes read at once: enough that the system's calls do not count, little enough to stay in the cache."""
+"""Bytes read at once, at least: enough that the system's calls do not count, little enough to stay in the cache."""
 
 
 def seal(paths: SegmentPaths, info: StreamInfo, partition: int, rows: Rows, chain_before: bytes) -> Manifest:
@@ -56,15 +57,29 @@ def seal(paths: SegmentPaths, info: StreamInfo, partition: int, rows: Rows, chai
 
 def _check_file(path: Path, ends: list[int], crcs: list[int], first: int) -> int:
     """Return the CRC of a file whose parts end at ``ends`` and must have ``crcs``."""
-    whole = 0
-    start = 0
-    with path.open("rb", buffering=_CHUNK) as file:
+    whole = start = 0
+    with path.open("rb") as file:
         if os.fstat(file.fileno()).st_size != ends[-1]:
             raise damaged(path, f"it is not {ends[-1]} bytes long, as its commit log says")
-        for number, (end, crc) in enumerate(zip(ends, crcs, strict=True)):
-            part = file.read(end - start)
-            if crc32(part) != crc:
-                raise damaged(path, f"block {first + number} is not what was committed (its CRC differs)")
-            whole = crc32(part, whole)
-            start = end
+        for low, high in _chunks(ends):
+            data = memoryview(file.read(ends[high - 1] - start))
+            whole = crc32(data, whole)
+            at = 0
+            for number in range(low, high):
+                size = ends[number] - start - at
+                if crc32(data[at : at + size]) != crcs[number]:
+                    raise damaged(path, f"block {first + number} is not what was committed (its CRC differs)")
+                at += size
+            start = ends[high - 1]
     return whole
+
+
+def _chunks(ends: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Divide parts that end at ``ends`` into runs of about `_CHUNK` bytes."""
+    low = start = 0
+    for number, end in enumerate(ends):
+        if end - start >= _CHUNK:
+            yield low, number + 1
+            low, start = number + 1, end
+    if low < len(ends):
+        yield low, len(ends)
