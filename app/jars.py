@@ -25,6 +25,7 @@ from tokenmill.errors import BrokerError
 
 ROOTS = (
     "org.apache.kafka:kafka_2.13:4.2.0",  # broker and controller, with the Scala version that Kafka is released with
+    "org.apache.kafka:kafka-tools:4.2.0",  # Kafka's own command line: the console producer
     "org.slf4j:slf4j-simple:1.7.36",  # Kafka logs through slf4j-api 1.7; without a backend it logs nothing at all
 )
 LOCK = "broker.lock.toml"
