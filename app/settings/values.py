@@ -107,6 +107,8 @@ def as_variable(value: object) -> str:
     """
     if value is None:
         return ""
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, tuple):
         plain = ",".join(value)
         return plain if parse_names(plain) == list(value) else json.dumps(value)
