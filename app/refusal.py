@@ -20,8 +20,8 @@ from tokenmill.errors import BrokerError, SettingsError, TokenMillError
 from .security import client_security
 from .settings import ConnectionSettings
 
-ASK_SECONDS: Final = 5.0
-"""How long one broker may take to refuse us; it takes half a second."""
+ASK_SECONDS: Final = 15.0
+"""How long one broker may take to refuse us; it takes half a second, and more where there is no processor to be had."""
 WRONG_NAME: Final = frozenset({62, 64})
 """X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH of OpenSSL's x509_vfy.h."""
 _ABOUT_US: Final = re.compile("ALERT.*(CERT|UNKNOWN_CA)")

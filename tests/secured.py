@@ -12,7 +12,12 @@ from typing import Any, Final
 
 import trustme
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._scram import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from confluent_kafka.admin._scram import (
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -33,6 +38,7 @@ NEEDLE: Final = "gr1st"
 KEY_PASSWORD: Final = "bran-and-germ"  # noqa: S105
 LISTENERS: Final = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+SCRAM: Final = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
 ITERATIONS: Final = 4096
 
 
@@ -91,7 +97,7 @@ def secured_broker(directory: Path) -> Iterator[Secured]:
     (directory / "client.key").write_text(_key(client, BestAvailableEncryption(KEY_PASSWORD.encode())))
     (directory / "password").write_text(f"{PASSWORD}\n")
     with Broker(directory / "broker", settings=_properties(authority), listeners=LISTENERS) as broker:
-        _add_user(broker)
+        add_user(broker, USER)
         yield Secured(broker, directory)
 
 
@@ -122,9 +128,19 @@ def _key(certificate: trustme.LeafCert, encryption: KeySerializationEncryption) 
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption).decode()
 
 
-def _add_user(broker: Broker) -> None:
+def add_user(broker: Broker, name: str) -> None:
+    """Let somebody log in by SCRAM, with `PASSWORD`."""
+    for kind in SCRAM:  # a request changes a user once
+        _alter(broker, UserScramCredentialUpsertion(name, ScramCredentialInfo(kind, ITERATIONS), PASSWORD.encode()))
+
+
+def remove_user(broker: Broker, name: str) -> None:
+    """Let nobody log in by that name any more; who is in stays in until the connection ends."""
+    for kind in SCRAM:
+        _alter(broker, UserScramCredentialDeletion(name, kind))
+
+
+def _alter(broker: Broker, change: UserScramCredentialUpsertion | UserScramCredentialDeletion) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    for kind in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):  # a request changes a user once
-        change = UserScramCredentialUpsertion(USER, ScramCredentialInfo(kind, ITERATIONS), PASSWORD.encode())
-        for done in admin.alter_user_scram_credentials([change]).values():
-            done.result()
+    for done in admin.alter_user_scram_credentials([change]).values():
+        done.result()

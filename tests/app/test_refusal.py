@@ -1,5 +1,6 @@
 """What brokers refuse is one line that names the setting, and never an endless retry."""
 
+import asyncio
 import os
 import re
 import subprocess
@@ -9,10 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.secured import NEEDLE, Secured
+from tests.conftest import topics_on
+from tests.secured import NEEDLE, Secured, add_user, remove_user
+from tests.service import service_settings
 from tokenmill.app.kafka import admin, consumer, producer
 from tokenmill.app.refusal import why_not
 from tokenmill.app.settings import ConnectionSettings, Settings
+from tokenmill.app.supervisor import Limits, Supervisor
 from tokenmill.errors import BrokerError, SettingsError
 
 WRONG = "ch4ff-not-grain"
@@ -117,3 +121,26 @@ async def test_one_brokers_refusal_is_said_though_another_is_away(secured: Secur
     found = await why_not(secured.settings("SASL_SSL", sasl_password=WRONG, bootstrap_servers=servers))
 
     assert isinstance(found, SettingsError)
+
+
+async def test_a_login_that_is_taken_away_ends_the_service(secured: Secured, tmp_path: Path) -> None:
+    """A worker that comes back is refused; the service ends with its words, and does not go on trying in its logs."""
+    add_user(secured.broker, "guest")
+    raw = topics_on(secured.broker, "taken-away")(1)
+    login = secured.values("SASL_SSL", sasl_username="guest")
+    settings = service_settings(secured.broker, raw, tmp_path, workers=1, **login)
+    supervisor = Supervisor(settings, limits=Limits(first_backoff=0.1), log_directory=tmp_path)
+
+    async def take_it_away() -> None:
+        while not all(worker.partitions for worker in supervisor.status().workers):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.1)
+        remove_user(secured.broker, "guest")
+        supervisor.condemn("mill-1", "the test wants it")
+
+    with pytest.raises(SettingsError, match="refuses the login of guest by SCRAM-SHA-512"):
+        async with asyncio.timeout(90):
+            await asyncio.gather(supervisor.run(), take_it_away())
+
+    logs = "".join((tmp_path / f"{worker}.log").read_text() for worker in ("mill-1", "segment"))
+    assert logs.count("refuses the login of guest") == 1
+    assert NEEDLE not in logs
