@@ -14,6 +14,7 @@ from .control import Settled, settle
 from .ending import end_for
 from .faust_settings import faust_options
 from .heartbeat import Heart
+from .kafka import require_group
 from .partitions import Partitions
 from .raw_partition import MillContext, RawPartition
 from .recipes import RawTopicPlan, plan_topic
@@ -51,6 +52,7 @@ class Mill:
     async def _prepare(self) -> None:
         """Settle the streams in the order of their names, so that two workers meet in the same order."""
         await require_topics(self._settings)
+        await require_group(self._settings, self._settings.group)
         plans = [plan_topic(self._settings, raw_topic) for raw_topic in self._settings.raw_topics]
         for plan in plans:
             engine = plan.stages.engine

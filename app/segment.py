@@ -16,6 +16,7 @@ from .control import wait_for_genesis
 from .ending import end_for
 from .faust_settings import faust_options
 from .heartbeat import Heart
+from .kafka import require_group
 from .partitions import Partitions
 from .settings import Settings, Stream, load_settings
 from .token_partition import SegmentContext, TokenPartition
@@ -42,6 +43,7 @@ class SegmentWriter:
         self._heart.start()
         try:
             await require_topics(self._settings)
+            await require_group(self._settings, self._app.conf.id)
             for stream in self._settings.streams():
                 self._contexts[stream.tokens_topic] = await self._add(stream)
             self._ready = True

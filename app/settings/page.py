@@ -69,6 +69,17 @@ ends a command, and the whole service, with exit code 2 and the setting to look 
 
 {brokers}
 
+### Rights
+
+Where brokers check rights (ACLs), a login for all commands needs these; `Describe` comes with them. What is missing is
+named when it is wanted.
+
+| right | on |
+| --- | --- |
+| `Read`, `Write`, `DescribeConfigs` | raw topics, their `.dead-letters`, `tokens.*`, `control.*` |
+| `Read` | the consumer groups `tokenmill` and `tokenmill-store-*` (setting `group`) |
+| `Create`, `Alter` | the same topics, for `tokenmill topics create` |
+
 ## Tokens
 
 What decides the tokens of a raw topic's streams, and so is part of their **fingerprint**: a running stream refuses
