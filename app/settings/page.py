@@ -45,8 +45,8 @@ A setting has one name everywhere. The first of these that says it decides:
    `TOKENMILL_CONFIG` names,
 4. the default.
 
-A name that is none, a value that does not fit and two that contradict each other end every command with exit code 2
-and one line: what was said, where, and what was probably meant. `tokenmill config` prints what is in force and where
+A name that is none, a value that does not fit and two that contradict each other end every command with exit code 2,
+saying what was said, where, and what was probably meant. `tokenmill config` prints what is in force and where
 each value came from; passwords as asterisks.
 
 ## Brokers
