@@ -8,17 +8,24 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
     KafkaConnectionError,
     KafkaTimeoutError,
     NodeNotReadyError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
     RequestTimedOutError,
+    TopicAuthorizationFailedError,
 )
 
-from tokenmill.errors import BrokerError, SourceError
+from tokenmill.errors import BrokerError, SettingsError, SourceError
 
-from .settings import Settings
+from .refusal import why_not
+from .security import client_security
+from .settings import ConnectionSettings, Settings
 
 METADATA_MAX_AGE_MS: Final = 3000
 """How old a client's picture of the cluster may be. After a broker restart the picture can be empty; with the default
@@ -33,17 +40,27 @@ RECORD_OVERHEAD_BYTES: Final = 64 * 1024
 """Room for key, headers and framing beside the largest value that a producer here sends."""
 
 
-def connection(settings: Settings) -> dict[str, Any]:
-    """Return the keyword arguments by which every aiokafka client reaches the brokers."""
-    return {"bootstrap_servers": settings.bootstrap_servers, "metadata_max_age_ms": METADATA_MAX_AGE_MS}
+def connection(settings: ConnectionSettings) -> dict[str, Any]:
+    """Return the keyword arguments by which every aiokafka client reaches the brokers.
+
+    Raises:
+        SettingsError: a file that a setting names cannot be used.
+
+    """
+    return {
+        "bootstrap_servers": settings.bootstrap_servers,
+        "metadata_max_age_ms": METADATA_MAX_AGE_MS,
+        **client_security(settings),
+    }
 
 
 @contextmanager
-def broker_errors(settings: Settings) -> Iterator[None]:
-    """Turn "nobody answers", whatever aiokafka calls it, into one error that says what to do.
+def broker_errors(settings: ConnectionSettings) -> Iterator[None]:
+    """Turn "nobody answers" and "you may not", whatever aiokafka calls it, into one error that says what to do.
 
     Raises:
         BrokerError: the brokers are not there, or did not answer in time.
+        SettingsError: they do not allow what was asked for.
 
     """
     try:
@@ -53,6 +70,35 @@ def broker_errors(settings: Settings) -> Iterator[None]:
             f"no broker answers at {settings.bootstrap_servers}; start one with `tokenmill broker start`, "
             "or set bootstrap_servers"
         ) from error
+    except (
+        TopicAuthorizationFailedError,
+        GroupAuthorizationFailedError,
+        ClusterAuthorizationFailedError,
+    ) as error:
+        raise not_allowed(settings, str(error)) from error
+
+
+def not_allowed(settings: ConnectionSettings, what: str) -> SettingsError:
+    """Return the error for a right that we lack."""
+    return SettingsError(
+        f"the brokers at {settings.bootstrap_servers} do not allow this to {settings.sasl_username or 'us'} ({what}): "
+        'grant it (docs/settings.md, "Rights"), or log in as somebody else'
+    )
+
+
+async def require_group(settings: ConnectionSettings, group: str) -> None:
+    """Check that the brokers let us into a consumer group: who is not let in would stand still in silence.
+
+    Raises:
+        SettingsError: they do not.
+        BrokerError: no broker answers.
+
+    """
+    async with admin(settings) as client:
+        with suppress(GroupCoordinatorNotAvailableError, GroupLoadInProgressError):  # rights are looked at first
+            for answer in await client.describe_consumer_groups([group]):
+                if any(described[0] == GroupAuthorizationFailedError.errno for described in answer.groups):
+                    raise not_allowed(settings, f"group {group}")
 
 
 @asynccontextmanager
@@ -67,13 +113,14 @@ async def producer(
 
     Raises:
         BrokerError: no broker answers, at the start or in the block.
+        SettingsError: the brokers refuse the login, the certificate or what is asked for, or theirs is not believed.
 
     """
     largest = max(max_message_bytes, settings.max_record_bytes) + RECORD_OVERHEAD_BYTES
     fixed = {"acks": "all", "enable_idempotence": True, "linger_ms": 0, "max_request_size": largest}
     with broker_errors(settings):
         client = AIOKafkaProducer(**connection(settings), **(fixed | options))
-        async with _running(client.start, client.stop):
+        async with _running(settings, client.start, client.stop):
             yield client
 
 
@@ -85,6 +132,7 @@ async def consumer(settings: Settings, **options: Any) -> AsyncIterator[AIOKafka
 
     Raises:
         BrokerError: no broker answers, at the start or in the block.
+        SettingsError: the brokers refuse the login, the certificate or what is asked for, or theirs is not believed.
 
     """
     fixed = {
@@ -95,29 +143,40 @@ async def consumer(settings: Settings, **options: Any) -> AsyncIterator[AIOKafka
     }
     with broker_errors(settings):
         client = AIOKafkaConsumer(**connection(settings), **(fixed | options))
-        async with _running(client.start, client.stop):
+        async with _running(settings, client.start, client.stop):
             yield client
 
 
 @asynccontextmanager
-async def admin(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]:
+async def admin(settings: ConnectionSettings) -> AsyncIterator[AIOKafkaAdminClient]:
     """Yield a started admin client.
 
     Raises:
         BrokerError: no broker answers, at the start or in the block.
+        SettingsError: the brokers refuse the login, the certificate or what is asked for, or theirs is not believed.
 
     """
     with broker_errors(settings):
         client = AIOKafkaAdminClient(**connection(settings))
-        async with _running(client.start, client.close):
+        async with _running(settings, client.start, client.close):
             yield client
 
 
 @asynccontextmanager
-async def _running(start: Callable[[], Awaitable[None]], stop: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Start, and stop in the end, whatever happened in between, without waiting for ever for a broker that is gone."""
+async def _running(
+    settings: ConnectionSettings, start: Callable[[], Awaitable[None]], stop: Callable[[], Awaitable[None]]
+) -> AsyncIterator[None]:
+    """Start, and stop in the end, whatever happened in between, without waiting for ever for a broker that is gone.
+
+    aiokafka logs why it cannot connect and raises only that it cannot; so the brokers are asked once more.
+    """
     try:
-        await start()
+        try:
+            await start()
+        except KafkaConnectionError:
+            if reason := await why_not(settings):
+                raise reason from None
+            raise
         yield
     finally:
         with suppress(TimeoutError):  # nobody is there to say goodbye to; the caller goes on, or its error does
