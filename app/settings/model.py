@@ -80,7 +80,7 @@ class TopicSettings(BaseModel):
     )
     carry: Names = Field(default=(), description="Fields that travel with the tokens, for example label,lang.")
     max_text_bytes: Size = Field(
-        default=8 * MIB, ge=1, description="Longest text (UTF-8); a longer one is dead-lettered."
+        default=4 * MIB, ge=1, description="Longest text (UTF-8); a longer one is dead-lettered."
     )
     max_id_bytes: Size = Field(default=128, description="Longest id (UTF-8); a longer one is dead-lettered.")
     max_fields_bytes: Size = Field(
