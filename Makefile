@@ -23,7 +23,7 @@ HAS_TORCH = $(1) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torc
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-stack bench profile growth lint format lock clean
+.PHONY: help setup demo test test-stack bench profile growth lint format docs lock clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -56,6 +56,10 @@ lint: $(VENV)/.installed $(VENV)/.train ## style, format and types
 format: $(VENV)/.installed ## rewrites the files as `lint` wants them
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/.installed ## writes the pages that are made from the code
+	$(BIN)/python -m tokenmill.app.metrics_page > docs/metrics.md.new
+	mv docs/metrics.md.new docs/metrics.md
 
 lock: $(VENV)/.installed ## resolves all dependencies again (UPGRADE=1: to their newest versions)
 	$(COMPILE) --extra app --extra bench --extra broker --extra dev --output-file constraints.txt

@@ -1,22 +1,21 @@
-"""What a worker tells its supervisor: twice a second, that its event loop turns, and how far it is.
+"""What a worker tells its supervisor: twice a second, that its event loop turns, how far it is, and all its metrics.
 
 One JSON object a line on the file descriptor that `HEARTBEAT_VARIABLE` names; without it, nothing is written. A worker
 beats from the moment it prepares, so that one that waits for something is not taken for one that is stuck.
 """
 
-import asyncio
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from prometheus_client import Counter
 
 from . import metrics
+from .metrics.samples import Sample
 
 HEARTBEAT_VARIABLE: Final = "_TOKENMILL_HEARTBEAT_FD"
 """The underscore keeps it apart from the settings' variables: of those, an unknown one is refused."""
-INTERVAL_SECONDS: Final = 0.5
 COUNTERS: Final[Mapping[str, Counter]] = {
     "records": metrics.RECORDS,
     "bytes": metrics.CONSUMED_BYTES,
@@ -36,22 +35,20 @@ class Heart:
     The pipe's other end closes when the supervisor dies, however it dies, so no worker outlives it.
     """
 
-    def __init__(self, status: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self) -> None:
         """Write nothing yet."""
-        self._status = status
-        self._task: asyncio.Task[None] | None = None
+        self._unsent = b""
 
-    def start(self) -> None:
-        """Beat in this event loop from now on, if a supervisor listens."""
-        if self._task is None and os.environ.get(HEARTBEAT_VARIABLE) is not None:
-            self._task = asyncio.get_running_loop().create_task(self._beat(), name="heartbeat")
+    @property
+    def heard(self) -> bool:
+        """Whether a supervisor listens."""
+        return os.environ.get(HEARTBEAT_VARIABLE) is not None
 
-    async def _beat(self) -> None:
-        unsent = b""
-        while True:
+    def beat(self, status: Mapping[str, Any], samples: Sequence[Sample]) -> None:
+        """Tell the present status and metrics, if a supervisor listens."""
+        if self.heard:
             # What the pipe did not take is sent first, else a line longer than the pipe would never be whole.
-            unsent = _write(unsent or _line({**self._status(), "counters": counters()}))
-            await asyncio.sleep(INTERVAL_SECONDS)
+            self._unsent = _write(self._unsent or _line({**status, "counters": counters(), "metrics": samples}))
 
 
 def counters() -> dict[str, float]:

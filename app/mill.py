@@ -13,10 +13,13 @@ from faust.types import TP, StreamT
 from .control import Settled, settle
 from .ending import end_for
 from .faust_settings import faust_options
-from .heartbeat import Heart
+from .metrics import ENGINE
+from .metrics.measuring import measure
+from .metrics.zeros import mill_at_zero
 from .partitions import Partitions
 from .raw_partition import MillContext, RawPartition
 from .recipes import RawTopicPlan, plan_topic
+from .reporting import Reporter
 from .settings import Settings, load_settings
 from .topics import require_topics, retention_seconds
 from .transport import Batch, BatchApp
@@ -36,12 +39,15 @@ class Mill:
         self._app = app
         self._contexts: dict[str, MillContext] = {}
         self._ready = False
-        self._heart = Heart(self.status)
+        self._reporter = Reporter(
+            "mill", settings, status=self.status, measure=self._measure, not_ready=self._why_not_ready
+        )
         self.partitions: Partitions[RawPartition] = Partitions(self._open)
 
     async def prepare(self) -> None:
         """Settle all streams: after this the worker may mill; where it must not, the process ends."""
-        self._heart.start()
+        mill_at_zero(self._settings.streams())
+        self._reporter.start()
         try:
             await self._prepare()
             self._ready = True
@@ -54,6 +60,7 @@ class Mill:
         plans = [plan_topic(self._settings, raw_topic) for raw_topic in self._settings.raw_topics]
         for plan in plans:
             engine = plan.stages.engine
+            ENGINE.labels(plan.raw_topic, engine.kind).set(1)
             log.info("tokenizer engine", topic=plan.raw_topic, engine=engine.kind, why=plan.stages.engine_refused)
         streams = sorted((stream, plan) for plan in plans for stream in plan.recipes)
         settled: dict[str, list[Settled]] = {plan.raw_topic: [] for plan in plans}
@@ -98,6 +105,13 @@ class Mill:
         """Consider carries."""
         for partition in list(self.partitions.owned.values()):
             await partition.tick()
+
+    def _measure(self) -> None:
+        owned = self.partitions.owned
+        measure(owned, self._app.batch_consumer.end_offsets() if owned else {})
+
+    def _why_not_ready(self) -> str | None:
+        return self._app.why_not_ready(prepared=self._ready)
 
     def status(self) -> dict[str, Any]:
         """Return where each partition is."""

@@ -7,6 +7,7 @@ from typing import Generic, Protocol, TypeVar
 import structlog
 from faust.types import TP
 
+from . import metrics
 from .ending import end_for, end_process
 from .transport import Batch
 
@@ -44,6 +45,7 @@ class Partitions(Generic[P]):
     async def assigned(self, partitions: set[TP]) -> None:
         """Own exactly these partitions; each resumes in the background."""
         self.revoked()
+        metrics.REBALANCES.inc()
         for tp in sorted(partitions):
             partition = self._open(tp)
             self.owned[tp] = partition

@@ -1,6 +1,7 @@
 """Sending one chain's messages: one in flight, in order, nothing after a hole."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
@@ -8,6 +9,7 @@ from typing import Final, Protocol
 from tokenmill.cursor import Cursor
 from tokenmill.message import HEADER_NAME, Message, encode_header
 
+from . import metrics
 from .ending import end_process
 
 PENDING_BYTES: Final = 8 * 1024 * 1024
@@ -77,6 +79,11 @@ class Publisher:
         """Whether everything that was put is acknowledged."""
         return not self._pending
 
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of tokens that wait to be acknowledged."""
+        return self._pending_bytes
+
     async def put(self, messages: Sequence[Message]) -> None:
         """Take messages to send, waiting while more than `PENDING_BYTES` are on their way; forget them once stopped."""
         for message in messages:
@@ -104,6 +111,7 @@ class Publisher:
         """Send one message; the process ends when it is not certain that it stands in the log, at its end."""
         headers = [(HEADER_NAME, encode_header(message))]
         where = f"{self.topic}[{self._partition}]"
+        started = time.perf_counter()
         try:
             offset = await self._send(self.topic, self._partition, bytes(message.tokens), None, headers)
         except asyncio.CancelledError:
@@ -115,4 +123,6 @@ class Publisher:
         self._floor = offset + 1
         self.durable = message.cursor
         self.messages += 1
+        metrics.PUBLISH_SECONDS.labels(self.topic).observe(time.perf_counter() - started)
+        metrics.MESSAGE_BYTES.labels(self.topic).observe(len(message.tokens))
         self._on_durable(message)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -22,6 +23,10 @@ from . import metrics
 from .control import Settled
 from .dead_letters import send_dead_letters
 from .kafka import consumer
+from .metrics.chain_counts import ChainCounts
+from .metrics.measuring import Standing, State
+from .metrics.stage_clock import StageClock
+from .metrics.trail import Trail
 from .publisher import Publisher, Send
 from .settings import Settings, dead_letter_topic
 from .tail import read_tail
@@ -64,21 +69,26 @@ class RawPartition:
         self._lock = asyncio.Lock()
         self._since_message: dict[str, tuple[float, int]] = {}
         self._bytes = 0
+        self._chains: dict[str, ChainMill] = {}
+        self._counts: list[ChainCounts] = []
+        self._trail = Trail()
+        self._clock = StageClock()
 
     async def resume(self) -> None:
         """Find where each chain continues, and let the source flow from the lowest of these places.
 
         What a new start cannot mend halts the partition; everything else is raised and ends the worker.
         """
+        self._clock.enter("resume")
         try:
             await self._resume()
         except HALTING as error:
             self._halt(error)
 
     def _halt(self, error: Exception) -> None:
-        self.stop()
+        self._stand_still()
         self.halted = str(error)
-        metrics.HALTED.inc()
+        self._clock.enter("halted")
         log.critical("partition halted", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
 
     async def _resume(self) -> None:
@@ -98,23 +108,32 @@ class RawPartition:
                     tokens.partition,
                     end_offset=tail.end_offset,
                     cursor=tail.point.cursor,
-                    on_durable=self._on_durable,
+                    on_durable=partial(self._on_durable, settled.stream.name),
                 )
                 skips = skips | settled.control.skips.get(self.tp.partition, set())
         self._mill = PartitionMill(context.stages, chains, skips)
         self.position = self._mill.next_offset
+        self._chains = {stream.stream.name: chain for stream, chain in zip(context.streams, chains, strict=True)}
+        self._counts = [ChainCounts(self.tp.topic, chain) for chain in chains]
+        lowest = min(
+            (publisher.durable for publisher in self._publishers.values()), key=lambda cursor: cursor.next_offset
+        )
+        self._trail.begin(lowest.last_timestamp)
         now = time.monotonic()
         self._since_message = dict.fromkeys(self._publishers, (now, 0))
         for publisher in self._publishers.values():
             publisher.start()
         self._epoch = await context.start_partition(self.tp, self.position)
+        self._clock.wait()
         log.info("partition resumed", topic=self.tp.topic, partition=self.tp.partition, offset=self.position)
 
     def stop(self) -> None:
         """Send nothing more."""
+        self._stand_still()
+        self._clock.stop()
+
+    def _stand_still(self) -> None:
         self._epoch = None
-        if self.halted:
-            metrics.HALTED.dec()
         for publisher in self._publishers.values():
             publisher.stop()
 
@@ -123,20 +142,24 @@ class RawPartition:
         if batch.epoch != self._epoch or self._mill is None:
             return
         async with self._lock:
-            started = time.perf_counter()
+            self._clock.enter("other")
             try:
                 milled = await asyncio.to_thread(self._feed, self._mill, batch.records)
             except HALTING as error:
                 self._halt(error)
                 return
-            metrics.STAGE_SECONDS.labels("mill").inc(time.perf_counter() - started)
+            seconds = milled.seconds
+            self._clock.divide({"decode": seconds.decode, "tokenize": seconds.tokenize, "pack": seconds.pack})
             if self._epoch != batch.epoch:
                 return
+            self._clock.enter("dead_letters")
             await self._send_dead_letters(milled)
+            self._clock.enter("publish")
             for split, messages in milled.messages.items():
                 await self._publish(split, messages)
             self.position = max(batch.position, self._mill.next_offset)
-            self._count(batch, milled)
+            self._count(batch)
+            self._clock.wait()
 
     @staticmethod
     def _feed(mill: PartitionMill, records: Sequence[ConsumerRecord]) -> Milled:
@@ -149,7 +172,7 @@ class RawPartition:
                 self._context.send, dead_letter_topic(tp.topic), tp.topic, tp.partition, milled.dead_letters
             )
             for outcome in milled.dead_letters:
-                metrics.DEAD_LETTERS.labels(outcome.reason).inc()
+                metrics.DEAD_LETTERS.labels(tp.topic, outcome.reason).inc()
 
     async def _publish(self, split: str, messages: Sequence[Message]) -> None:
         if messages:
@@ -179,19 +202,34 @@ class RawPartition:
             return False
         return age >= settings.carry_seconds or self._bytes - at_bytes >= settings.carry_bytes
 
-    def _on_durable(self, message: Message) -> None:
-        metrics.BLOCKS.labels("topic").inc(message.count)
+    def _on_durable(self, stream: str, message: Message) -> None:
+        metrics.BLOCKS.labels(stream, "topic").inc(message.count)
         lowest = min(publisher.durable.next_offset for publisher in self._publishers.values())
         self._context.set_durable(self.tp, lowest)
 
-    def _count(self, batch: Batch, milled: Milled) -> None:
+    def _count(self, batch: Batch) -> None:
         topic = self.tp.topic
         size = sum(len(record.value or b"") for record in batch.records)
         self._bytes += size
         metrics.RECORDS.labels(topic).inc(len(batch.records))
         metrics.CONSUMED_BYTES.labels(topic).inc(size)
-        metrics.DOCUMENTS.labels(topic).inc(milled.documents)
-        metrics.TOKENS.labels(topic).inc(milled.tokens)
+        self._trail.passed(batch.records)
+        for counts in self._counts:
+            counts.count()
+
+    def standing(self) -> Standing:
+        """Return where the partition stands, for its gauges."""
+        started = self._epoch is not None
+        state: State = "halted" if self.halted else "running" if started else "resuming"
+        return Standing(
+            state=state,
+            position=self.position if started else None,
+            durable=min(p.durable.next_offset for p in self._publishers.values()) if started else None,
+            open_tokens={stream: chain.open_tokens for stream, chain in self._chains.items()} if started else {},
+            queued_bytes=sum(publisher.pending_bytes for publisher in self._publishers.values()),
+            trail=self._trail,
+            clock=self._clock,
+        )
 
     def status(self) -> Mapping[str, Any]:
         """Return where the partition is, for the supervisor and for people; chains once it has resumed."""

@@ -5,6 +5,7 @@ rebalance never moves a partition to another disk. Where a partition continues s
 """
 
 import asyncio
+import shutil
 from typing import Any
 
 from faust.types import TP, StreamT
@@ -15,8 +16,11 @@ from tokenmill.segments import Store, StreamInfo
 from .control import wait_for_genesis
 from .ending import end_for
 from .faust_settings import faust_options
-from .heartbeat import Heart
+from .metrics import DISK_FREE_BYTES
+from .metrics.measuring import measure
+from .metrics.zeros import store_at_zero
 from .partitions import Partitions
+from .reporting import Reporter
 from .settings import Settings, Stream, load_settings
 from .token_partition import SegmentContext, TokenPartition
 from .topics import require_topics
@@ -34,12 +38,15 @@ class SegmentWriter:
         self._contexts: dict[str, SegmentContext] = {}
         self._started_at: dict[TP, int] = {}
         self._ready = False
-        self._heart = Heart(self.status)
+        self._reporter = Reporter(
+            "segment", settings, status=self.status, measure=self._measure, not_ready=self._why_not_ready
+        )
         self.partitions: Partitions[TokenPartition] = Partitions(self._open)
 
     async def prepare(self) -> None:
         """Bring all streams into the store, waiting for mills to settle them; where it must not, the process ends."""
-        self._heart.start()
+        store_at_zero(self._settings.streams())
+        self._reporter.start()
         try:
             await require_topics(self._settings)
             for stream in self._settings.streams():
@@ -74,6 +81,14 @@ class SegmentWriter:
 
     def _open(self, tp: TP) -> TokenPartition:
         return TokenPartition(tp, self._contexts[tp.topic])
+
+    def _measure(self) -> None:
+        owned = self.partitions.owned
+        DISK_FREE_BYTES.labels("segment").set(shutil.disk_usage(self._store.path).free)
+        measure(owned, self._app.batch_consumer.end_offsets() if owned else {})
+
+    def _why_not_ready(self) -> str | None:
+        return self._app.why_not_ready(prepared=self._ready)
 
     def status(self) -> dict[str, Any]:
         """Return where each partition is."""

@@ -12,12 +12,16 @@ from faust.types import TP
 
 from tokenmill.acceptance import Acceptor, Gap, Taken
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, GapError, LockedError, StoreError
+from tokenmill.message import Message
 from tokenmill.recipe import Recipe
 from tokenmill.segments import PartitionWriter, Store
 
 from . import metrics
 from .ending import end_process
 from .kafka import consumer, offsets, read_range
+from .metrics.measuring import Standing, State
+from .metrics.stage_clock import Stage, StageClock
+from .metrics.trail import Trail
 from .settings import Settings
 from .tail import message_of
 from .transport import Batch
@@ -66,9 +70,15 @@ class TokenPartition:
         self._look_until = 0
         self._patience = GAP_SECONDS
         self._lock = asyncio.Lock()
+        self._position: int | None = None
+        self._newest = 0
+        self._spent: Mapping[Stage, float] = {}
+        self._trail = Trail()
+        self._clock = StageClock()
 
     async def resume(self) -> None:
         """Lock and recover the partition's directory, however long another holds it; then follow the token topic."""
+        self._clock.enter("resume")
         writer = await self._open_writer()
         if writer is None:
             return
@@ -83,7 +93,7 @@ class TokenPartition:
         )
         async with consumer(self._context.settings) as client:
             start = await self._find_start(client, writer)
-        self._epoch = await self._context.start_partition(self.tp, start)
+        await self._start(start)
         log.info(
             "partition resumed", topic=self.tp.topic, partition=self.tp.partition, block=writer.next_block,
             offset=start, truncated_bytes=writer.truncated_bytes,
@@ -103,6 +113,7 @@ class TokenPartition:
                 return None
             else:
                 self.waiting = None
+                metrics.TRUNCATED_BYTES.inc(writer.truncated_bytes)
                 self._writer = writer
                 return writer
         return None
@@ -128,6 +139,7 @@ class TokenPartition:
             if message.first < writer.next_block <= message.end and (
                 message.end > writer.next_block or message.after == writer.chain
             ):
+                self._newest = message.cursor.last_timestamp
                 return writer.source_hint
         low, high = first, end
         while high - low > 1:
@@ -143,8 +155,7 @@ class TokenPartition:
         """Append nothing more, and give the directory free once what is being written is written."""
         self._stopped = True
         self._epoch = None
-        if self.halted:
-            metrics.HALTED.dec()
+        self._clock.stop()
         if self._writer is not None:
             self._closing = asyncio.get_running_loop().create_task(self._close())
 
@@ -160,6 +171,7 @@ class TokenPartition:
             if batch.epoch != self._epoch or self._writer is None or self.halted:
                 return
             started = time.perf_counter()
+            self._clock.enter("other")
             try:
                 gap = await asyncio.to_thread(self._append, self._writer, batch.records)
             except HALTING as error:
@@ -170,6 +182,10 @@ class TokenPartition:
             metrics.COMMIT_SECONDS.observe(time.perf_counter() - started)
             metrics.COMMITS.inc()
             self._context.set_durable(self.tp, batch.position)
+            self._clock.divide(self._spent)
+            self._position = batch.position
+            self._trail.passed(batch.records)
+            self._clock.wait()
         await self._mind_gap(gap, batch.position)
 
     def _append(self, writer: PartitionWriter, records: Sequence[ConsumerRecord]) -> Gap | None:
@@ -178,8 +194,10 @@ class TokenPartition:
         acceptor = self._acceptor
         if acceptor is None:
             return None
+        started, before, taken = time.perf_counter(), writer.next_block, list[Message]()
         for record in records:
-            verdict = acceptor.offer(message_of(record))
+            message = message_of(record)
+            verdict = acceptor.offer(message)
             if isinstance(verdict, Gap):
                 metrics.GAPS.inc()
                 gap = verdict
@@ -187,11 +205,22 @@ class TokenPartition:
                 metrics.DUPLICATES.inc(verdict.dropped)
                 if verdict.blocks.entries:
                     writer.append(verdict.blocks, token_offset=record.offset)
-                    metrics.BLOCKS.labels("segment").inc(len(verdict.blocks.entries))
+                    taken.append(message)
             else:
                 metrics.DUPLICATES.inc(verdict.dropped)
+        appended = time.perf_counter()
         writer.commit()
+        self._spent = {"append": appended - started, "sync": time.perf_counter() - appended}
+        metrics.BLOCKS.labels(self._context.stream, "segment").inc(writer.next_block - before)
+        self._trainable(taken)
         return gap
+
+    def _trainable(self, messages: Sequence[Message]) -> None:
+        """Take note that blocks of these messages are committed now."""
+        now, latency = time.time(), metrics.LATENCY_SECONDS.labels(self._context.stream)
+        for message in messages:
+            self._newest = max(self._newest, message.cursor.last_timestamp)
+            latency.observe(max(0.0, now - message.cursor.last_timestamp / 1000))
 
     async def _mind_gap(self, gap: Gap | None, position: int) -> None:
         """Read on to the end of the topic after a gap, then look through the whole partition again.
@@ -212,6 +241,7 @@ class TokenPartition:
         found_some = self._acceptor.next_block > self._missing.wanted
         self._patience = GAP_SECONDS if found_some else min(2 * self._patience, LONGEST_GAP_SECONDS)
         self._epoch = None
+        self._clock.enter("resume")
         if not found_some:
             await asyncio.sleep(self._patience)
         await self._look_again(self._acceptor.next_block)
@@ -231,13 +261,33 @@ class TokenPartition:
                 )
             )
         elif not self._stopped:
-            self._epoch = await self._context.start_partition(self.tp, first)
+            await self._start(first)
+
+    async def _start(self, offset: int) -> None:
+        """Follow the token topic from ``offset``."""
+        self._epoch = await self._context.start_partition(self.tp, offset)
+        self._position = offset
+        self._trail.begin(0)
+        self._clock.wait()
 
     def _halt(self, error: Exception) -> None:
         self.halted = str(error)
         self._epoch = None
-        metrics.HALTED.inc()
+        self._clock.enter("halted")
         log.error("partition halted", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
+
+    def standing(self) -> Standing:
+        """Return where the partition stands, for its gauges."""
+        started = self._epoch is not None
+        state: State = "running" if started else "resuming"
+        return Standing(
+            state="halted" if self.halted else "waiting" if self.waiting else state,
+            position=self._position if started else None,
+            stream=self._context.stream,
+            newest_timestamp=self._newest,
+            trail=self._trail,
+            clock=self._clock,
+        )
 
     def status(self) -> Mapping[str, Any]:
         """Return where the partition is, for the supervisor and for people."""

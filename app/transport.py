@@ -147,6 +147,13 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         leader: int | None = cluster.leader_for_partition(TopicPartition(tp.topic, tp.partition))
         return leader
 
+    def connected(self) -> bool:
+        """Return whether a connection to a broker stands."""
+        if self._consumer is None:
+            return False
+        connections = self._consumer._client._conns  # noqa: SLF001 - aiokafka has no public view of them
+        return any(connection.connected() for connection in list(connections.values()))
+
     def highwaters_now(self) -> dict[TP, int]:
         """Return the known end offsets of the assigned partitions, without asking anyone."""
         consumer = self._ensure_consumer()
@@ -192,6 +199,11 @@ class BatchConsumer(driver.Consumer):
     def end_offsets(self) -> dict[TP, int]:
         """Return the end offsets that the last fetches told."""
         return self._thread.highwaters_now()
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection to a broker stands."""
+        return self._thread.connected()
 
     async def perform_seek(self) -> None:
         """Hand the new assignment to the app, which starts each partition by itself and in its own time."""
@@ -315,6 +327,13 @@ class BatchApp(faust.App):
 
     def _new_producer_transport(self) -> BatchTransport:
         return BatchTransport(self.conf.broker_producer, self)
+
+    def why_not_ready(self, *, prepared: bool) -> str | None:
+        """Return why no work can be done now, None if it can; ``prepared``: `prepare` has been awaited."""
+        if not prepared:
+            return "the worker waits for its topics, its tokenizer, or its streams to be settled"
+        connected = isinstance(self._consumer, BatchConsumer) and self._consumer.connected
+        return None if connected else "no broker is connected"
 
     @property
     def batch_consumer(self) -> BatchConsumer:

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Final
+from time import perf_counter
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,17 @@ BATCH_CHARACTERS: Final = 4 * 1024 * 1024
 """Bound of one batch's text, so that memory does not follow the size of a fetch; one document may be larger."""
 
 
+class Seconds(NamedTuple):
+    """Where the time of one feed went; the blocks do not depend on it."""
+
+    decode: float
+    """Records became documents."""
+    tokenize: float
+    """Documents became ids."""
+    pack: float
+    """Ids became blocks and messages."""
+
+
 @dataclass(frozen=True, slots=True)
 class Milled:
     """What one feed of records gave."""
@@ -33,6 +45,7 @@ class Milled:
     """Documents that were tokenized."""
     tokens: int
     """Their tokens, without end-of-document ids."""
+    seconds: Seconds
 
 
 class PartitionMill:
@@ -51,9 +64,11 @@ class PartitionMill:
 
     def feed(self, records: Sequence[Record]) -> Milled:
         """Mill consecutive records of the partition, in the order of their offsets."""
+        started = perf_counter()
         first = self.next_offset
         outcomes = [self._stages.outcome(record, self._skips) for record in records if record.offset >= first]
         wanted = self._wanted(outcomes)
+        decoded = perf_counter()
         tokens: list[npt.NDArray[np.integer] | None] = [None] * len(outcomes)
         total = 0
         for batch in _batches(outcomes, wanted):
@@ -62,9 +77,11 @@ class PartitionMill:
             total += bounds[-1]
             for n, i in enumerate(batch):
                 tokens[i] = encoded.ids[bounds[n] : bounds[n + 1]]
+        tokenized = perf_counter()
         messages = {split: chain.feed(outcomes, tokens) for split, chain in self.chains.items()}
         dead = [outcome for outcome in outcomes if outcome.kind is Kind.DEAD_LETTERED]
-        return Milled(dead, messages, len(wanted), total)
+        seconds = Seconds(decoded - started, tokenized - decoded, perf_counter() - tokenized)
+        return Milled(dead, messages, len(wanted), total, seconds)
 
     def _encode(self, outcomes: Sequence[Outcome]) -> TokenBatch:
         try:

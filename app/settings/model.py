@@ -188,6 +188,15 @@ class Settings(TopicSettings, BaseSettings):
     replication_factor: int = Field(
         default=-1, ge=-1, description="Copies that Kafka keeps of a topic that is created; -1: the broker's default."
     )
+    metrics_host: str = Field(
+        default="127.0.0.1", min_length=1, description="Address that serves /metrics, /healthz and /readyz."
+    )
+    metrics_port: int = Field(
+        default=9464,
+        ge=0,
+        le=65535,
+        description="Its port; 0 serves nothing. Of a supervisor and its workers, the supervisor alone serves.",
+    )
     log_format: Literal["auto", "json", "console"] = Field(
         default="auto", description="How log lines look; auto: for people on a terminal, else JSON."
     )

@@ -5,13 +5,14 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
-from tokenmill.errors import TokenMillError
+from tokenmill.errors import BrokerError, TokenMillError
 
-from ..ending import HOPELESS, HOPELESS_CODES
+from ..ending import HOPELESS, HOPELESS_CODES, RESUME_CODE
 from ..settings import Settings
 from ..settings.load import CONFIG_VARIABLE
 from .backoff import Backoff
@@ -23,6 +24,17 @@ LOOK_SECONDS: Final = 1.0
 """How often a worker's heart is felt."""
 SILENT_LOOKS: Final = 4
 """Looks without a beat after which a worker is shown as silent: with two beats a second, no accident."""
+
+
+Cause = Literal["condemned", "killed", "resume", "broker", "error"]
+CAUSES: Final[Mapping[Cause, str]] = {
+    "condemned": "the supervisor killed it, for it was silent or stood still",
+    "killed": "somebody else killed it",
+    "resume": "it ended to check everything and continue",
+    "broker": "no broker answered",
+    "error": "another exit code",
+}
+"""Why a worker had to be started again."""
 
 
 class Listener(Protocol):
@@ -56,6 +68,8 @@ class Post:
         self.name = name
         self.child: Child | None = None
         self.starts = 0
+        self.restarts: Counter[Cause] = Counter(dict.fromkeys(CAUSES, 0))
+        """How often the process ended and was, or will soon be, started again, by cause."""
         self.next_start: float | None = None
         """When, on the monotonic clock, the next process is started; None while one runs."""
         self.stopping = False
@@ -97,6 +111,8 @@ class Post:
                 return
             hopeless = code in HOPELESS_CODES
             pause = None if hopeless else self._backoff.after(time.monotonic() - started)
+            if not hopeless:
+                self.restarts[self._cause(code)] += 1
             self._listener.ended(self, child, reason, pause)
             if pause is None:
                 raise hopeless_error(code, f"{self.name} cannot go on: {child.words or 'its log says why'}")
@@ -134,6 +150,12 @@ class Post:
     def _reason(self, code: int, child: Child) -> str:
         """Return our own reason if it was we who killed it."""
         return self._verdict or describe(code, child.words)
+
+    def _cause(self, code: int) -> Cause:
+        if self._verdict:
+            return "condemned"
+        known: dict[int, Cause] = {RESUME_CODE: "resume", BrokerError.exit_code: "broker"}
+        return "killed" if code < 0 else known.get(code, "error")
 
     def _feel(self, child: Child, beats: int) -> int:
         """Count looks, not seconds: if we were stopped ourselves, nobody else is to blame."""

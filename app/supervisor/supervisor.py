@@ -5,17 +5,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import structlog
 
 from tokenmill.errors import StoreError
 from tokenmill.segments import Store
 
+from ..metrics.server import serving
 from ..settings import Settings
 from .beside import beside
 from .child import Child
 from .cluster import Cluster
+from .export import Export
 from .ledger import Ledger
 from .limits import Limits
 from .post import Post
@@ -25,6 +27,9 @@ from .watchdog import Scene, Watchdog
 log = structlog.get_logger(__name__)
 Listener = Callable[["Event"], None]
 Role = Literal["mill", "segment"]
+
+LOOK_SECONDS: Final = 1.0
+"""How often partitions that nobody works on are looked for, and the supervisor's own numbers are taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,7 @@ class Supervisor:
             for name, role in names.items()
             if only in {role, None}
         }
+        self._export = Export(self._posts, self._cluster)
 
     async def run(self) -> None:
         """Keep all workers running until cancelled; on return, however it comes, every one of them has ended.
@@ -86,8 +92,9 @@ class Supervisor:
 
         """
         keepers = [post.keep() for post in self._posts.values()]
-        async with beside(*keepers, self._cluster.watch(), self._guard()):
-            await asyncio.Event().wait()
+        with serving(self._settings, self._export.collectors, self._export.probes):
+            async with beside(*keepers, self._cluster.watch(), self._guard(), self._report()):
+                await asyncio.Event().wait()
 
     def status(self) -> Status:
         """Return what is known now."""
@@ -113,10 +120,16 @@ class Supervisor:
             tuple(sorted(name for name, owner in self._ledger.owners.items() if owner == post.name)),
         )
 
+    async def _report(self) -> None:
+        """Show that the event loop turns."""
+        while True:
+            self._export.turn()
+            await asyncio.sleep(LOOK_SECONDS)
+
     async def _guard(self) -> None:
         """Look for partitions that nobody works on, while the brokers answer."""
         while True:
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(LOOK_SECONDS)
             for role, watchdog in self._watchdogs.items():
                 ends = {name: end for name, end in self._cluster.ends.items() if _topic(name) in self._topics[role]}
                 ready = tuple(post.name for post in self._posts.values() if post.role == role and post.ready)
@@ -144,6 +157,7 @@ class Supervisor:
 
     def heard(self, post: Post, child: Child) -> None:
         """Take note of a new status."""
+        self._export.heard(post.name, child)
         moves = self._ledger.heard(post.name, child.status)
         for before, orphan in sorted({(move.before, move.orphan) for move in moves}):
             names = ", ".join(move.partition for move in moves if (move.before, move.orphan) == (before, orphan))
@@ -153,6 +167,7 @@ class Supervisor:
 
     def ended(self, post: Post, child: Child, reason: str, pause: float | None) -> None:
         """Take note that a process ended."""
+        self._export.ended(post.name, child)
         self._ledger.ended(post.name)
         say = log.info if post.stopping else log.warning
         say("worker ended", worker=post.name, pid=child.pid, reason=reason, restart_in=pause)

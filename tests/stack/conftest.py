@@ -1,6 +1,7 @@
 """One image, and one story of the stack, for all tests of this folder."""
 
 import os
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,12 +36,13 @@ class Say:
 
     def __init__(self, config: pytest.Config) -> None:
         """Print nothing yet."""
+        self._started = time.monotonic()
         self._capture = config.pluginmanager.getplugin("capturemanager")
 
     def __call__(self, message: str) -> None:
         """Print one line."""
         with self._capture.global_and_fixture_disabled():
-            print(f"stack: {message}", flush=True)  # noqa: T201 - minutes pass
+            print(f"stack: {time.monotonic() - self._started:4.0f} s: {message}", flush=True)  # noqa: T201 - minutes pass
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,8 @@
 """What the tests of the stack look at: one run of it, with work from two sides and with faults in the middle of it."""
 
 import json
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -13,12 +10,11 @@ from typing import Any, Final
 from .corpus import Corpus, write_corpus
 from .project import Project
 from .prometheus import Panel, Prometheus, dashboard_queries
+from .sending import Sending
 
 MEGABYTE: Final = 1_000_000
 SIZE: Final = 25 * MEGABYTE
 """Of the text from each side."""
-OUTSIDE_RATE: Final = "400kB"
-"""A second: the program outside goes on sending during all that follows."""
 WAIT_SECONDS: Final = 180
 TOPIC: Final = "raw-text"
 
@@ -66,10 +62,10 @@ def tell(project: Project, data: Path, services: list[str], say: Callable[[str],
     since = time.time()
     project.up(services)
     _wait_for_mills(project, 1)
-    with _sending(project, story.outside.path) as sending:
+    with Sending(f"127.0.0.1:{project.kafka_port}", TOPIC, story.outside.path) as sending:
 
         def note(fault: str) -> None:
-            if sending.poll() is None:
+            if sending.goes_on:
                 story.sending_during.append(fault)
 
         say("pushes from inside, while a program outside does as well")
@@ -86,27 +82,14 @@ def tell(project: Project, data: Path, services: list[str], say: Callable[[str],
         say("restarts Kafka")
         _restart_kafka(project, story)
         note("restart")
-        if sending.wait(WAIT_SECONDS):
-            raise RuntimeError(f"the program outside ended with {sending.returncode}: see its output above")
+        if code := sending.finish():
+            raise RuntimeError(f"the program outside ended with {code}: see its output above")
     say("verifies")
     project.cli("flush", TOPIC)
     story.verified = _verified(project)
     say("asks Prometheus")
     _look(project, story, since)
     return story
-
-
-@contextmanager
-def _sending(project: Project, file: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """Send a file from this machine, through the port on loopback, slowly, while the block runs."""
-    servers = f"127.0.0.1:{project.kafka_port}"
-    command = [sys.executable, "-m", "tokenmill.app.cli", "produce", TOPIC, str(file), "--rate", OUTSIDE_RATE]
-    sending = subprocess.Popen([*command, "--bootstrap-servers", servers])
-    try:
-        yield sending
-    finally:
-        sending.kill()
-        sending.wait()
 
 
 def _kill_the_mill(project: Project, story: Story) -> None:

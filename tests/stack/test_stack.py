@@ -43,7 +43,7 @@ def test_each_query_of_the_dashboard_has_data(story: Story, panel: Panel) -> Non
 
 def test_prometheus_reaches_every_service(story: Story) -> None:
     """Mills and segments, each with an address of its own."""
-    up = {target["labels"]["job"] for target in story.targets if target["health"] == "up"}
+    up = {target["labels"]["service"] for target in story.targets if target["health"] == "up"}
     assert {"mill", "segments"} <= up, story.targets
 
 

@@ -1,0 +1,53 @@
+"""What is counted and measured, how the numbers of several processes become one page, and who may ask for it.
+
+`worker` defines what a worker counts; `samples` makes plain values of it, which travel in a heartbeat; `fleet` adds up
+what all processes of all workers ever counted; `server` shows it. Labels are closed sets, never a record's text.
+"""
+
+from .worker import (
+    BLOCKS,
+    COMMIT_SECONDS,
+    COMMITS,
+    CONSUMED_BYTES,
+    DEAD_LETTERS,
+    DISK_FREE_BYTES,
+    DOCUMENTS,
+    DUPLICATES,
+    ENGINE,
+    FILTERED,
+    GAPS,
+    LATENCY_SECONDS,
+    MESSAGE_BYTES,
+    NEWEST_TOKEN,
+    OTHER_RECORDS,
+    PUBLISH_SECONDS,
+    REBALANCES,
+    RECORDS,
+    STAGE_SECONDS,
+    TOKENS,
+    TRUNCATED_BYTES,
+)
+
+__all__ = [
+    "BLOCKS",
+    "COMMITS",
+    "COMMIT_SECONDS",
+    "CONSUMED_BYTES",
+    "DEAD_LETTERS",
+    "DISK_FREE_BYTES",
+    "DOCUMENTS",
+    "DUPLICATES",
+    "ENGINE",
+    "FILTERED",
+    "GAPS",
+    "LATENCY_SECONDS",
+    "MESSAGE_BYTES",
+    "NEWEST_TOKEN",
+    "OTHER_RECORDS",
+    "PUBLISH_SECONDS",
+    "REBALANCES",
+    "RECORDS",
+    "STAGE_SECONDS",
+    "TOKENS",
+    "TRUNCATED_BYTES",
+]

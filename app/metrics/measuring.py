@@ -1,0 +1,107 @@
+"""Measures the partitions that a worker owns: what waits, how old it is, and what each of them does."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, Protocol
+
+from faust.types import TP
+
+from .stage_clock import StageClock
+from .trail import Trail
+from .worker import (
+    DURABLE_LAG_RECORDS,
+    DURABLE_LAG_SECONDS,
+    LAG_RECORDS,
+    LAG_SECONDS,
+    NEWEST_TOKEN,
+    OPEN_TOKENS,
+    PARTITIONS,
+    QUEUED_BYTES,
+)
+
+State = Literal["resuming", "running", "waiting", "halted"]
+STATES: Final[Mapping[State, str]] = {
+    "resuming": "finding the place to continue at",
+    "running": "taking what comes",
+    "waiting": "for another process's lock, or for a missing block",
+    "halted": "standing until a person acts",
+}
+
+
+OF_PARTITIONS: Final = (
+    PARTITIONS,
+    LAG_RECORDS,
+    LAG_SECONDS,
+    DURABLE_LAG_RECORDS,
+    DURABLE_LAG_SECONDS,
+    NEWEST_TOKEN,
+    OPEN_TOKENS,
+)
+"""Gauges that tell of a partition only while the worker owns it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a partition stands."""
+
+    state: State
+    position: int | None
+    """The offset up to which records have been taken; None before it is known."""
+    durable: int | None = None
+    """The offset up to which they are durable downstream, where that is another number."""
+    open_tokens: Mapping[str, int] = field(default_factory=dict)
+    """Tokens in the open block of each stream."""
+    queued_bytes: int = 0
+    """Tokens that wait to be acknowledged."""
+    stream: str = ""
+    newest_timestamp: int = 0
+    """Of a partition that is stored: when the newest source record with trainable tokens was written, in milliseconds
+    since 1970; 0 while that is unknown."""
+    trail: Trail
+    clock: StageClock
+
+
+class Measured(Protocol):
+    """A partition that can be measured."""
+
+    def standing(self) -> Standing:
+        """Return where it stands."""
+        ...
+
+
+def measure(partitions: Mapping[TP, Measured], ends: Mapping[TP, int]) -> None:
+    """Set all gauges of partitions; ``ends`` are the known offsets after the last record of each."""
+    now = time.time_ns() // 1_000_000
+    for gauge in OF_PARTITIONS:
+        gauge.clear()
+    queued = 0
+    for tp, partition in partitions.items():
+        standing = partition.standing()
+        queued += standing.queued_bytes
+        PARTITIONS.labels(tp.topic, standing.state).inc()
+        for stream, tokens in standing.open_tokens.items():
+            OPEN_TOKENS.labels(stream, str(tp.partition)).set(tokens)
+        if standing.newest_timestamp:
+            NEWEST_TOKEN.labels(standing.stream, str(tp.partition)).set(standing.newest_timestamp / 1000)
+        end = ends.get(tp)
+        standing.clock.look(behind=end is None or standing.position is None or standing.position < end)
+        if end is not None and standing.position is not None:
+            _measure_lag(tp, standing, standing.position, end, now)
+    QUEUED_BYTES.set(queued)
+
+
+def _measure_lag(tp: TP, standing: Standing, position: int, end: int, now: int) -> None:
+    trail, labels = standing.trail, (tp.topic, str(tp.partition))
+    if position >= end:
+        trail.level(now)
+    trail.forget(position if standing.durable is None else standing.durable)
+    LAG_RECORDS.labels(*labels).set(max(0, end - position))
+    age = trail.age(position, now) if position < end else 0.0
+    if age is not None:
+        LAG_SECONDS.labels(*labels).set(age)
+    if standing.durable is not None:
+        DURABLE_LAG_RECORDS.labels(*labels).set(max(0, end - standing.durable))
+        age = trail.age(standing.durable, now) if standing.durable < end else 0.0
+        if age is not None:
+            DURABLE_LAG_SECONDS.labels(*labels).set(age)

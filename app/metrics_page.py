@@ -1,0 +1,118 @@
+"""``docs/metrics.md``, from the code: ``python -m tokenmill.app.metrics_page > docs/metrics.md``."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from prometheus_client.metrics import MetricWrapperBase
+
+from .metrics import worker
+from .metrics.measuring import STATES
+from .metrics.samples import SUFFIXES
+from .metrics.server import BUILD, BUILD_HELP
+from .metrics.stage_clock import STAGES
+from .metrics.worker import PROCESS
+from .supervisor.export import PostsCollector
+from .supervisor.post import CAUSES
+
+HEAD: Final = """\
+# Metrics
+
+<!-- Made by `make docs` from the code; a test compares. -->
+
+`tokenmill serve` and `tokenmill up` serve the numbers of all their workers at `http://127.0.0.1:9464/metrics`
+(`metrics_host`, `metrics_port`; port 0 serves nothing). A `tokenmill mill` or `tokenmill segment` that runs alone, as
+in a container, serves its own. An address that is taken is told in the log, and the work goes on without.
+
+`deploy/` has a Prometheus configuration, alerts, and a dashboard for Grafana.
+
+Every number of a worker has the label `worker`: `mill-1`, `mill-2`, … and `segment` under a supervisor, `mill` or
+`segment` alone; `supervisor` for that process's own memory and CPU. All other labels are closed sets as well: topics,
+partitions, splits, and the words below. Nothing of a record becomes a label.
+
+Counters count work done since the process that serves them began. When a worker ends, the supervisor keeps what it
+counted, so no counter falls; what a killed worker did in its last half second is not counted, and what has to be done
+again is counted again. Gauges are measured twice a second, and those of a worker that has ended are gone.
+
+## Probes
+
+| path | 200 | 503 |
+|---|---|---|
+| `/healthz` | the event loop turns | it has stood still for 20 s: restart the process |
+| `/readyz` | the streams are settled and a broker is connected; under a supervisor: every worker is ready | \
+not yet, or not now: the answer's text says why |
+
+A halted partition makes nothing unready: the others go on, and a restart does not help. `tokenmill_partitions` tells
+of it, and the log and the live view say what to do.
+"""
+LAG: Final = """\
+## Lag
+
+`tokenmill_consumer_lag_records` compares the end of a partition, as the last fetch told it, with the place up to which
+its records are taken. There is none for a partition that has not started or that is halted.
+Ages come from the timestamps of records: the producer's clock, or the broker's with
+`message.timestamp.type=LogAppendTime`. A record that was not fetched yet counts as old as the last one that was, or as
+the moment at which there was nothing left, whichever is later.
+
+Tokens wait in an open block until it is full, so `tokenmill_durable_lag_seconds` of a source that has fallen silent
+grows up to `carry_seconds` and then is 0.
+"""
+
+
+class Described(NamedTuple):
+    """A metric as the page shows it."""
+
+    name: str
+    type: str
+    labels: Sequence[str]
+    help: str
+
+    @property
+    def sample_names(self) -> list[str]:
+        """The names under which Prometheus knows it."""
+        return [self.name + suffix for suffix in SUFFIXES[self.type]]
+
+
+def described() -> list[Described]:
+    """Return everything that ``/metrics`` may show: of workers, of the supervisor, of any process."""
+    found = [Described(BUILD, "gauge", ["version", "python"], BUILD_HELP)]
+    for metric in vars(worker).values():
+        if isinstance(metric, MetricWrapperBase):
+            for family in metric.describe():
+                labels = ["worker", *metric._labelnames]  # noqa: SLF001 - prometheus_client has no public view of them
+                found.append(Described(family.name, family.type, labels, family.documentation))
+    for family in PostsCollector({}).collect():
+        labels = list(getattr(family, "_labelnames", ()))
+        found.append(Described(family.name, family.type, labels, family.documentation))
+    processes = (Described(family.name, family.type, ["worker"], family.documentation) for family in PROCESS.collect())
+    return [*found, *processes]
+
+
+def page() -> str:
+    """Return the whole page."""
+    parts = [HEAD, *_metrics(described()), LAG]
+    parts += _words("Stages", "stage", STAGES)
+    parts += _words("States of a partition", "state", STATES)
+    parts += _words("Reasons of restarts", "reason", CAUSES)
+    return "\n".join(parts)
+
+
+def _metrics(metrics: Sequence[Described]) -> Iterator[str]:
+    yield "## All metrics\n"
+    yield "Counters end in `_total`; histograms have `_bucket`, `_sum` and `_count`.\n"
+    yield "| name | type | labels | meaning |\n|---|---|---|---|"
+    for metric in metrics:
+        name = metric.sample_names[0] if metric.type == "counter" else metric.name
+        yield f"| `{name}` | {metric.type} | {', '.join(f'`{label}`' for label in metric.labels)} | {metric.help} |"
+    yield ""
+
+
+def _words(title: str, label: str, words: Mapping[Any, str]) -> Iterator[str]:
+    yield f"## {title}\n"
+    yield f"| {label} | meaning |\n|---|---|"
+    for word, meaning in words.items():
+        yield f"| `{word}` | {meaning} |"
+    yield ""
+
+
+if __name__ == "__main__":
+    print(page(), end="")  # noqa: T201 - this is what it is for

@@ -1,0 +1,62 @@
+"""What a worker tells of itself: its supervisor if it has one, else whoever asks for its metrics."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, Final, Literal
+
+from .heartbeat import Heart
+from .metrics.fleet import Fleet
+from .metrics.probes import Probes
+from .metrics.samples import Sample, taken
+from .metrics.server import serving
+from .metrics.worker import PROCESS, WORKER
+from .settings import Settings
+
+INTERVAL_SECONDS: Final = 0.5
+"""How often partitions are measured: numbers are as old."""
+
+
+class Reporter:
+    """Measures again and again while the event loop turns, and reports from `start` to the end of the process."""
+
+    def __init__(
+        self,
+        role: Literal["mill", "segment"],
+        settings: Settings,
+        *,
+        status: Callable[[], dict[str, Any]],
+        measure: Callable[[], None],
+        not_ready: Callable[[], str | None],
+    ) -> None:
+        """Report nothing yet.
+
+        ``measure`` sets the gauges, ``status`` and ``not_ready`` say how the worker is.
+        """
+        self._role = role
+        self._settings = settings
+        self._status = status
+        self._measure = measure
+        self._fleet = Fleet()
+        self._probes = Probes()
+        self._not_ready = not_ready
+        self._heart = Heart()
+        self._task: asyncio.Task[None] | None = None
+        self._open = ExitStack()
+
+    def start(self) -> None:
+        """Report from now on; under a supervisor, which serves the numbers of all its workers, nothing is served."""
+        if self._task is None:
+            if not self._heart.heard:
+                self._open.enter_context(serving(self._settings, [self._fleet], self._probes))
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="report")
+
+    async def _run(self) -> None:
+        while True:
+            self._probes.turn(self._not_ready())
+            self._measure()
+            samples: list[Sample] = taken(WORKER, PROCESS)
+            self._fleet.heard(self._role, os.getpid(), samples)
+            self._heart.beat(self._status(), samples)
+            await asyncio.sleep(INTERVAL_SECONDS)

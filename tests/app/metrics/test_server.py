@@ -1,0 +1,97 @@
+"""The three pages over HTTP."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from tests.scraping import ask, free_port, scrape, total
+from tokenmill.app.metrics.fleet import Fleet
+from tokenmill.app.metrics.probes import STALLED_SECONDS, Probes
+from tokenmill.app.metrics.server import serving
+from tokenmill.app.settings import Settings
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+@pytest.fixture
+def port() -> int:
+    """Return a port that nobody listens on."""
+    return free_port()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Return a clock at 0."""
+    return Clock()
+
+
+@pytest.fixture
+def probes(port: int, clock: Clock) -> Iterator[Probes]:
+    """Yield the probes of pages that are served."""
+    probes = Probes(clock)
+    fleet = Fleet()
+    fleet.heard("mill", 1, [("tokenmill_records_consumed_total", {"topic": "t"}, 3.0)])
+    with serving(Settings(metrics_port=port), [fleet], probes):
+        yield probes
+
+
+def test_ready_is_what_the_event_loop_said_last(port: int, probes: Probes) -> None:
+    """Not ready at first, then ready, then not, each with its reason; alive all the while."""
+    assert ask(port, "/readyz") == (503, "the process has just started\n")
+    probes.turn(None)
+    assert ask(port, "/readyz") == (200, "ok\n")
+    probes.turn("no broker is connected")
+    assert ask(port, "/readyz") == (503, "no broker is connected\n")
+    assert ask(port, "/healthz") == (200, "ok\n")
+
+
+def test_an_event_loop_that_stands_still_is_unhealthy(port: int, clock: Clock, probes: Probes) -> None:
+    """The server answers in a thread of its own; when the loop turns again, all is well."""
+    probes.turn(None)
+    clock.now += STALLED_SECONDS + 1
+    assert ask(port, "/healthz") == (503, "the event loop has stood still for 21 s\n")
+    assert ask(port, "/readyz").code == 503
+    probes.turn(None)
+    assert ask(port, "/healthz").code == ask(port, "/readyz").code == 200
+
+
+def test_metrics_are_served_and_other_paths_are_not(port: int, probes: Probes) -> None:
+    """Any number of scrapes give the same; a wrong path says which are right."""
+    for _ in range(3):
+        samples = scrape(port)
+        assert total(samples, "tokenmill_records_consumed_total", worker="mill", topic="t") == 3
+        assert total(samples, "tokenmill_build_info") == 1
+    assert ask(port, "/") == (404, "there are /metrics, /healthz and /readyz\n")
+
+
+def test_a_port_that_is_taken_stops_no_work_and_is_told(port: int) -> None:
+    """The block runs; the log says what to set."""
+    with (
+        socket.create_server(("127.0.0.1", port)),
+        structlog.testing.capture_logs() as logs,
+        serving(Settings(metrics_port=port), [], Probes()),
+    ):
+        pass
+    assert [(entry["log_level"], entry["port"]) for entry in logs] == [("warning", port)]
+    assert "metrics_port" in logs[0]["event"]
+
+
+def test_port_0_serves_nothing_and_the_end_frees_the_port(port: int) -> None:
+    """Afterwards nobody listens, and the port can be had again at once."""
+    with structlog.testing.capture_logs() as logs, serving(Settings(metrics_port=0), [], Probes()):
+        pass
+    assert logs == []
+    for _ in range(2):
+        with serving(Settings(metrics_port=port), [], Probes()):
+            assert ask(port, "/healthz").code == 200
+        assert ask(port, "/healthz").code == 0

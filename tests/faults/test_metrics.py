@@ -1,0 +1,136 @@
+"""Workers are killed while somebody watches ``/metrics``: no counter falls, and nothing is counted for nobody."""
+
+import asyncio
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from tests.conftest import TopicFactory
+from tests.faults.feeding import Feeder
+from tests.marked import until
+from tests.scraping import Key, ask, free_port, rising, scrape, total
+from tests.service import service_settings
+from tokenmill.app.broker import Broker
+from tokenmill.app.settings import Settings
+from tokenmill.app.supervisor import Limits, Supervisor
+
+SECONDS = 60.0
+KILLS = ("mill-1", "segment", "mill-2", "mill-1")
+RECORDS = "tokenmill_records_consumed_total"
+
+
+class Watcher:
+    """Scrapes all the while, and keeps what fell."""
+
+    def __init__(self, port: int) -> None:
+        """Begin at once."""
+        self.scrapes = 0
+        self.fallen: list[tuple[Key, float, float]] = []
+        self.samples: Mapping[Key, float] = {}
+        self._port = port
+        self._enough = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._enough.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        highest: dict[Key, float] = {}
+        while not self._enough.wait(0.1):
+            now = scrape(self._port)
+            if now:
+                self.scrapes += 1
+                self.samples = now
+                found = rising(now)
+                self.fallen += [
+                    (key, high, found.get(key, -1)) for key, high in highest.items() if found.get(key, -1) < high
+                ]
+                highest |= found
+
+
+class Running:
+    """A supervisor in an event loop and a thread of its own."""
+
+    def __init__(self, settings: Settings, directory: Path) -> None:
+        """Start it."""
+        limits = Limits(first_backoff=0.5, longest_backoff=1.0)
+        self.supervisor = Supervisor(settings, limits=limits, log_directory=directory)
+        self._loop = asyncio.new_event_loop()
+        self._task = self._loop.create_task(self.supervisor.run())
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with suppress(asyncio.CancelledError):
+            self._loop.run_until_complete(self._task)
+        self._loop.close()
+
+    def pid(self, worker: str) -> int:
+        """Return the worker's process, 0 where none runs."""
+        return next(status.pid or 0 for status in self.supervisor.status().workers if status.name == worker)
+
+    def stop(self) -> None:
+        """End it and its workers."""
+        self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.join()
+
+
+def works(watcher: Watcher, worker: str) -> bool:
+    """Return whether a worker is up and its living process has done something: its counters have grown."""
+    before = watcher.samples
+    name = RECORDS if worker.startswith("mill") else "tokenmill_commits_total"
+    return until(
+        lambda: (
+            total(watcher.samples, "tokenmill_worker_up", worker=worker) == 1
+            and total(watcher.samples, name, worker=worker) > total(before, name, worker=worker)
+        ),
+        SECONDS,
+    )
+
+
+def test_no_counter_falls_when_workers_are_killed(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, rng: random.Random
+) -> None:
+    """Each kill is seen as a restart of that worker; every counter and histogram of every worker only rises."""
+    port = free_port()
+    settings = service_settings(broker, topic(4), tmp_path, session_timeout=2.0, metrics_port=port)
+    running = Running(settings, tmp_path)
+    watcher = Watcher(port)
+    try:
+        assert until(lambda: ask(port, "/healthz").code == 200, SECONDS)
+        assert until(lambda: ask(port, "/readyz").code == 200, SECONDS)
+        with Feeder(settings, rng) as feeder:
+            for worker in KILLS:
+                assert works(watcher, worker)
+                time.sleep(rng.uniform(0, 0.5))
+                killed = running.pid(worker)
+                os.kill(killed, signal.SIGKILL)
+                assert until(lambda: running.pid(worker) not in {0, killed}, SECONDS)  # noqa: B023 - called at once
+                assert until(lambda: ask(port, "/readyz").code == 200, SECONDS)
+            for worker in ("mill-1", "mill-2", "segment"):
+                assert works(watcher, worker)
+        topics = {"topic": settings.raw_topics[0]}
+        assert until(lambda: total(watcher.samples, "tokenmill_durable_lag_records", **topics) == 0, SECONDS)
+        assert until(lambda: total(watcher.samples, "tokenmill_partitions", state="running", **topics) == 4, SECONDS)
+    finally:
+        watcher.stop()
+        running.stop()
+
+    assert watcher.fallen == []
+    end = watcher.samples
+    for worker in set(KILLS):
+        restarts = total(end, "tokenmill_worker_restarts_total", worker=worker, reason="killed")
+        assert restarts == KILLS.count(worker)
+    print(f"{watcher.scrapes} scrapes, {feeder.sent} documents")  # noqa: T201 - what the run came to
+    assert watcher.scrapes > 20
+    # What a killed process did after its last heartbeat is not counted; what was lost with it is counted again.
+    assert total(end, RECORDS) > feeder.sent / 2
+    assert ask(port, "/healthz").code == 0
