@@ -63,6 +63,11 @@ def test_root_file_systems_are_read_only(name: str) -> None:
     assert SERVICES[name]["read_only"] is True
 
 
+def test_the_stores_host_keeps_its_name() -> None:
+    """A store is bound to its host: a container that takes the place of another must be the same one."""
+    assert SERVICES["segments"]["hostname"] == "segments"
+
+
 def test_the_image_is_made_of_the_lock_that_the_service_has() -> None:
     """What the image installs is what the developers' lock has, file by file."""
     pins = {file: _pins((ROOT / file).read_text()) for file in ("constraints.txt", "constraints-service.txt")}

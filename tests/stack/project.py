@@ -62,8 +62,12 @@ class Project:
         self.compose("up", "--detach", "--no-build", "--scale", f"mill={mills}", *services)
         # podman-compose adds and never removes; with docker there is nothing left to do here.
         for container in self.containers("mill")[mills:]:
-            self.engine.out("stop", container)
-            self.engine.out("rm", container)
+            self.remove(container)
+
+    def remove(self, container: str) -> None:
+        """Stop a container in order, and remove it."""
+        self.engine.out("stop", container)
+        self.engine.out("rm", container)
 
     def images(self) -> dict[str, str]:
         """Return the image of every service, as compose reads its file."""

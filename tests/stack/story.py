@@ -27,6 +27,8 @@ class Story:
     inside: Corpus
     killed: tuple[int, int] = (0, 0)
     """The mill's process before it was killed, and the one that came after."""
+    replaced: list[str] = field(default_factory=list)
+    """The ids of the segments container, before and after it was replaced."""
     mills: list[int] = field(default_factory=list)
     """How many containers of the mill had partitions, each time when that was wanted to change."""
     kafka_started: list[str] = field(default_factory=list)
@@ -73,6 +75,9 @@ def tell(project: Project, data: Path, services: list[str], say: Callable[[str],
         say("kills the mill")
         _kill_the_mill(project, story)
         note("kill")
+        say("replaces the segments container, as an upgrade does")
+        _replace_segments(project, story, services)
+        note("replace")
         for mills in (3, 1):
             say(f"scales the mill to {mills}")
             project.up(services, mills)
@@ -103,6 +108,15 @@ def _kill_the_mill(project: Project, story: Story) -> None:
     _until("the killed container runs again", again)
     story.killed = (before, project.inspect(mill)["State"]["Pid"])
     _wait_for_mills(project, 1)
+
+
+def _replace_segments(project: Project, story: Story, services: list[str]) -> None:
+    (before,) = project.containers("segments")
+    story.replaced.append(project.inspect(before)["Id"])
+    project.remove(before)
+    project.up(services)
+    (after,) = project.containers("segments")
+    story.replaced.append(project.inspect(after)["Id"])
 
 
 def _restart_kafka(project: Project, story: Story) -> None:

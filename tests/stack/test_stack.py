@@ -10,8 +10,9 @@ pytestmark = [pytest.mark.stack, pytest.mark.timeout(1800)]
 
 def test_the_faults_happened_while_text_was_coming_in(story: Story) -> None:
     """A story without them would prove nothing."""
-    assert story.sending_during == ["kill", "scale to 3", "scale to 1", "restart"]
+    assert story.sending_during == ["kill", "replace", "scale to 3", "scale to 1", "restart"]
     assert story.killed[0] != story.killed[1] != 0
+    assert story.replaced[0] != story.replaced[1]
     assert story.mills == [3, 1]
     assert story.kafka_started[0] != story.kafka_started[1]
 
