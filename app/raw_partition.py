@@ -23,10 +23,8 @@ from . import metrics
 from .control import Settled
 from .dead_letters import send_dead_letters
 from .kafka import consumer
-from .metrics.chain_counts import ChainCounts
 from .metrics.measuring import Standing, State
-from .metrics.stage_clock import StageClock
-from .metrics.trail import Trail
+from .metrics.mill_meter import MillMeter
 from .publisher import Publisher, Send
 from .settings import Settings, dead_letter_topic
 from .tail import read_tail
@@ -69,17 +67,14 @@ class RawPartition:
         self._lock = asyncio.Lock()
         self._since_message: dict[str, tuple[float, int]] = {}
         self._bytes = 0
-        self._chains: dict[str, ChainMill] = {}
-        self._counts: list[ChainCounts] = []
-        self._trail = Trail()
-        self._clock = StageClock()
+        self._meter = MillMeter(tp.topic)
 
     async def resume(self) -> None:
         """Find where each chain continues, and let the source flow from the lowest of these places.
 
         What a new start cannot mend halts the partition; everything else is raised and ends the worker.
         """
-        self._clock.enter("resume")
+        self._meter.clock.enter("resume")
         try:
             await self._resume()
         except HALTING as error:
@@ -88,7 +83,7 @@ class RawPartition:
     def _halt(self, error: Exception) -> None:
         self._stand_still()
         self.halted = str(error)
-        self._clock.enter("halted")
+        self._meter.clock.enter("halted")
         log.critical("partition halted", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
 
     async def _resume(self) -> None:
@@ -113,24 +108,22 @@ class RawPartition:
                 skips = skips | settled.control.skips.get(self.tp.partition, set())
         self._mill = PartitionMill(context.stages, chains, skips)
         self.position = self._mill.next_offset
-        self._chains = {stream.stream.name: chain for stream, chain in zip(context.streams, chains, strict=True)}
-        self._counts = [ChainCounts(self.tp.topic, chain) for chain in chains]
         lowest = min(
             (publisher.durable for publisher in self._publishers.values()), key=lambda cursor: cursor.next_offset
         )
-        self._trail.begin(lowest.last_timestamp)
+        self._meter.resumed(self._mill.chains, lowest.last_timestamp)
         now = time.monotonic()
         self._since_message = dict.fromkeys(self._publishers, (now, 0))
         for publisher in self._publishers.values():
             publisher.start()
         self._epoch = await context.start_partition(self.tp, self.position)
-        self._clock.wait()
+        self._meter.clock.wait()
         log.info("partition resumed", topic=self.tp.topic, partition=self.tp.partition, offset=self.position)
 
     def stop(self) -> None:
         """Send nothing more."""
         self._stand_still()
-        self._clock.stop()
+        self._meter.clock.stop()
 
     def _stand_still(self) -> None:
         self._epoch = None
@@ -142,24 +135,25 @@ class RawPartition:
         if batch.epoch != self._epoch or self._mill is None:
             return
         async with self._lock:
-            self._clock.enter("other")
+            self._meter.clock.enter("other")
+            self._meter.fetched(batch.records)
             try:
                 milled = await asyncio.to_thread(self._feed, self._mill, batch.records)
             except HALTING as error:
                 self._halt(error)
                 return
             seconds = milled.seconds
-            self._clock.divide({"decode": seconds.decode, "tokenize": seconds.tokenize, "pack": seconds.pack})
+            self._meter.clock.divide({"decode": seconds.decode, "tokenize": seconds.tokenize, "pack": seconds.pack})
             if self._epoch != batch.epoch:
                 return
-            self._clock.enter("dead_letters")
+            self._meter.clock.enter("dead_letters")
             await self._send_dead_letters(milled)
-            self._clock.enter("publish")
+            self._meter.clock.enter("publish")
             for split, messages in milled.messages.items():
                 await self._publish(split, messages)
             self.position = max(batch.position, self._mill.next_offset)
             self._count(batch)
-            self._clock.wait()
+            self._meter.clock.wait()
 
     @staticmethod
     def _feed(mill: PartitionMill, records: Sequence[ConsumerRecord]) -> Milled:
@@ -208,28 +202,15 @@ class RawPartition:
         self._context.set_durable(self.tp, lowest)
 
     def _count(self, batch: Batch) -> None:
-        topic = self.tp.topic
         size = sum(len(record.value or b"") for record in batch.records)
         self._bytes += size
-        metrics.RECORDS.labels(topic).inc(len(batch.records))
-        metrics.CONSUMED_BYTES.labels(topic).inc(size)
-        self._trail.passed(batch.records)
-        for counts in self._counts:
-            counts.count()
+        self._meter.fed(batch.records, size)
 
     def standing(self) -> Standing:
         """Return where the partition stands, for its gauges."""
         started = self._epoch is not None
         state: State = "halted" if self.halted else "running" if started else "resuming"
-        return Standing(
-            state=state,
-            position=self.position if started else None,
-            durable=min(p.durable.next_offset for p in self._publishers.values()) if started else None,
-            open_tokens={stream: chain.open_tokens for stream, chain in self._chains.items()} if started else {},
-            queued_bytes=sum(publisher.pending_bytes for publisher in self._publishers.values()),
-            trail=self._trail,
-            clock=self._clock,
-        )
+        return self._meter.standing(state, self.position, self._publishers)
 
     def status(self) -> Mapping[str, Any]:
         """Return where the partition is, for the supervisor and for people; chains once it has resumed."""

@@ -172,6 +172,7 @@ class TokenPartition:
                 return
             started = time.perf_counter()
             self._clock.enter("other")
+            self._trail.passed(batch.records)
             try:
                 gap = await asyncio.to_thread(self._append, self._writer, batch.records)
             except HALTING as error:
@@ -184,7 +185,6 @@ class TokenPartition:
             self._context.set_durable(self.tp, batch.position)
             self._clock.divide(self._spent)
             self._position = batch.position
-            self._trail.passed(batch.records)
             self._clock.wait()
         await self._mind_gap(gap, batch.position)
 

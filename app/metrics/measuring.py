@@ -51,7 +51,7 @@ class Standing:
     durable: int | None = None
     """The offset up to which they are durable downstream, where that is another number."""
     open_tokens: Mapping[str, int] = field(default_factory=dict)
-    """Tokens in the open block of each stream."""
+    """Tokens in the open block of each split."""
     queued_bytes: int = 0
     """Tokens that wait to be acknowledged."""
     stream: str = ""
@@ -80,8 +80,8 @@ def measure(partitions: Mapping[TP, Measured], ends: Mapping[TP, int]) -> None:
         standing = partition.standing()
         queued += standing.queued_bytes
         PARTITIONS.labels(tp.topic, standing.state).inc()
-        for stream, tokens in standing.open_tokens.items():
-            OPEN_TOKENS.labels(stream, str(tp.partition)).set(tokens)
+        for split, tokens in standing.open_tokens.items():
+            OPEN_TOKENS.labels(tp.topic, str(tp.partition), split).set(tokens)
         if standing.newest_timestamp:
             NEWEST_TOKEN.labels(standing.stream, str(tp.partition)).set(standing.newest_timestamp / 1000)
         end = ends.get(tp)

@@ -122,7 +122,7 @@ LAG_SECONDS: Final = Gauge(
 DURABLE_LAG_RECORDS: Final = Gauge(
     "tokenmill_durable_lag_records",
     "Records of a raw topic whose tokens are not yet durable on all its token topics: those above, those on their way, "
-    "and those in open blocks until these are full, flushed, or carried (after `carry_seconds`).",
+    "and those that open blocks begin with, until these are full, flushed, or carried (after `carry_seconds`).",
     ["topic", "partition"],
     registry=WORKER,
 )
@@ -142,7 +142,7 @@ NEWEST_TOKEN: Final = Gauge(
 OPEN_TOKENS: Final = Gauge(
     "tokenmill_open_block_tokens",
     "Tokens that wait for their block to be full.",
-    ["stream", "partition"],
+    ["topic", "partition", "split"],
     registry=WORKER,
 )
 DISK_FREE_BYTES: Final = Gauge(

@@ -10,7 +10,18 @@ from tokenmill.steps.min_chars import TOO_SHORT
 from tokenmill.steps.not_empty import EMPTY
 
 from ..settings import Stream
-from .worker import BLOCKS, DEAD_LETTERS, DOCUMENTS, FILTERED, LATENCY_SECONDS, MESSAGE_BYTES, PUBLISH_SECONDS, TOKENS
+from .worker import (
+    BLOCKS,
+    CONSUMED_BYTES,
+    DEAD_LETTERS,
+    DOCUMENTS,
+    FILTERED,
+    LATENCY_SECONDS,
+    MESSAGE_BYTES,
+    PUBLISH_SECONDS,
+    RECORDS,
+    TOKENS,
+)
 
 DEAD_LETTER_REASONS: Final = REASONS | {SKIPPED, FUNCTION_FAILED}
 FILTER_REASONS: Final = frozenset({EMPTY, TOO_SHORT, NO_TOKENS, REJECTED})
@@ -24,6 +35,8 @@ def mill_at_zero(streams: Iterable[Stream]) -> None:
             DEAD_LETTERS.labels(stream.raw_topic, reason)
         for reason in FILTER_REASONS:
             FILTERED.labels(stream.raw_topic, stream.split, reason)
+        RECORDS.labels(stream.raw_topic)
+        CONSUMED_BYTES.labels(stream.raw_topic)
         DOCUMENTS.labels(stream.raw_topic, stream.split)
         TOKENS.labels(stream.raw_topic, stream.split)
         BLOCKS.labels(stream.name, "topic")

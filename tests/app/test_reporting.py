@@ -14,11 +14,13 @@ from tests.conftest import TopicFactory, topics_on
 from tests.faults.feeding import flush_all
 from tests.marked import until
 from tests.scraping import Key, ask, free_port, scrape, total
-from tests.service import in_own_loop, reference_blocks, service_settings
+from tests.service import Raw, in_own_loop, reference_blocks, send, service_settings
 from tokenmill.app.broker import Broker
+from tokenmill.app.control import settle
 from tokenmill.app.kafka import producer
 from tokenmill.app.metrics.stage_clock import STAGES
 from tokenmill.app.metrics_page import described
+from tokenmill.app.recipes import plan_topic
 from tokenmill.app.settings import Settings
 
 SECONDS = 60.0
@@ -173,6 +175,46 @@ def check_stages(samples: Mapping[Key, float], worked: set[str]) -> None:
     assert all(spent[stage] > 0 for stage in worked)
     alive = time.time() - total(samples, "process_start_time_seconds")
     assert 0 < sum(spent.values()) < alive
+
+
+def test_the_age_of_a_backlog_is_that_of_its_oldest_record(settings: Settings, tmp_path: Path) -> None:
+    """While it is milled, the lag in seconds comes from the records' own timestamps; afterwards there is none."""
+    topic = settings.raw_topics[0]
+    send_written(settings, DOCUMENTS, HOUR)
+    slow = settings.model_copy(update={"function": "tests.app.slow:slow"})
+    with lone("mill", slow, tmp_path) as mill:
+        seen: list[Mapping[Key, float]] = []
+
+        def waits() -> bool:
+            seen.append(mill.samples)
+            return total(seen[-1], "tokenmill_consumer_lag_records", topic=topic) > 0
+
+        assert until(waits, SECONDS)
+        assert until(lambda: not waits() and total(seen[-1], "tokenmill_records_consumed_total") == 304, SECONDS)
+
+    ages = [
+        total(samples, "tokenmill_consumer_lag_seconds", topic=topic)
+        for samples in seen
+        if total(samples, "tokenmill_consumer_lag_records", topic=topic) > 0
+    ]
+    assert ages
+    assert all(HOUR <= age < HOUR + 2 * SECONDS for age in ages)
+    assert total(seen[-1], "tokenmill_consumer_lag_seconds", topic=topic) == 0
+
+
+def test_a_halted_partition_is_told_and_makes_nothing_unready(settings: Settings, tmp_path: Path) -> None:
+    """What only a person can mend is a number and a line in the log; a restart by a health check would not help."""
+    plan = plan_topic(settings, settings.raw_topics[0])
+    for stream, recipe in plan.recipes.items():
+        in_own_loop(lambda: settle(settings, stream, recipe, plan.tokenizer.content))  # noqa: B023 - called at once
+    (damaged,) = settings.streams()
+    send(settings, [Raw(b"no message of blocks")], topic=damaged.tokens_topic)
+    with lone("segment", settings, tmp_path) as segment:
+        assert until(lambda: total(segment.samples, "tokenmill_partitions", state="halted") == 1, SECONDS)
+        assert ask(segment.port, "/readyz").code == ask(segment.port, "/healthz").code == 200
+        assert total(segment.samples, "tokenmill_partitions") == 1
+        before = total(segment.samples, "tokenmill_stage_seconds_total", stage="halted")
+        assert until(lambda: total(segment.samples, "tokenmill_stage_seconds_total", stage="halted") > before, SECONDS)
 
 
 def test_a_worker_is_not_ready_while_its_broker_is_gone(tmp_path: Path) -> None:
