@@ -60,6 +60,8 @@ format: $(VENV)/.installed ## rewrites the files as `lint` wants them
 docs: $(VENV)/.installed ## writes the pages that are made from the code
 	$(BIN)/python -m tokenmill.app.metrics_page > docs/metrics.md.new
 	mv docs/metrics.md.new docs/metrics.md
+	$(BIN)/python -m tokenmill.app.settings.page > docs/settings.md.new
+	mv docs/settings.md.new docs/settings.md
 
 lock: $(VENV)/.installed ## resolves all dependencies again (UPGRADE=1: to their newest versions)
 	$(COMPILE) --extra app --extra bench --extra broker --extra dev --output-file constraints.txt

@@ -3,7 +3,7 @@
 For the demo, the tests and a first try; a real cluster is somebody else's. The directory holds
 
 - ``address.json``: the ports and the cluster's id, chosen once, so that a restart has the same address and data,
-- ``server.properties``: written anew at each start,
+- ``server.properties``: written anew at each start; for its owner's eyes, because it may hold passwords,
 - ``data/``, ``tmp/``, ``broker.log`` (Kafka's warnings and errors), and ``broker.pid`` while a broker runs.
 
 A broker ends with the process that started it, however that ends, unless it was started with ``detached=True``. It has
@@ -19,7 +19,7 @@ import socket
 import subprocess
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -28,6 +28,7 @@ from tokenmill.errors import BrokerError
 
 from .handshake import answers
 from .jars import find_java, kafka_jars
+from .private import write_private
 from .process import POLL_SECONDS, Process
 from .process import start as start_process
 
@@ -83,16 +84,26 @@ class Broker:
     """A Kafka broker of one's own, as a context manager: started on entry, stopped on exit.
 
     ``directory`` is made if need be. ``port`` is the port for clients; without it a free one is chosen, once for all.
-    ``settings`` are Kafka's (``server.properties``) and win over ours. Methods are for one thread at a time.
+    ``settings`` are Kafka's (``server.properties``) and win over ours. ``listeners`` are security protocols that are
+    served beside plain text, each on a port of its own (`address`): ``SSL``, ``SASL_PLAINTEXT``, ``SASL_SSL``. Whom
+    they trust and who may log in is for ``settings`` to say. Methods are for one thread at a time.
     """
 
-    def __init__(self, directory: Path, *, port: int | None = None, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        port: int | None = None,
+        settings: Mapping[str, str] | None = None,
+        listeners: Sequence[str] = (),
+    ) -> None:
         self.directory = directory.absolute()
         self.log_path = self.directory / "broker.log"
         self._pid_path = self.directory / "broker.pid"
         self._properties_path = self.directory / "server.properties"
         self._settings = dict(settings or {})
-        self._address = _load_address(self.directory / "address.json", port)
+        self._listeners = tuple(listeners)
+        self._address = _load_address(self.directory / "address.json", port, self._listeners)
 
     @classmethod
     def attach(cls, directory: Path) -> Self:
@@ -106,6 +117,10 @@ class Broker:
     def bootstrap_servers(self) -> str:
         """The address for clients, ``host:port``; the same before, between and after runs."""
         return f"{HOST}:{self._address['port']}"
+
+    def address(self, listener: str) -> str:
+        """Return the address, ``host:port``, of one of ``listeners``; as lasting as `bootstrap_servers`."""
+        return f"{HOST}:{self._address[_port_name(listener)]}"
 
     @property
     def running(self) -> bool:
@@ -122,7 +137,7 @@ class Broker:
         if (running := self._process()) is not None:
             message = f"a broker runs in {self.directory} already (process {running.pid}), at {self.bootstrap_servers}"
             raise BrokerError(f"{message}. Use it, or end it first: tokenmill broker stop")
-        for name in ("port", "controller_port"):
+        for name in ("port", "controller_port", *map(_port_name, self._listeners)):
             _check_free(int(self._address[name]))
         java = [str(find_java()), *JVM, f"-Djava.io.tmpdir={self.directory / 'tmp'}"]
         java += [f"-Dorg.slf4j.simpleLogger.{setting}" for setting in LOGGING]
@@ -166,17 +181,22 @@ class Broker:
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         (self.directory / "address.json").write_text(json.dumps(self._address))
         controller = f"{HOST}:{self._address['controller_port']}"
+        others = [f"{name}://{self.address(name)}" for name in self._listeners]
+        clients = ",".join([f"PLAINTEXT://{self.bootstrap_servers}", *others])
         properties = {
             **SETTINGS,
             "log.dirs": str(self.directory / "data"),
-            "listeners": f"PLAINTEXT://{self.bootstrap_servers},CONTROLLER://{controller}",
-            "advertised.listeners": f"PLAINTEXT://{self.bootstrap_servers}",
+            "listeners": f"{clients},CONTROLLER://{controller}",
+            "advertised.listeners": clients,
+            "listener.security.protocol.map": ",".join(
+                [SETTINGS["listener.security.protocol.map"], *(f"{name}:{name}" for name in self._listeners)]
+            ),
             "controller.quorum.voters": f"{SETTINGS['node.id']}@{controller}",
             **self._settings,
         }
         # JSON's escapes are Java's as well, and a directory's name may hold anything.
         lines = (f"{name}={json.dumps(value)[1:-1]}\n" for name, value in properties.items())
-        self._properties_path.write_text("".join(lines), encoding="ascii")
+        write_private(self._properties_path, "".join(lines))
 
     def _format(self, java: list[str]) -> None:
         command = [*java, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
@@ -215,16 +235,19 @@ class Broker:
         return "\n".join([f"The end of its log, {self.log_path}:", *lines])
 
 
-def _load_address(path: Path, port: int | None) -> dict[str, int | str]:
+def _load_address(path: Path, port: int | None, listeners: Sequence[str]) -> dict[str, int | str]:
     """Return what was chosen when the directory was first used, or choose now; a ``port`` that is given wins."""
-    if path.exists():
-        address: dict[str, int | str] = json.loads(path.read_text())
-    else:
-        first, second = _free_ports(2)
+    address: dict[str, int | str] = json.loads(path.read_text()) if path.exists() else {}
+    if "cluster" not in address:
         # Kafka wants 16 random bytes in this spelling. The letter in front keeps them from looking like an option.
-        cluster = "T" + urlsafe_b64encode(secrets.token_bytes(16)).decode()[1:22]
-        address = {"port": first, "controller_port": second, "cluster": cluster}
+        address["cluster"] = "T" + urlsafe_b64encode(secrets.token_bytes(16)).decode()[1:22]
+    missing = [name for name in ("port", "controller_port", *map(_port_name, listeners)) if name not in address]
+    address.update(zip(missing, _free_ports(len(missing)), strict=True))
     return address if port is None else {**address, "port": port}
+
+
+def _port_name(listener: str) -> str:
+    return f"{listener.lower()}_port"
 
 
 def _free_ports(count: int) -> list[int]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .kafka import METADATA_MAX_AGE_MS, RECORD_OVERHEAD_BYTES
+from .security import faust_security
 from .settings import Settings
 from .topic_needs import needed_topics
 
@@ -19,11 +20,17 @@ REQUEST_SECONDS: Final = 40.0
 
 
 def faust_options(settings: Settings) -> dict[str, Any]:
-    """Return the keyword arguments of `faust.App`."""
+    """Return the keyword arguments of `faust.App`.
+
+    Raises:
+        SettingsError: a file that a setting names cannot be used.
+
+    """
     brokers = ";".join(f"aiokafka://{address}" for address in settings.bootstrap_servers.split(","))
     largest = max(topic.max_message_bytes for topic in needed_topics(settings)) + RECORD_OVERHEAD_BYTES
     return {
         "broker": brokers,
+        **faust_security(settings),
         "key_serializer": "raw",
         "value_serializer": "raw",
         "store": "memory://",

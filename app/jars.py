@@ -2,7 +2,7 @@
 
 The lock names Maven coordinates and no addresses: jgo knows where artifacts are (a mirror belongs into its settings
 file). A jar whose bytes differ from the lock is never used. ``python -m tokenmill.app.jars`` resolves `ROOTS` again and
-prints a new lock.
+prints a new lock (`ALONE` as it is).
 
 jgo and the Java runtime are imported where they are used: they are an extra (``broker``), and all commands but those
 that run a local Kafka work without it, in a container for example.
@@ -25,8 +25,13 @@ ROOTS = (
     "org.apache.kafka:kafka_2.13:4.2.0",  # broker and controller, with the Scala version that Kafka is released with
     "org.slf4j:slf4j-simple:1.7.36",  # Kafka logs through slf4j-api 1.7; without a backend it logs nothing at all
 )
+ALONE = (
+    # Kafka's own command line, of which the examples run the console producer. Without what it pulls in: 47 jars of
+    # Connect and its web server, which no tool that sends or reads needs.
+    "org.apache.kafka:kafka-tools:4.2.0",
+)
 LOCK = "broker.lock.toml"
-DOWNLOADS = 8  # at once: 44 small files wait for answers more than for bytes
+DOWNLOADS = 8  # at once: 45 small files wait for answers more than for bytes
 
 _log = logging.getLogger(__name__)
 
@@ -118,12 +123,15 @@ def _download(jar: Jar, cache: Path) -> None:
         path.replace(cache / jar.file_name)
 
 
-def resolve_lock(roots: Iterable[str] = ROOTS) -> str:
-    """Resolve ``roots`` with all that they pull in, download it, and return the text of a new lock file."""
+def resolve_lock(roots: Iterable[str] = ROOTS, alone: Iterable[str] = ALONE) -> str:
+    """Return the text of a new lock file: ``roots`` with all that they pull in, and ``alone``; all are downloaded."""
     import jgo  # noqa: PLC0415
+    from jgo.maven import MavenContext  # noqa: PLC0415
 
     lines = ["# Kafka's jars, from `make lock`: what tokenmill/app/jars.py fetches and checks. Do not edit."]
-    for artifact in sorted(jgo.resolve("+".join(roots)), key=str):
+    maven = MavenContext()
+    single = [maven.project(*name.split(":")[:2]).at_version(name.split(":")[2]).artifact() for name in alone]
+    for artifact in sorted([*jgo.resolve("+".join(roots)), *single], key=str):
         lines += [
             "",
             "[[jar]]",

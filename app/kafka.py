@@ -18,7 +18,9 @@ from aiokafka.errors import (
 
 from tokenmill.errors import BrokerError, SourceError
 
-from .settings import Settings
+from .refusal import why_not
+from .security import client_security
+from .settings import ConnectionSettings, Settings
 
 METADATA_MAX_AGE_MS: Final = 3000
 """How old a client's picture of the cluster may be. After a broker restart the picture can be empty; with the default
@@ -36,13 +38,22 @@ RECORD_OVERHEAD_BYTES: Final = 64 * 1024
 """Room for key, headers and framing beside the largest value that a producer here sends."""
 
 
-def connection(settings: Settings) -> dict[str, Any]:
-    """Return the keyword arguments by which every aiokafka client reaches the brokers."""
-    return {"bootstrap_servers": settings.bootstrap_servers, "metadata_max_age_ms": METADATA_MAX_AGE_MS}
+def connection(settings: ConnectionSettings) -> dict[str, Any]:
+    """Return the keyword arguments by which every aiokafka client reaches the brokers.
+
+    Raises:
+        SettingsError: a file that a setting names cannot be used.
+
+    """
+    return {
+        "bootstrap_servers": settings.bootstrap_servers,
+        "metadata_max_age_ms": METADATA_MAX_AGE_MS,
+        **client_security(settings),
+    }
 
 
 @contextmanager
-def broker_errors(settings: Settings) -> Iterator[None]:
+def broker_errors(settings: ConnectionSettings) -> Iterator[None]:
     """Turn "nobody answers", whatever aiokafka calls it, into one error that says what to do.
 
     Raises:
@@ -70,6 +81,7 @@ async def producer(
 
     Raises:
         BrokerError: no broker answers, at the start or in the block.
+        SettingsError: the brokers refuse the login or the certificate, or theirs is not believed.
 
     """
     largest = max(max_message_bytes, settings.max_record_bytes) + RECORD_OVERHEAD_BYTES
@@ -77,7 +89,7 @@ async def producer(
     fixed["request_timeout_ms"] = DELIVERY_MS
     with broker_errors(settings):
         client = AIOKafkaProducer(**connection(settings), **(fixed | options))
-        async with _running(client.start, client.stop):
+        async with _running(settings, client.start, client.stop):
             yield client
 
 
@@ -89,6 +101,7 @@ async def consumer(settings: Settings, **options: Any) -> AsyncIterator[AIOKafka
 
     Raises:
         BrokerError: no broker answers, at the start or in the block.
+        SettingsError: the brokers refuse the login or the certificate, or theirs is not believed.
 
     """
     fixed = {
@@ -99,7 +112,7 @@ async def consumer(settings: Settings, **options: Any) -> AsyncIterator[AIOKafka
     }
     with broker_errors(settings):
         client = AIOKafkaConsumer(**connection(settings), **(fixed | options))
-        async with _running(client.start, client.stop):
+        async with _running(settings, client.start, client.stop):
             yield client
 
 
@@ -109,19 +122,30 @@ async def admin(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]:
 
     Raises:
         BrokerError: no broker answers, at the start or in the block.
+        SettingsError: the brokers refuse the login or the certificate, or theirs is not believed.
 
     """
     with broker_errors(settings):
         client = AIOKafkaAdminClient(**connection(settings))
-        async with _running(client.start, client.close):
+        async with _running(settings, client.start, client.close):
             yield client
 
 
 @asynccontextmanager
-async def _running(start: Callable[[], Awaitable[None]], stop: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Start, and stop in the end, whatever happened in between, without waiting for ever for a broker that is gone."""
+async def _running(
+    settings: ConnectionSettings, start: Callable[[], Awaitable[None]], stop: Callable[[], Awaitable[None]]
+) -> AsyncIterator[None]:
+    """Start, and stop in the end, whatever happened in between, without waiting for ever for a broker that is gone.
+
+    aiokafka logs why it cannot connect and raises only that it cannot; so the brokers are asked once more.
+    """
     try:
-        await start()
+        try:
+            await start()
+        except KafkaConnectionError:
+            if reason := await why_not(settings):
+                raise reason from None
+            raise
         yield
     finally:
         with suppress(TimeoutError):  # nobody is there to say goodbye to; the caller goes on, or its error does

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from tokenmill.errors import SettingsError
 
-from .settings import Settings
+from .private import write_private
+from .settings import SECRETS, Settings
 from .settings.explain import explain
 
 DEMO_DIRECTORY: Final = Path(".tokenmill/demo")
@@ -55,11 +56,11 @@ class State:
         raise AssertionError  # count has no end
 
     def save(self, settings: Settings) -> None:
-        """Write the settings that differ from the defaults."""
+        """Write the settings that differ from the defaults, without passwords, for their owner's eyes."""
         # In JSON, strings, numbers and lists of strings are spelt as in TOML.
-        values = settings.model_dump(mode="json", exclude_unset=True, exclude={"topic"})
+        values = settings.model_dump(mode="json", exclude_unset=True, exclude={"topic", *SECRETS})
         lines = [f"{name} = {_toml(value)}\n" for name, value in values.items() if value is not None]
-        self.settings_file.write_text("".join(lines), "utf-8")
+        write_private(self.settings_file, "".join(lines))
 
     def saved(self) -> Settings | None:
         """Return what `save` wrote; None where it never did.

@@ -43,7 +43,7 @@ def run_up(state: State, settings: Settings, console: Console, *, partitions: in
     view = View(console)
     view.say(f"starting Apache Kafka in {state.broker} (the very first start downloads 45 MB)")
     with Broker(state.broker, port=port) as broker:
-        settings = settings.model_copy(update={"bootstrap_servers": broker.bootstrap_servers})
+        settings = settings.at(broker.bootstrap_servers)
         state.save(settings)
         return run_until_signalled(_serve(state, settings, view, partitions))
 

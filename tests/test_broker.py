@@ -95,6 +95,28 @@ def test_own_settings_win_in_a_directory_of_any_name(tmp_path: Path) -> None:
     assert (directory / "data" / "meta.properties").exists()
 
 
+async def test_more_listeners_have_lasting_addresses(tmp_path: Path) -> None:
+    """Added to a directory that had none; its passwords are its owner's alone."""
+    with Broker(tmp_path) as plain:
+        address = plain.bootstrap_servers
+    login = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_miller="gr1st";'
+    settings = {"listener.name.sasl_plaintext.plain.sasl.jaas.config": login, "sasl.enabled.mechanisms": "PLAIN"}
+    with Broker(tmp_path, settings=settings, listeners=["SASL_PLAINTEXT"]) as broker:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=broker.address("SASL_PLAINTEXT"),
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="PLAIN",
+            sasl_plain_username="miller",
+            sasl_plain_password="gr1st",  # noqa: S106 - of this test's broker
+        )
+        await producer.start()
+        await producer.stop()
+        assert broker.bootstrap_servers == address
+        again = Broker(tmp_path, listeners=["SASL_PLAINTEXT"])
+        assert again.address("SASL_PLAINTEXT") == broker.address("SASL_PLAINTEXT") != address
+        assert (tmp_path / "server.properties").stat().st_mode & 0o777 == 0o600
+
+
 def test_taken_port_is_refused(tmp_path: Path) -> None:
     """A port that another program listens on is named, with what to do."""
     with socket.create_server((HOST, 0)) as other:

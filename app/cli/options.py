@@ -1,22 +1,25 @@
 """Every setting as a flag of the same name, for the commands that use settings."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import typer
 
+from tokenmill.errors import SettingsError
+
 from ..logs import set_up_logging
-from ..settings import Loaded, Settings, TopicSettings, load_with_origins
+from ..settings import SECRETS, Loaded, Settings, TopicSettings, load_with_origins
+from ..settings.model import ENVIRONMENT_PREFIX
 from ..settings.values import as_variable
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-FLAGS: Final = tuple(name for name in Settings.model_fields if name != "topic")
-"""All settings but the tables of single topics, which have no room on a command line."""
+FLAGS: Final = tuple(name for name in Settings.model_fields if name != "topic" and name not in SECRETS)
+"""All settings but the tables of single topics, which have no room on a command line, and passwords."""
 TOKENS_PANEL: Final = "Settings that decide the tokens"
 OTHER_PANEL: Final = "Settings"
 
@@ -42,6 +45,7 @@ def _with_flags(command: Callable[..., R], first: Callable[[Loaded], object]) ->
     @wraps(command)
     def run(**arguments: Any) -> R:
         said = {name: arguments.pop(name) for name in FLAGS}
+        _refuse_secrets({name for name in SECRETS if arguments.pop(name) is not None})
         loaded = load_with_origins(said, arguments.pop("config"))
         # Quiet, for a command's own messages; the service's commands set their logs up by their settings.
         set_up_logging("auto", "warning", libraries="critical")
@@ -49,7 +53,7 @@ def _with_flags(command: Callable[..., R], first: Callable[[Loaded], object]) ->
 
     signature = inspect.signature(command, eval_str=True)
     own = list(signature.parameters.values())[1:]
-    parameters = [*own, _config_option(), *(_option(name) for name in FLAGS)]
+    parameters = [*own, _config_option(), *map(_option, FLAGS), *map(_forbidden, sorted(SECRETS))]
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
@@ -79,6 +83,20 @@ def _option(name: str) -> inspect.Parameter:
     )
     annotation = Annotated[str | None, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _forbidden(name: str) -> inspect.Parameter:
+    """Return a flag that no help shows, so that who tries it is told why there is none."""
+    annotation = Annotated[str | None, typer.Option(f"--{name.replace('_', '-')}", hidden=True)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _refuse_secrets(said: Iterable[str]) -> None:
+    for name in said:
+        raise SettingsError(
+            f"{name} is no flag, because everyone on this machine can read a command line: set "
+            f"{ENVIRONMENT_PREFIX}{name.upper()}, or {name} in the settings file, and consider this one known"
+        )
 
 
 def examples(*commands: str) -> str:

@@ -1,27 +1,41 @@
 """Words for what is wrong with a setting: one line, with the place that said it and the nearest spelling."""
 
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from .connection import SECRETS
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return `` (did you mean …?)`` with the known name most like ``name``, nothing where none is like it."""
-    close = get_close_matches(name.lower(), list(known), n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
+    spellings = {spelling.lower(): spelling for spelling in known}
+    close = get_close_matches(name.lower(), list(spellings), n=1)
+    return f" (did you mean {spellings[close[0]]}?)" if close else ""
 
 
 def explain(error: ValidationError, origins: Mapping[str, str] | None = None) -> str:
     """Return one line on the first thing that is wrong, and how many more there are.
 
-    ``origins`` says for a setting's name in words where its value was written.
+    ``origins`` says for a setting's name in words where its value was written. What a secret was set to is not said.
     """
     first, *more = error.errors(include_url=False)
-    message = first["msg"].removeprefix("Value error, ")
+    message = first["msg"].removeprefix("Value error, ") + _nearest_choice(first)
     rest = f" (and {len(more)} more)" if more else ""
     if not first["loc"]:
         return message + rest
     path = ".".join(str(part) for part in first["loc"])
-    origin = (origins or {}).get(str(first["loc"][0]))
-    return f"setting {path} = {first['input']!r}{f' ({origin})' if origin else ''}: {message}{rest}"
+    name = str(first["loc"][0])
+    value = "" if name in SECRETS else f" = {first['input']!r}"
+    origin = (origins or {}).get(name)
+    return f"setting {path}{value}{f' ({origin})' if origin else ''}: {message}{rest}"
+
+
+def _nearest_choice(error: ErrorDetails) -> str:
+    """Return the nearest of the values that a setting may have, where there are only so many."""
+    if error["type"] != "literal_error":
+        return ""
+    return nearest(str(error["input"]), re.findall(r"'([^']*)'", error["ctx"]["expected"]))

@@ -10,10 +10,11 @@ from tokenmill.engines import EngineName
 from tokenmill.errors import SettingsError
 from tokenmill.splits import SplitRule
 
+from .connection import ConnectionSettings
 from .explain import explain, nearest
 from .values import (
     Names,
-    Optional,
+    OptionalText,
     Size,
     Splits,
     Start,
@@ -22,6 +23,7 @@ from .values import (
     TopicNames,
     as_variable,
     check_topic_name,
+    in_the_open,
     start_milliseconds,
 )
 
@@ -90,7 +92,7 @@ class TopicSettings(BaseModel):
     min_chars: int = Field(
         default=0, ge=0, description="Filters shorter texts out, in characters; 0 keeps all but empty ones."
     )
-    function: Optional = Field(
+    function: OptionalText = Field(
         default=None,
         description="A pure function of your own, as module:function, that changes or filters each document.",
     )
@@ -139,7 +141,7 @@ class TopicSettings(BaseModel):
         return self.tokenizer
 
 
-class Settings(TopicSettings, BaseSettings):
+class Settings(TopicSettings, ConnectionSettings, BaseSettings):
     """All settings. The constructor takes what it is given and reads nothing else; `load_settings` reads all layers.
 
     The fields of `TopicSettings` hold for every raw topic that has no other value in its ``[topic."name"]`` table.
@@ -149,11 +151,6 @@ class Settings(TopicSettings, BaseSettings):
         extra="forbid", frozen=True, env_prefix=ENVIRONMENT_PREFIX, enable_decoding=False, validate_default=True
     )
 
-    bootstrap_servers: str = Field(
-        default="127.0.0.1:9092",
-        min_length=1,
-        description="Addresses of Kafka brokers, host:port, separated by commas.",
-    )
     raw_topics: TopicNames = Field(default=("raw-text",), description="Topics whose records are milled.")
     store: Path = Field(default=Path("store"), description="Directory of the segments, on a disk of this machine.")
     max_record_bytes: Size = Field(
@@ -264,11 +261,18 @@ class Settings(TopicSettings, BaseSettings):
             for split in own.splits
         ]
 
+    def at(self, bootstrap_servers: str) -> Self:
+        """Return the settings for brokers at another address, which are spoken to in plain text."""
+        plain = ConnectionSettings(bootstrap_servers=bootstrap_servers)
+        return self.model_copy(update={name: getattr(plain, name) for name in ConnectionSettings.model_fields})
+
     def environment(self) -> dict[str, str]:
-        """Return variables from which a process started with them loads exactly these settings."""
-        return {
-            f"{ENVIRONMENT_PREFIX}{name.upper()}": as_variable(getattr(self, name)) for name in Settings.model_fields
-        }
+        """Return variables from which a process started with them loads exactly these settings, secrets included.
+
+        Only a process's own user can read its variables; a password in a file stays there.
+        """
+        values = {name: in_the_open(getattr(self, name)) for name in Settings.model_fields}
+        return {f"{ENVIRONMENT_PREFIX}{name.upper()}": as_variable(value) for name, value in values.items()}
 
 
 def dead_letter_topic(raw_topic: str) -> str:

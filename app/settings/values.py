@@ -3,9 +3,10 @@
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr, TypeAdapter
 
 EARLIEST: Final = "earliest"
 _LEGAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
@@ -100,9 +101,14 @@ def start_milliseconds(start: str) -> int | None:
 
 
 def as_variable(value: object) -> str:
-    """Return the value as an environment variable that reads back equal (`parse_names` and the others here)."""
+    """Return the value as an environment variable that reads back equal (`parse_names` and the others here).
+
+    A secret comes as asterisks: `in_the_open` is for those who must have it.
+    """
     if value is None:
         return ""
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, tuple):
         plain = ",".join(value)
         return plain if parse_names(plain) == list(value) else json.dumps(value)
@@ -111,6 +117,11 @@ def as_variable(value: object) -> str:
             ",".join(f"{name}={shards}" for name, shards in value.items()) if _is_splits(value) else json.dumps(value)
         )
     return str(value)
+
+
+def in_the_open(value: object) -> object:
+    """Return what a secret hides, and anything else as it is."""
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
 def _is_splits(value: object) -> bool:
@@ -124,5 +135,7 @@ TopicNames = Annotated[tuple[TopicName, ...], BeforeValidator(parse_names), Fiel
 Splits = Annotated[dict[str, int], BeforeValidator(parse_splits), Field(min_length=1)]
 Start = Annotated[str, BeforeValidator(parse_start)]
 Token = Annotated[int | str | None, BeforeValidator(parse_token)]
-Optional = Annotated[str | None, BeforeValidator(empty_is_none)]
+OptionalText = Annotated[str | None, BeforeValidator(empty_is_none)]
+OptionalPath = Annotated[Path | None, BeforeValidator(empty_is_none)]
+OptionalSecret = Annotated[SecretStr | None, BeforeValidator(empty_is_none)]
 Tables = Annotated[dict[TopicName, dict[str, Any]], BeforeValidator(parse_table)]

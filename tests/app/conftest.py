@@ -8,6 +8,7 @@ import structlog
 
 from tests.conftest import topics_on
 from tests.milled import Milled, mill_everything
+from tests.secured import Secured, secured_broker
 from tokenmill.app.broker import Broker
 
 
@@ -28,3 +29,10 @@ def milled(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Milled:
     For all tests that look and change nothing.
     """
     return mill_everything(broker, topics_on(broker, "milled")(2), tmp_path_factory.mktemp("milled"))
+
+
+@pytest.fixture(scope="session")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """Run a real broker that wants logins and certificates."""
+    with secured_broker(tmp_path_factory.mktemp("secured")) as secured:
+        yield secured

@@ -11,7 +11,7 @@ import tokenmill
 from tests.conftest import TopicFactory
 from tokenmill.app.broker import Broker
 from tokenmill.app.cli import main
-from tokenmill.app.settings import Settings
+from tokenmill.app.settings import SECRETS, Settings
 
 pytestmark = pytest.mark.usefixtures("logging_restored")
 
@@ -57,7 +57,7 @@ def test_every_setting_is_a_flag(cli: Cli, command: list[str]) -> None:
     result = cli(*command, "--help")
 
     assert result.code == 0
-    for name in set(Settings.model_fields) - {"topic"}:
+    for name in set(Settings.model_fields) - {"topic"} - SECRETS:
         assert f"--{name.replace('_', '-')}" in result.out
     assert "--config" in result.out
     assert "Examples" in result.out
@@ -84,6 +84,46 @@ def test_wrong_settings_are_one_line_and_exit_with_2(cli: Cli) -> None:
     assert (code, out) == (2, "")
     assert err.startswith("tokenmill: setting sequence_length = 'many' (flag --sequence-length): ")
     assert err.count("\n") == 1
+
+
+def test_misspelt_flags_are_named_with_the_nearest(cli: Cli) -> None:
+    """As misspelt variables and lines of the file are."""
+    code, out, err = cli("config", "--sequence-lenght", "7")
+
+    assert (code, out) == (2, "")
+    assert "--sequence-lenght" in err
+    assert "(Possible options: --sequence-length)" in err
+
+
+@pytest.mark.parametrize("name", sorted(SECRETS))
+def test_passwords_are_no_flags(cli: Cli, name: str) -> None:
+    """Everyone can read a command line; who tries is told what to do, and no help shows them."""
+    flag = f"--{name.replace('_', '-')}"
+
+    code, out, err = cli("config", flag, "gr1st")
+
+    assert (code, out) == (2, "")
+    assert f"{name} is no flag" in err
+    assert f"set TOKENMILL_{name.upper()}" in err
+    assert "gr1st" not in err
+    assert not re.search(rf"{flag}\s", cli("config", "--help").out)
+
+
+def test_config_hides_passwords_and_says_where_they_come_from(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the table as in JSON."""
+    (tmp_path / "tokenmill.toml").write_text(
+        'security_protocol = "SASL_SSL"\nsasl_mechanism = "PLAIN"\nsasl_username = "miller"\n'
+    )
+    monkeypatch.setenv("TOKENMILL_SASL_PASSWORD", "gr1st")
+
+    table, found = cli("config").out, cli("config", "--json").out
+
+    assert "gr1st" not in table + found
+    assert re.search(r"sasl_password +\*+ +variable TOKENMILL_SASL_PASSWORD", table)
+    assert json.loads(found)["sasl_password"] == {"value": "*" * 10, "from": "variable TOKENMILL_SASL_PASSWORD"}
+    assert json.loads(found)["sasl_username"] == {"value": "miller", "from": "file tokenmill.toml"}
 
 
 def test_missing_broker_is_one_line_and_exits_with_3(cli: Cli) -> None:

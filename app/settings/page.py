@@ -1,0 +1,143 @@
+"""The page on all settings, docs/settings.md: ``python -m tokenmill.app.settings.page`` prints it (`make docs`)."""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, get_args, get_origin
+
+from pydantic import BeforeValidator, SecretStr
+from pydantic.fields import FieldInfo
+
+from .connection import SECRETS, ConnectionSettings
+from .model import ENVIRONMENT_PREFIX, Settings, TopicSettings
+from .values import as_variable, parse_names, parse_size, parse_splits, parse_start, parse_table, parse_token
+
+OUTSIDE_THE_FINGERPRINT: Final = frozenset({"stream_suffix", "segment_blocks"})
+"""Settings of a topic that change no token: the names of its streams, and how a store cuts them into files."""
+SPELLED: Final[Mapping[Callable[..., Any], str]] = {
+    parse_names: "list: `a,b`",
+    parse_size: "size: `262144`, `256KiB`",
+    parse_splits: "table: `train=980,validation=20`",
+    parse_start: "`earliest` or a time",
+    parse_table: "tables",
+    parse_token: "token or its id",
+}
+"""How values of types that have a spelling of their own are written in a variable or a flag."""
+PLAIN: Final[Mapping[Any, str]] = {
+    bool: "`true` or `false`",
+    int: "number",
+    float: "number",
+    str: "text",
+    Path: "path",
+    SecretStr: "secret",
+}
+SIGNS: Final = {"ge": "≥", "gt": ">"}
+
+PAGE: Final = """\
+# Settings
+
+Generated from `app/settings/` by `make docs`; do not edit.
+
+A setting has one name everywhere. The first of these that says it decides:
+
+1. a flag, `--sequence-length 2048`,
+2. a variable, `TOKENMILL_SEQUENCE_LENGTH=2048`,
+3. the file, `sequence_length = 2048`: `tokenmill.toml` where you stand, or the one that `--config` or the variable
+   `TOKENMILL_CONFIG` names,
+4. the default.
+
+A name that is none, a value that does not fit and two that contradict each other end every command with exit code 2
+and one line: what was said, where, and what was probably meant. `tokenmill config` prints what is in force and where
+each value came from; passwords as asterisks.
+
+## Brokers
+
+How all clients reach Kafka, whose own names these are. For a cluster with logins over TLS:
+
+```toml
+bootstrap_servers = "kafka-1.example:9093,kafka-2.example:9093"
+security_protocol = "SASL_SSL"
+sasl_mechanism = "SCRAM-SHA-512"
+sasl_username = "miller"
+sasl_password_file = "/run/secrets/kafka-password"
+ssl_cafile = "/etc/ssl/certs/our-authority.pem"
+```
+
+With `security_protocol = "SSL"` brokers know their clients by certificate: set `ssl_certfile` and `ssl_keyfile`.
+Passwords ({secrets}) are no flags, because everyone on a machine can read its command lines; variables can be read by
+the same user only, and a file is best. Files are read when a process starts. A login or a certificate that is refused
+ends a command, and the whole service, with exit code 2 and the setting to look at.
+
+{brokers}
+
+## Tokens
+
+What decides the tokens of a raw topic's streams, and so is part of their **fingerprint**: a running stream refuses
+other values, give it a new name (`stream_suffix`). Each may have another value for one raw topic:
+
+```toml
+raw_topics = ["web", "code"]
+sequence_length = 2048
+
+[topic."code"]
+text_fields = ["code"]
+carry = ["lang"]
+```
+
+{tokens}
+
+## Service
+
+What can be changed at any time.
+
+{service}
+"""
+
+
+def page() -> str:
+    """Return docs/settings.md."""
+    service = [name for name in Settings.model_fields if name not in _TOPIC | _BROKERS]
+    return PAGE.format(
+        secrets=" and ".join(f"`{name}`" for name in sorted(SECRETS)),
+        brokers=_table(_BROKERS),
+        tokens=_table(_TOPIC, fingerprint=True),
+        service=_table(service),
+    )
+
+
+_TOPIC: Final = TopicSettings.model_fields.keys()
+_BROKERS: Final = ConnectionSettings.model_fields.keys()
+
+
+def _table(names: Iterable[str], *, fingerprint: bool = False) -> str:
+    head = ["setting", "variable", "type", "default", *(["fingerprint"] if fingerprint else []), "what it does"]
+    rows = [head, ["---"] * len(head)]
+    for name in names:
+        field = Settings.model_fields[name]
+        default = as_variable(field.default)
+        inside = ["no" if name in OUTSIDE_THE_FINGERPRINT else "yes"] if fingerprint else []
+        shown = f"`{default}`" if default and default != "{}" else ""
+        variable = f"`{ENVIRONMENT_PREFIX}{name.upper()}`"
+        rows.append([f"`{name}`", variable, _type(field), shown, *inside, str(field.description).replace("|", r"\|")])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _type(field: FieldInfo) -> str:
+    """Return in words what a value may be."""
+    parsers = [SPELLED.get(part.func) for part in field.metadata if isinstance(part, BeforeValidator)]
+    words = next((spelled for spelled in parsers if spelled), None) or _plain(field.annotation)
+    limits = [
+        (getattr(part, name), sign) for part in field.metadata for name, sign in SIGNS.items() if hasattr(part, name)
+    ]
+    strictest = sorted(limits)[-1:]  # all are lower bounds; a type's own comes beside the setting's
+    return ", ".join([words, *(f"{sign} {bound}" for bound, sign in strictest)])
+
+
+def _plain(annotation: Any) -> str:
+    if get_origin(annotation) is Literal:
+        return ", ".join(f"`{choice}`" for choice in get_args(annotation))
+    alternatives = [kind for kind in get_args(annotation) if kind is not type(None)]
+    return PLAIN[annotation] if annotation in PLAIN else _plain(alternatives[0])
+
+
+if __name__ == "__main__":
+    print(page(), end="")  # noqa: T201 - the page is this program's output

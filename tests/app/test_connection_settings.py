@@ -1,0 +1,141 @@
+"""Settings that reach the brokers: which go together, how secrets are kept, and how they are handed on."""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from tokenmill.app.settings import SECRETS, ConnectionSettings, Settings, load_settings
+from tokenmill.app.settings.values import as_variable
+from tokenmill.app.state import State
+from tokenmill.errors import SettingsError
+
+LOGIN: dict[str, Any] = {
+    "security_protocol": "SASL_SSL",
+    "sasl_mechanism": "SCRAM-SHA-256",
+    "sasl_username": "miller",
+    "sasl_password": "gr1st",
+}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run in an empty directory and environment, so that no settings of the developer count."""
+    monkeypatch.chdir(tmp_path)
+    for name in os.environ:
+        if name.startswith("TOKENMILL_"):
+            monkeypatch.delenv(name)
+
+
+def refusal(**flags: object) -> str:
+    """Return the message with which the settings are refused."""
+    with pytest.raises(SettingsError) as caught:
+        load_settings(flags)
+    return str(caught.value)
+
+
+def test_passwords_are_the_secrets() -> None:
+    """Found by their type, so that the next one is not forgotten."""
+    assert {"sasl_password", "ssl_keyfile_password"} == SECRETS
+    assert {name for name in Settings.model_fields if re.search("password$", name)} == SECRETS
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sasl_mechanism": None}, "sasl_mechanism is not set: the login needs it"),
+        ({"sasl_username": None}, "sasl_username is not set: the login needs it"),
+        ({"sasl_password": None}, "no password is set: set sasl_password_file, or sasl_password"),
+        ({"sasl_password_file": "file"}, "sasl_password and sasl_password_file are both set: remove one"),
+        ({"security_protocol": "SSL"}, "sasl_mechanism is set and security_protocol is SSL, which logs nobody in"),
+        (
+            {"security_protocol": "SASL_PLAINTEXT", "ssl_cafile": "ca.pem"},
+            "ssl_cafile is set and security_protocol is SASL_PLAINTEXT, without TLS: set SASL_SSL, or remove",
+        ),
+        (
+            {"security_protocol": "SASL_PLAINTEXT", "ssl_check_hostname": "false"},
+            "ssl_check_hostname is set and security_protocol is SASL_PLAINTEXT, without TLS",
+        ),
+        ({"ssl_keyfile": "key.pem"}, "ssl_keyfile is set without the certificate that it belongs to: set ssl_certfile"),
+        ({"ssl_keyfile_password": "x"}, "ssl_keyfile_password is set without the certificate"),
+        ({"security_protocol": "sasl-ssl"}, "(did you mean SASL_SSL?)"),
+        ({"sasl_mechanism": "SCRAM_SHA_256"}, "(did you mean SCRAM-SHA-256?)"),
+        ({"sasl_mechanism": "GSSAPI"}, "Input should be 'PLAIN', 'SCRAM-SHA-256' or 'SCRAM-SHA-512'"),
+    ],
+)
+def test_combinations_that_cannot_work_are_refused(changes: dict[str, object], words: str) -> None:
+    """By the names of the settings, with what to do; the password is not said."""
+    message = refusal(**(LOGIN | changes))
+
+    assert words in message
+    assert "gr1st" not in message
+
+
+def test_a_password_without_login_is_refused() -> None:
+    """Else a forgotten protocol would speak in plain text and nobody would notice."""
+    assert "sasl_password is set and security_protocol is PLAINTEXT" in refusal(sasl_password="gr1st")  # noqa: S106
+
+
+@pytest.mark.parametrize("value", ["sasl_password = 12345", "sasl_password = ['gr1st']"])
+def test_a_wrong_password_setting_is_named_and_not_shown(value: str) -> None:
+    """Not even the file's own line."""
+    Path("tokenmill.toml").write_text(value)
+
+    message = refusal()
+
+    assert message.startswith("setting sasl_password (file tokenmill.toml): ")
+    assert "gr1st" not in message
+    assert "12345" not in message
+
+
+def test_nothing_that_is_printed_holds_the_password() -> None:
+    """Neither what Python prints of the settings, nor what is dumped of them."""
+    settings = load_settings(LOGIN)
+
+    shown = (repr(settings), str(settings), settings.model_dump_json(), as_variable(settings.sasl_password))
+    assert not [text for text in shown if "gr1st" in text]
+    assert json.loads(settings.model_dump_json())["sasl_password"] == "*" * 10
+
+
+def test_the_environment_hands_passwords_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers log in too; a password in a file stays in the file."""
+    certificate: dict[str, Any] = {"ssl_certfile": "a", "ssl_keyfile_password": " with spaces,\nand lines "}
+    for settings in (
+        Settings(**LOGIN, **certificate, ssl_check_hostname=False),
+        Settings(**(LOGIN | {"sasl_password": None}), sasl_password_file=Path("secret")),
+    ):
+        for name, value in settings.environment().items():
+            monkeypatch.setenv(name, value)
+        assert load_settings() == settings
+    assert settings.environment()["TOKENMILL_SASL_PASSWORD"] == ""
+
+
+def test_saved_settings_hold_no_password_and_are_their_owners_alone(tmp_path: Path) -> None:
+    """Also where an older file could be read by everyone."""
+    state = State(tmp_path)
+    state.settings_file.write_text("old")
+    state.settings_file.chmod(0o644)
+
+    state.save(Settings(**LOGIN))
+
+    assert "gr1st" not in state.settings_file.read_text()
+    assert state.settings_file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_local_broker_is_spoken_to_in_plain_text() -> None:
+    """`up` starts one, whatever is said for the cluster; all other settings stay."""
+    settings = Settings(**LOGIN, ssl_cafile=Path("ca.pem"), workers=7).at("127.0.0.1:1234")
+
+    found = {name: getattr(settings, name) for name in ConnectionSettings.model_fields}
+    assert found == ConnectionSettings(bootstrap_servers="127.0.0.1:1234").model_dump()
+    assert settings.workers == 7
+
+
+def test_secrets_are_equal_when_they_are_the_same() -> None:
+    """Two loads of the same settings are equal."""
+    assert Settings(**LOGIN) == Settings(**LOGIN)
+    assert Settings(**LOGIN).sasl_password == SecretStr("gr1st")

@@ -1,0 +1,85 @@
+"""docs/settings.md says what the code says."""
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tokenmill.app.recipes import plan_topic
+from tokenmill.app.settings import Settings, TopicSettings, load_settings
+from tokenmill.app.settings.page import OUTSIDE_THE_FINGERPRINT, page
+from tokenmill.training_tokenizer import train_tokenizer
+
+FILE: Final = Path(__file__).parents[2] / "docs" / "settings.md"
+OTHER: Final[dict[str, Any]] = {
+    "end_of_document": 7,
+    "sequence_length": 7,
+    "decode": "text",
+    "text_fields": ("code",),
+    "id_field": "key",
+    "carry": ("lang",),
+    "max_text_bytes": 7,
+    "max_id_bytes": 7,
+    "max_fields_bytes": 7,
+    "normalize": "NFC",
+    "min_chars": 7,
+    "function": "tests.steps.user_functions:shouted",
+    "shards": 2000,
+    "splits": {"train": 900, "validation": 20},
+    "split_by": "content",
+    "start": "2026-01-31T12:00:00Z",
+    "stream_suffix": "-v2",
+    "segment_blocks": 7,
+}
+"""For each setting of a topic but the tokenizer a value that is not its default."""
+
+
+def fingerprints(settings: Settings) -> set[bytes]:
+    """Return those of all streams."""
+    return {recipe.fingerprint for recipe in plan_topic(settings, "raw-text").recipes.values()}
+
+
+def test_the_page_is_up_to_date() -> None:
+    """`make docs` writes it."""
+    assert FILE.read_text() == page()
+
+
+def test_every_setting_stands_there_once_with_its_variable() -> None:
+    """And nothing else does."""
+    rows = re.findall(r"^\| `(\w+)` \| `TOKENMILL_(\w+)` \| [^|]+ \|", FILE.read_text(), re.MULTILINE)
+
+    assert sorted(name for name, _ in rows) == sorted(Settings.model_fields)
+    assert all(variable == name.upper() for name, variable in rows)
+
+
+def test_every_topic_setting_is_tried_below() -> None:
+    """So that a new one is."""
+    assert OTHER.keys() | {"tokenizer"} == TopicSettings.model_fields.keys()
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_the_page_knows_what_is_part_of_the_fingerprint(name: str) -> None:
+    """A changed value changes all fingerprints, or none."""
+    plain = fingerprints(Settings(tokenizer="bytes"))
+    changed = fingerprints(Settings(tokenizer="bytes", **{name: OTHER[name]}))
+
+    assert not plain & changed if name not in OUTSIDE_THE_FINGERPRINT else plain == changed
+    assert re.search(rf"^\| `{name}` .*\| {'no' if plain == changed else 'yes'} \|", FILE.read_text(), re.MULTILINE)
+
+
+def test_the_tokenizer_is_part_of_the_fingerprint(tmp_path: Path) -> None:
+    """By its content."""
+    trained = tmp_path / "tokenizer.json"
+    train_tokenizer(["the mill grinds the grain " * 20], vocabulary_size=270).save(str(trained))
+
+    assert not fingerprints(Settings(tokenizer="bytes")) & fingerprints(Settings(tokenizer=str(trained)))
+
+
+def test_its_examples_are_settings(tmp_path: Path) -> None:
+    """Each block of TOML loads as it stands."""
+    blocks = re.findall(r"^```toml\n(.*?)^```", FILE.read_text(), re.MULTILINE | re.DOTALL)
+    for block in blocks:
+        (tmp_path / "tokenmill.toml").write_text(block)
+        assert load_settings(config=tmp_path / "tokenmill.toml") != Settings()
+    assert len(blocks) == 2

@@ -1,0 +1,231 @@
+"""The producers in examples/: what they send arrives as documents, with ids and texts."""
+
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.decoding.opened import opened
+from tests.marked import until
+from tests.service import Raw, Service, raw_records, send, service_settings
+from tokenmill.app.broker import Broker
+from tokenmill.app.settings import Settings
+from tokenmill.documents import Document
+
+EXAMPLES: Final = Path(__file__).parents[2] / "examples"
+SECONDS: Final = 60.0
+PAGES: Final = {
+    "index.html": '<head><title>no text</title></head><a href="a.html#part">To A</a> <a href="/private/b.html">B</a>',
+    "a.html": '<p>The mill &amp; the\n stone.</p><script>no text</script><a href="/">Home</a><a href="c.txt">C</a>',
+    "private/b.html": "Nobody may fetch this.",
+    "c.txt": "This is no HTML.",
+    "robots.txt": "User-agent: *\nDisallow: /private/\n",
+}
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Serves files and tells nobody, but remembers who asked for what."""
+
+    asked: Final[list[tuple[str, str]]] = []
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ARG002 - the library's signature
+        """Remember the path, and who the client says that it is."""
+        self.asked.append((self.path, self.headers["User-Agent"]))
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[str]:
+    """Serve `PAGES`; the address of the first one."""
+    for name, content in PAGES.items():
+        (tmp_path / "site" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "site" / name).write_text(content)
+    QuietHandler.asked.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(tmp_path / "site")))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/"
+    server.shutdown()
+    server.server_close()
+
+
+def documents(broker: Broker, raw_topic: str) -> list[Document]:
+    """Return the documents that lie on a topic of one partition."""
+    settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(raw_topic,))
+    decode = opened("auto")
+    return [decode(record.value or b"") for record in raw_records(settings, raw_topic)[0]]
+
+
+def example(name: str, *words: str, directory: Path, **environment: str) -> "subprocess.Popen[str]":
+    """Start an example as a reader would."""
+    command = [sys.executable, str(EXAMPLES / name), *words]
+    return subprocess.Popen(
+        command,
+        cwd=directory,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def said(process: "subprocess.Popen[str]") -> str:
+    """Return what an example says, which must succeed."""
+    output = process.communicate(timeout=SECONDS)[0]
+    assert process.returncode == 0, output
+    return output
+
+
+def test_the_crawler_sends_each_page_once_and_keeps_to_the_rules(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, site: str
+) -> None:
+    """Ids are addresses, texts are what a reader sees; robots.txt is asked for first and obeyed."""
+    raw = topic(1)
+    address = ("--bootstrap-servers", broker.bootstrap_servers, "--topic", raw)
+
+    output = said(example("crawler.py", site, *address, "--delay", "0.01", directory=tmp_path))
+
+    assert documents(broker, raw) == [
+        Document("To A\nB", site),
+        Document("The mill & the stone.\nHome\nC", f"{site}a.html"),
+    ]
+    assert output.endswith(f"2 pages sent to {raw}\n")
+    paths = [path for path, _ in QuietHandler.asked]
+    assert paths == ["/robots.txt", "/", "/a.html", "/c.txt"]
+    assert {agent for _, agent in QuietHandler.asked} == {"tokenmill-example-crawler"}
+
+
+def test_the_crawler_ends_in_order(broker: Broker, topic: TopicFactory, tmp_path: Path, site: str) -> None:
+    """SIGTERM while it waits: what it fetched is in Kafka, and it says how much."""
+    raw = topic(1)
+    address = ("--bootstrap-servers", broker.bootstrap_servers, "--topic", raw)
+    with example("crawler.py", site, *address, "--delay", "1", directory=tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"{site}\n"
+        process.send_signal(signal.SIGTERM)
+        output = said(process)
+
+    assert f" pages sent to {raw}" in output
+    assert documents(broker, raw)[0].id == site
+    assert len(documents(broker, raw)) == int(output.split(" pages")[0].split()[-1]) < len(PAGES)
+
+
+def test_long_addresses_become_ids_that_fit(broker: Broker, topic: TopicFactory, tmp_path: Path, site: str) -> None:
+    """No page is dead-lettered for its address."""
+    raw = topic(1)
+    long = f"{site}?{'x' * 200}"
+
+    said(
+        example(
+            "crawler.py",
+            long,
+            *("--bootstrap-servers", broker.bootstrap_servers, "--topic", raw, "--limit", "1", "--delay", "0"),
+            directory=tmp_path,
+        )
+    )
+
+    assert re.fullmatch("sha256:[0-9a-f]{64}", str(documents(broker, raw)[0].id))
+
+
+def test_the_faust_app_hands_articles_on(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """A `faust.Record` with ``content`` and ``id`` is milled as it is."""
+    raw, articles = topic(1), topic(1)
+    settings = service_settings(broker, raw, tmp_path, splits={"all": 1000})
+    values = [{"number": number, "title": f"Title {number}", "body": "Körner, grain " * 9} for number in range(20)]
+    send(settings, [Raw(json.dumps(value).encode()) for value in values], articles)
+    names = {"BOOTSTRAP_SERVERS": broker.bootstrap_servers, "ARTICLES": articles, "RAW_TEXT": raw}
+
+    with example("faust_articles.py", "worker", directory=tmp_path, **names) as app:
+        arrived = until(lambda: len(documents(broker, raw)) == len(values), SECONDS)
+        app.terminate()
+        output = app.communicate(timeout=SECONDS)[0]
+
+    assert arrived, output
+    assert documents(broker, raw)[3] == Document(f"Title 3\n\n{'Körner, grain ' * 9}", "article/3")
+    with Service(settings, tmp_path) as service:
+        service.mill()
+        service.segment()
+        chains = service.wait_until_complete()
+    assert sum(len(blocks) for blocks in chains.values()) > len(values)
+
+
+def test_rows_of_a_database_are_sent_by_confluent_kafka(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """In order, each once; the first column is the id."""
+    raw = topic(1)
+    rows = [(number, f'note {number}: ü, \\ and "quotes"') for number in range(500)]
+    with sqlite3.connect(tmp_path / "notes.db") as connection:
+        connection.execute("CREATE TABLE notes (id INTEGER, body TEXT)")
+        connection.executemany("INSERT INTO notes VALUES (?, ?)", rows)
+    connection.close()
+
+    address = ("--bootstrap-servers", broker.bootstrap_servers, "--topic", raw)
+    output = said(example("sqlite_rows.py", "notes.db", "SELECT id, body FROM notes", *address, directory=tmp_path))
+
+    assert output == f"500 documents sent to {raw}\n"
+    assert documents(broker, raw) == [Document(text, f"notes/{number}") for number, text in rows]
+
+
+def test_lost_rows_are_told(topic: TopicFactory, broker: Broker, tmp_path: Path) -> None:
+    """A record that the broker refuses ends the program with its reason."""
+    raw = topic(1, max_message_bytes=1000)
+    with sqlite3.connect(tmp_path / "notes.db") as connection:
+        connection.execute("CREATE TABLE notes (id INTEGER, body TEXT)")
+        connection.execute("INSERT INTO notes VALUES (1, ?)", (os.urandom(4000).hex(),))
+    connection.close()
+    address = ("--bootstrap-servers", broker.bootstrap_servers, "--topic", raw)
+
+    with example("sqlite_rows.py", "notes.db", "SELECT id, body FROM notes", *address, directory=tmp_path) as process:
+        output = process.communicate(timeout=SECONDS)[0]
+
+    assert process.returncode == 1
+    assert "1 were not: " in output
+
+
+def test_the_console_producer_takes_lines_of_text_and_of_json(
+    broker: Broker, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """The lines of examples/README.md as they stand; what has a Kafka installation gets the same options."""
+    raw = topic(1)
+    installed, ours = _shell_lines()
+    (tmp_path / "notes.txt").write_text('The mill.\n{"id": 7, "text": "The stone."}\nKörner\n')
+    lines = ours.replace("127.0.0.1:9092", broker.bootstrap_servers).replace("raw-text", raw)
+    environment: Mapping[str, str] = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+    done = subprocess.run(
+        ["/bin/bash", "-euo", "pipefail", "-c", lines],
+        cwd=tmp_path,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert documents(broker, raw) == [Document("The mill."), Document("The stone.", 7), Document("Körner")]
+    assert installed.split()[1:] == ours.split("ConsoleProducer")[1].split()
+
+
+def test_every_example_is_explained() -> None:
+    """The page knows all of them."""
+    page = (EXAMPLES / "README.md").read_text()
+    assert set(re.findall(r"\]\((\w+\.py)\)", page)) == {file.name for file in EXAMPLES.glob("*.py")}
+
+
+def _shell_lines() -> tuple[str, str]:
+    """Return the page's blocks for a shell: with a Kafka installation, and without one."""
+    installed, ours = re.findall(
+        r"^```(?:bash)?\n(.*?)^```", (EXAMPLES / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    return installed, ours

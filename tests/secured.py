@@ -1,0 +1,146 @@
+"""A real broker that wants logins and certificates, and everything that its clients need.
+
+It listens with all four of Kafka's security protocols. SASL_PLAINTEXT and SASL_SSL let `USER` in by PLAIN,
+SCRAM-SHA-256 and SCRAM-SHA-512; SSL wants a certificate of the client's that the authority vouches for.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import trustme
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._scram import (
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    KeySerializationEncryption,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from tokenmill.app.broker import Broker
+from tokenmill.app.settings import Settings
+
+USER: Final = "miller"
+PASSWORD: Final = 'gr1st, "hidden" \\ from=all'  # noqa: S105 - of a broker that lives as long as a test
+"""With what quoting gets wrong."""
+NEEDLE: Final = "gr1st"
+"""The part of it to look for where no password belongs: spelt the same however the rest is quoted."""
+KEY_PASSWORD: Final = "bran-and-germ"  # noqa: S105
+LISTENERS: Final = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+SCRAM: Final = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
+ITERATIONS: Final = 4096
+
+
+@dataclass(frozen=True)
+class Secured:
+    """The broker, and files for its clients."""
+
+    broker: Broker
+    directory: Path
+
+    @property
+    def cafile(self) -> Path:
+        """The authority that signed the broker's certificate and the client's."""
+        return self.directory / "ca.pem"
+
+    @property
+    def certfile(self) -> Path:
+        """A client's certificate; its key is in `keyfile`, encrypted with `KEY_PASSWORD`."""
+        return self.directory / "client.pem"
+
+    @property
+    def keyfile(self) -> Path:
+        """See `certfile`."""
+        return self.directory / "client.key"
+
+    @property
+    def password_file(self) -> Path:
+        """The password, as containers mount it, with a line end."""
+        return self.directory / "password"
+
+    def values(self, protocol: str, **others: Any) -> dict[str, Any]:
+        """Return the settings that a client needs for a listener, with ``others`` instead or besides; None: without."""
+        values: dict[str, Any] = {"bootstrap_servers": self.broker.address(protocol), "security_protocol": protocol}
+        if protocol.startswith("SASL_"):
+            values |= {"sasl_mechanism": "SCRAM-SHA-512", "sasl_username": USER, "sasl_password": PASSWORD}
+        if protocol.endswith("SSL"):
+            values |= {"ssl_cafile": self.cafile}
+        if protocol == "SSL":
+            certificate = {"ssl_certfile": self.certfile, "ssl_keyfile": self.keyfile}
+            values |= {**certificate, "ssl_keyfile_password": KEY_PASSWORD}
+        return {name: value for name, value in (values | others).items() if value is not None}
+
+    def settings(self, protocol: str, **others: Any) -> Settings:
+        """Return settings with `values`."""
+        return Settings(**self.values(protocol, **others))
+
+
+@contextmanager
+def secured_broker(directory: Path) -> Iterator[Secured]:
+    """Run the broker in a directory."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(directory / "ca.pem"))
+    trustme.CA().cert_pem.write_to_path(str(directory / "other-ca.pem"))
+    client = authority.issue_cert("client.example")
+    client.cert_chain_pems[0].write_to_path(str(directory / "client.pem"))
+    (directory / "client.key").write_text(_key(client, BestAvailableEncryption(KEY_PASSWORD.encode())))
+    (directory / "password").write_text(f"{PASSWORD}\n")
+    with Broker(directory / "broker", settings=_properties(authority), listeners=LISTENERS) as broker:
+        add_user(broker, USER)
+        yield Secured(broker, directory)
+
+
+def _properties(authority: trustme.CA) -> dict[str, str]:
+    server = authority.issue_cert("127.0.0.1")
+    quoted = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
+    properties = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.certificate.chain": "".join(pem.bytes().decode() for pem in server.cert_chain_pems),
+        "ssl.keystore.key": _key(server, NoEncryption()),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": authority.cert_pem.bytes().decode(),
+        "listener.name.ssl.ssl.client.auth": "required",
+        "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+    }
+    plain = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{quoted}";'
+    scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    for listener in ("sasl_plaintext", "sasl_ssl"):
+        for mechanism in MECHANISMS:
+            name = f"listener.name.{listener}.{mechanism.lower()}.sasl.jaas.config"
+            properties[name] = plain if mechanism == "PLAIN" else scram
+    return properties
+
+
+def _key(certificate: trustme.LeafCert, encryption: KeySerializationEncryption) -> str:
+    """Return the key in PKCS #8, which is the only one that Kafka reads."""
+    key = load_pem_private_key(certificate.private_key_pem.bytes(), None)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption).decode()
+
+
+def add_user(broker: Broker, name: str) -> None:
+    """Let somebody log in by SCRAM, with `PASSWORD`."""
+    for kind in SCRAM:  # a request changes a user once
+        _alter(broker, UserScramCredentialUpsertion(name, ScramCredentialInfo(kind, ITERATIONS), PASSWORD.encode()))
+
+
+def remove_user(broker: Broker, name: str) -> None:
+    """Let nobody log in by that name any more; who is in stays in until the connection ends."""
+    for kind in SCRAM:
+        _alter(broker, UserScramCredentialDeletion(name, kind))
+
+
+def _alter(broker: Broker, change: UserScramCredentialUpsertion | UserScramCredentialDeletion) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for done in admin.alter_user_scram_credentials([change]).values():
+        done.result()
