@@ -55,7 +55,7 @@ format: $(VENV)/.installed ## rewrites the files as `lint` wants them
 	$(BIN)/ruff format .
 
 lock: $(VENV)/.installed ## resolves all dependencies again (UPGRADE=1: to their newest versions)
-	$(COMPILE) --extra app --extra bench --extra broker --extra dev --output-file constraints.txt
+	$(COMPILE) --extra app --extra bench --extra broker --extra dev --extra hf --extra produce --output-file constraints.txt
 	$(COMPILE) --extra train --constraints constraints.txt --output-file constraints-train.txt
 	$(BIN)/python -m tokenmill.app.jars > app/broker.lock.toml.new
 	mv app/broker.lock.toml.new app/broker.lock.toml
