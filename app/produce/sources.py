@@ -3,8 +3,9 @@
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 import xxhash
 
@@ -14,9 +15,6 @@ from .formats import Choice, Entry, File, Format, Needs, format_for
 from .items import Chunk, Item, Place, Refused
 from .mapping import Mapping
 from .shape import Shape
-
-if TYPE_CHECKING:
-    from io import BufferedReader
 
 STDIN: Final = "-"
 STDIN_NAME: Final = "stdin"
@@ -98,12 +96,12 @@ class FileSource:
         """Yield the file's items."""
         chunker = Chunker(self.reading.shape, self.name, start)
         try:
-            with Path(self.path).open("rb", BUFFER_BYTES) as raw:
+            with BufferedReader(FileIO(self.path), BUFFER_BYTES) as raw:
                 yield from self._chunks(raw, chunker, start)
         except DAMAGE as error:
             yield broken(chunker, error)
 
-    def _chunks(self, raw: BinaryIO, chunker: Chunker, start: Place) -> Iterator[Chunk]:
+    def _chunks(self, raw: "BufferedReader[Any]", chunker: Chunker, start: Place) -> Iterator[Chunk]:
         path = Path(self.path)
         packed = path.suffix.lower() in SUFFIXES
         stream = decompressed(raw, path.suffix.lower())
@@ -135,8 +133,8 @@ class StandardInput:
         chunker = Chunker(self.reading.shape, self.name, start, one_by_one=True)
         # Not sys.stdin: the interpreter closes it at its end, and aborts if a thread is still in the middle of a read.
         try:
-            with open(STDIN_NUMBER, "rb", BUFFER_BYTES, closefd=False) as raw:
-                kind = ".jsonl" if cast("BufferedReader", raw).peek(1)[:1] == b"{" else ""
+            with BufferedReader(FileIO(STDIN_NUMBER, closefd=False), BUFFER_BYTES) as raw:
+                kind = ".jsonl" if raw.peek(1)[:1] == b"{" else ""
                 file = File(self.name, raw)
                 for items in chunker.chunks(self.reading.entries(format_for(kind, self.reading.choice), file, start)):
                     yield Chunk(items, chunker.place, 0)

@@ -1,7 +1,8 @@
 """Arrow's own files (IPC, also called Feather) and streams, one record batch at a time."""
 
 from collections.abc import Iterator
-from typing import Any, BinaryIO, Final, cast
+from io import BufferedReader
+from typing import Any, Final
 
 from ..extras import library
 from ..items import Place
@@ -34,9 +35,9 @@ def read_arrow(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
         yield number + 1, 0, Bad(f"no Arrow data, or damaged: {error}", broken=True)
 
 
-def _open(ipc: Any, stream: BinaryIO) -> tuple[Any, Iterator[Any]]:
+def _open(ipc: Any, stream: "BufferedReader[Any]") -> tuple[Any, Iterator[Any]]:
     """Return schema and record batches."""
-    if not cast("Any", stream).peek(len(MAGIC)).startswith(MAGIC):
+    if not stream.peek(len(MAGIC)).startswith(MAGIC):
         reader = ipc.open_stream(stream)
         return reader.schema, iter(reader)
     reader = ipc.open_file(stream)

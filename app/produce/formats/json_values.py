@@ -23,7 +23,7 @@ def read_json(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
     """Yield the elements of the array that the file is, or the objects that stand in it one after the other."""
     scan = _Scan(needs.limit)
     number = 0
-    while block := file.stream.read(BLOCK):
+    while block := file.stream.read1(BLOCK):
         for value in scan.values(block):
             number += 1
             if number > start.entry:

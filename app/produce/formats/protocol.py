@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias
+from io import BufferedReader
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ..items import Place
 
@@ -38,7 +39,7 @@ class File:
 
     name: str
     """For people and ids."""
-    stream: BinaryIO
+    stream: "BufferedReader[Any]"
     """Its bytes, decompressed, from the start."""
     path: str | None = None
     """Where its bytes lie just so on disk, for libraries that read by themselves; None: only in `stream`."""

@@ -13,7 +13,7 @@ def read_text(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
         return
     data = file.stream.read(needs.limit + 1)
     if len(data) > needs.limit:
-        yield 1, 0, needs.too_long
+        yield 0, 0, needs.too_long  # no number, for it has no lines
     elif data:
         yield 1, 0, Text(data, whole=True)
 
