@@ -64,9 +64,10 @@ docs: $(VENV)/.installed ## writes the pages that are made from the code
 	mv docs/settings.md.new docs/settings.md
 
 lock: $(VENV)/.installed ## resolves all dependencies again (UPGRADE=1: to their newest versions)
-	$(COMPILE) --extra app --extra bench --extra broker --extra dev --output-file constraints.txt
+	$(COMPILE) --extra app --extra bench --extra broker --extra dev --extra hf --extra produce --output-file constraints.txt
 	$(COMPILE) --extra train --constraints constraints.txt --output-file constraints-train.txt
 	$(COMPILE) --extra app --constraints constraints.txt --output-file constraints-service.txt
+	$(COMPILE) --extra app --extra hf --extra produce --constraints constraints.txt --output-file constraints-tools.txt
 	$(BIN)/python -m tokenmill.app.jars > app/broker.lock.toml.new
 	mv app/broker.lock.toml.new app/broker.lock.toml
 
