@@ -1,10 +1,11 @@
-# TokenMill in containers. Two targets:
+# TokenMill in containers. Three targets:
 #
 #   docker build -t tokenmill .                         the service and its commands; no torch
-#   docker build -t tokenmill-train --target train .    the same with torch, runs examples/train_gpt.py
+#   docker build -t tokenmill-tools --target tools .    the same with what reads parquet, Arrow, WARC and Hugging Face
+#   docker build -t tokenmill-train --target train .    the service's with torch; runs examples/train_gpt.py
 #
 # Build arguments:
-#   PYTHON_IMAGE      the base of both
+#   PYTHON_IMAGE      the base of all
 #   VERSION REVISION  written into the labels
 #   TORCH_INDEX_URL   a package index with another build of torch (for the CPU alone, say); by default it is the one of
 #                     the lock, which needs an NVIDIA GPU to be fast, and 5 GB
@@ -44,6 +45,21 @@ ENV PATH=/opt/tokenmill/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 H
 ENV TOKENMILL_STORE=/store
 WORKDIR /data
 STOPSIGNAL SIGTERM
+
+
+FROM runtime AS tools
+COPY constraints-tools.txt /tmp/lock/
+RUN --mount=type=secret,id=pip.conf --mount=type=cache,target=/root/.cache/pip \
+    export PIP_CONFIG_FILE=/run/secrets/pip.conf PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore \
+    && python -m pip --python /opt/tokenmill/bin/python install --quiet --require-hashes \
+        --requirement /tmp/lock/constraints-tools.txt \
+    && rm -r /tmp/lock
+USER 10001:10001
+LABEL org.opencontainers.image.title="TokenMill tools" \
+    org.opencontainers.image.description="TokenMill's commands, with all that they read." \
+    org.opencontainers.image.licenses="Apache-2.0"
+ENTRYPOINT ["tokenmill"]
+CMD ["--help"]
 
 
 FROM runtime AS train

@@ -55,7 +55,16 @@ def image(engine: Engine, say: Say, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="session")
-def project(engine: Engine, image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+def tools(engine: Engine, image: str, say: Say, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Build the image with the commands that read all formats, on top of the service's layers."""
+    say("builds the tools' image")
+    name = f"tokenmill-tools:{TAG}"
+    engine.build_image(name, tmp_path_factory.mktemp("build"), "--target", "tools")
+    return name
+
+
+@pytest.fixture(scope="session")
+def project(engine: Engine, image: str, tools: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """Return the stack, nothing of it started; in the end nothing of it is left."""
     data = tmp_path_factory.mktemp("data")
     _open_to_all(data)

@@ -2,15 +2,26 @@
 
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+import pyarrow as pa
+from pyarrow import parquet
 
 WORDS = 5000
 WORDS_IN_DOCUMENT = (20, 600)
 
 
+class Document(NamedTuple):
+    """One document, as people have it."""
+
+    id: str
+    text: str
+
+
 class Corpus(NamedTuple):
-    """A file of JSON lines."""
+    """A file of documents."""
 
     path: Path
     documents: int
@@ -18,16 +29,33 @@ class Corpus(NamedTuple):
     """With raw bytes as tokens: the bytes of the texts, and one for the end of each document."""
 
 
-def write_corpus(path: Path, name: str, size: int) -> Corpus:
-    """Write documents of ``size`` bytes of text or a little more, with ids ``name-0`` up."""
+def write_json_lines(path: Path, size: int) -> Corpus:
+    """Write documents of ``size`` bytes of text or a little more, with ids that begin with the file's name."""
+    documents = list(_documents(path.stem, size))
+    lines = (json.dumps(document._asdict(), ensure_ascii=False) + "\n" for document in documents)
+    path.write_text("".join(lines), encoding="utf-8")
+    return _corpus(path, documents)
+
+
+def write_parquet(path: Path, size: int) -> Corpus:
+    """Do the same as a parquet file with the columns ``id`` and ``text``."""
+    documents = list(_documents(path.stem, size))
+    columns = {name: [getattr(document, name) for document in documents] for name in Document._fields}
+    parquet.write_table(pa.table(columns), path, row_group_size=1000)
+    return _corpus(path, documents)
+
+
+def _documents(name: str, size: int) -> Iterator[Document]:
     source = random.Random(name)
     words = ["".join(source.choices("abcdefghijklmnopqrstuvwxyzäöüß", k=source.randint(2, 12))) for _ in range(WORDS)]
-    documents = tokens = 0
-    with path.open("w", encoding="utf-8") as file:
-        while tokens < size:
-            text = " ".join(source.choices(words, k=source.randint(*WORDS_IN_DOCUMENT)))
-            file.write(json.dumps({"id": f"{name}-{documents}", "text": text}, ensure_ascii=False) + "\n")
-            documents += 1
-            tokens += len(text.encode()) + 1
+    written = number = 0
+    while written < size:
+        text = " ".join(source.choices(words, k=source.randint(*WORDS_IN_DOCUMENT)))
+        yield Document(f"{name}-{number}", text)
+        number += 1
+        written += len(text.encode())
+
+
+def _corpus(path: Path, documents: list[Document]) -> Corpus:
     path.chmod(0o644)
-    return Corpus(path, documents, tokens)
+    return Corpus(path, len(documents), sum(len(document.text.encode()) + 1 for document in documents))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from .corpus import Corpus, write_corpus
+from .corpus import Corpus, write_json_lines, write_parquet
 from .project import Project
 from .prometheus import Panel, Prometheus, dashboard_queries
 from .sending import Sending
@@ -57,9 +57,7 @@ class Story:
 
 def tell(project: Project, data: Path, services: list[str], say: Callable[[str], None]) -> Story:
     """Run the stack, and return what was seen; it runs on. ``services`` are those that can be had here."""
-    story = Story(
-        write_corpus(data / "outside.jsonl", "outside", SIZE), write_corpus(data / "inside.jsonl", "inside", SIZE)
-    )
+    story = Story(write_json_lines(data / "outside.jsonl", SIZE), write_parquet(data / "inside.parquet", SIZE))
     say("brings the stack up")
     since = time.time()
     project.up(services)
@@ -70,8 +68,8 @@ def tell(project: Project, data: Path, services: list[str], say: Callable[[str],
             if sending.goes_on:
                 story.sending_during.append(fault)
 
-        say("pushes from inside, while a program outside does as well")
-        project.cli("produce", TOPIC, "/data/inside.jsonl")
+        say("pushes a parquet file from inside, while a program outside does as well")
+        project.cli("produce", TOPIC, f"/data/{story.inside.path.name}")
         say("kills the mill")
         _kill_the_mill(project, story)
         note("kill")
