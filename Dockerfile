@@ -47,11 +47,12 @@ WORKDIR /data
 STOPSIGNAL SIGTERM
 
 
+# The base's pip installs into our environment, which has none.
 FROM runtime AS tools
 COPY constraints-tools.txt /tmp/lock/
 RUN --mount=type=secret,id=pip.conf --mount=type=cache,target=/root/.cache/pip \
     export PIP_CONFIG_FILE=/run/secrets/pip.conf PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore \
-    && python -m pip --python /opt/tokenmill/bin/python install --quiet --require-hashes \
+    && /usr/local/bin/python -m pip --python /opt/tokenmill/bin/python install --quiet --require-hashes \
         --requirement /tmp/lock/constraints-tools.txt \
     && rm -r /tmp/lock
 USER 10001:10001
@@ -69,10 +70,10 @@ COPY constraints-train.txt /tmp/lock/
 RUN --mount=type=secret,id=pip.conf --mount=type=cache,target=/root/.cache/pip \
     export PIP_CONFIG_FILE=/run/secrets/pip.conf PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore \
     && if [ -n "$TORCH_INDEX_URL" ]; then \
-        python -m pip --python /opt/tokenmill/bin/python install --quiet --index-url "$TORCH_INDEX_URL" \
+        /usr/local/bin/python -m pip --python /opt/tokenmill/bin/python install --quiet --index-url "$TORCH_INDEX_URL" \
             "$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' /tmp/lock/constraints-train.txt)"; \
     else \
-        python -m pip --python /opt/tokenmill/bin/python install --quiet --require-hashes \
+        /usr/local/bin/python -m pip --python /opt/tokenmill/bin/python install --quiet --require-hashes \
             --requirement /tmp/lock/constraints-train.txt; \
     fi \
     && rm -r /tmp/lock

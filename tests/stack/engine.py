@@ -81,7 +81,18 @@ def find_engine() -> Engine | None:
     if _works("podman", "info") and _works("buildah", "version") and _works(composer, "version"):
         # chroot and the host's network: what works on every machine, in a container as well. Health checks are
         # Docker's, not OCI's.
-        build = ("buildah", "bud", "--isolation", "chroot", "--network", "host", "--pull=false", "--format", "docker")
+        build = (
+            "buildah",
+            "bud",
+            "--layers",
+            "--isolation",
+            "chroot",
+            "--network",
+            "host",
+            "--pull=false",
+            "--format",
+            "docker",
+        )
         return Engine("podman", ("podman",), build, (composer,))
     return None
 
