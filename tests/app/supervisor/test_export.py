@@ -1,0 +1,91 @@
+"""What the supervisor shows of its workers."""
+
+from typing import cast
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from tests.scraping import Key, parse, total
+from tokenmill.app.settings import Settings
+from tokenmill.app.supervisor.child import Child
+from tokenmill.app.supervisor.cluster import Cluster
+from tokenmill.app.supervisor.export import Export
+from tokenmill.app.supervisor.limits import Limits
+from tokenmill.app.supervisor.post import CAUSES, Listener, Post
+
+SETTINGS = Settings()
+
+
+class Ready:
+    """A child that has told that it is ready."""
+
+    pid = 7
+    status = {"ready": True, "metrics": [["tokenmill_gaps_total", {}, 2.0]]}  # noqa: RUF012 - never changed
+
+
+def posts() -> dict[str, Post]:
+    """Return two posts at which nobody works."""
+    nobody = cast("Listener", None)
+    return {
+        name: Post("mill", name, nobody, settings=SETTINGS, limits=Limits(), log=None) for name in ("mill-1", "mill-2")
+    }
+
+
+def page(export: Export) -> dict[Key, float]:
+    """Return what a scraper sees."""
+    registry = CollectorRegistry()
+    for collector in export.collectors:
+        registry.register(collector)
+    return parse(generate_latest(registry).decode())
+
+
+def test_ready_is_when_all_workers_are_and_a_broker_answers() -> None:
+    """The answer names those that are waited for."""
+    all_posts, cluster = posts(), Cluster(SETTINGS, ["raw-text"])
+    export = Export(all_posts, cluster)
+    all_posts["mill-1"].child = cast("Child", Ready())
+    export.turn()
+    assert export.probes.not_ready() == "not ready: mill-2"
+    all_posts["mill-2"].child = cast("Child", Ready())
+    export.turn()
+    assert export.probes.not_ready() == "no broker answers"
+    cluster.ends = {"raw-text/0": 0}
+    export.turn()
+    assert export.probes.not_ready() is None
+    assert export.probes.unhealthy() is None
+
+
+def test_workers_and_restarts_are_told_from_the_beginning() -> None:
+    """Each reason stands at 0 before it happens."""
+    all_posts = posts()
+    export = Export(all_posts, Cluster(SETTINGS, ["raw-text"]))
+    all_posts["mill-1"].child = cast("Child", Ready())
+    all_posts["mill-2"].restarts["killed"] += 3
+    export.turn()
+    seen = page(export)
+    assert {w: total(seen, "tokenmill_worker_up", worker=w) for w in all_posts} == {"mill-1": 1, "mill-2": 0}
+    restarts = {
+        (dict(labels)["worker"], dict(labels)["reason"]): value
+        for (name, labels), value in seen.items()
+        if name == "tokenmill_worker_restarts_total"
+    }
+    assert restarts == {(w, cause): 0 for w in all_posts for cause in CAUSES} | {("mill-2", "killed"): 3}
+    assert total(seen, "process_resident_memory_bytes", worker="supervisor") > 0
+
+
+def test_last_words_of_a_process_are_counted() -> None:
+    """What came with the last heartbeat, after the last look, is in the sum."""
+    export = Export(posts(), Cluster(SETTINGS, ["raw-text"]))
+    child = cast("Child", Ready())
+    export.ended("mill-1", child)
+    assert total(page(export), "tokenmill_gaps_total", worker="mill-1") == 2
+    export.heard("mill-1", cast("Child", type("Next", (Ready,), {"pid": 8})()))
+    assert total(page(export), "tokenmill_gaps_total", worker="mill-1") == 4
+
+
+def test_every_end_has_a_cause() -> None:
+    """Of our verdict, of a signal, or of the exit code."""
+    post = posts()["mill-1"]
+    assert [post._cause(code) for code in (-9, 75, 3, 1)] == ["killed", "resume", "broker", "error"]
+    post.child = cast("Child", type("Deaf", (Ready,), {"signal": lambda *_: None})())
+    post.condemn("it stands still")
+    assert post._cause(-9) == "condemned"
