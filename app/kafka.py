@@ -8,15 +8,20 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
     KafkaConnectionError,
     KafkaTimeoutError,
     NodeNotReadyError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
     RequestTimedOutError,
+    TopicAuthorizationFailedError,
 )
 
-from tokenmill.errors import BrokerError, SourceError
+from tokenmill.errors import BrokerError, SettingsError, SourceError
 
 from .refusal import why_not
 from .security import client_security
@@ -54,10 +59,11 @@ def connection(settings: ConnectionSettings) -> dict[str, Any]:
 
 @contextmanager
 def broker_errors(settings: ConnectionSettings) -> Iterator[None]:
-    """Turn "nobody answers", whatever aiokafka calls it, into one error that says what to do.
+    """Turn "nobody answers" and "you may not", whatever aiokafka calls it, into one error that says what to do.
 
     Raises:
         BrokerError: the brokers are not there, or did not answer in time.
+        SettingsError: they do not allow what was asked for.
 
     """
     try:
@@ -67,6 +73,35 @@ def broker_errors(settings: ConnectionSettings) -> Iterator[None]:
             f"no broker answers at {settings.bootstrap_servers}; start one with `tokenmill broker start`, "
             "or set bootstrap_servers"
         ) from error
+    except (
+        TopicAuthorizationFailedError,
+        GroupAuthorizationFailedError,
+        ClusterAuthorizationFailedError,
+    ) as error:
+        raise not_allowed(settings, str(error)) from error
+
+
+def not_allowed(settings: ConnectionSettings, what: str) -> SettingsError:
+    """Return the error for a right that we lack."""
+    return SettingsError(
+        f"the brokers at {settings.bootstrap_servers} do not allow this to {settings.sasl_username or 'us'} ({what}): "
+        'grant it (docs/settings.md, "Rights"), or log in as somebody else'
+    )
+
+
+async def require_group(settings: ConnectionSettings, group: str) -> None:
+    """Check that the brokers let us into a consumer group: who is not let in would stand still in silence.
+
+    Raises:
+        SettingsError: they do not.
+        BrokerError: no broker answers.
+
+    """
+    async with admin(settings) as client:
+        with suppress(GroupCoordinatorNotAvailableError, GroupLoadInProgressError):  # rights are looked at first
+            for answer in await client.describe_consumer_groups([group]):
+                if any(described[0] == GroupAuthorizationFailedError.errno for described in answer.groups):
+                    raise not_allowed(settings, f"group {group}")
 
 
 @asynccontextmanager
@@ -81,7 +116,7 @@ async def producer(
 
     Raises:
         BrokerError: no broker answers, at the start or in the block.
-        SettingsError: the brokers refuse the login or the certificate, or theirs is not believed.
+        SettingsError: the brokers refuse the login, the certificate or what is asked for, or theirs is not believed.
 
     """
     largest = max(max_message_bytes, settings.max_record_bytes) + RECORD_OVERHEAD_BYTES
@@ -101,7 +136,7 @@ async def consumer(settings: Settings, **options: Any) -> AsyncIterator[AIOKafka
 
     Raises:
         BrokerError: no broker answers, at the start or in the block.
-        SettingsError: the brokers refuse the login or the certificate, or theirs is not believed.
+        SettingsError: the brokers refuse the login, the certificate or what is asked for, or theirs is not believed.
 
     """
     fixed = {
@@ -117,12 +152,12 @@ async def consumer(settings: Settings, **options: Any) -> AsyncIterator[AIOKafka
 
 
 @asynccontextmanager
-async def admin(settings: Settings) -> AsyncIterator[AIOKafkaAdminClient]:
+async def admin(settings: ConnectionSettings) -> AsyncIterator[AIOKafkaAdminClient]:
     """Yield a started admin client.
 
     Raises:
         BrokerError: no broker answers, at the start or in the block.
-        SettingsError: the brokers refuse the login or the certificate, or theirs is not believed.
+        SettingsError: the brokers refuse the login, the certificate or what is asked for, or theirs is not believed.
 
     """
     with broker_errors(settings):

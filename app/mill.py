@@ -13,6 +13,7 @@ from faust.types import TP, StreamT
 from .control import Settled, settle
 from .ending import end_for
 from .faust_settings import faust_options
+from .kafka import require_group
 from .metrics import ENGINE
 from .metrics.measuring import measure
 from .metrics.zeros import mill_at_zero
@@ -57,6 +58,7 @@ class Mill:
     async def _prepare(self) -> None:
         """Settle the streams in the order of their names, so that two workers meet in the same order."""
         await require_topics(self._settings)
+        await require_group(self._settings, self._settings.group)
         plans = [plan_topic(self._settings, raw_topic) for raw_topic in self._settings.raw_topics]
         for plan in plans:
             engine = plan.stages.engine

@@ -16,6 +16,7 @@ from tokenmill.segments import Store, StreamInfo
 from .control import wait_for_genesis
 from .ending import end_for
 from .faust_settings import faust_options
+from .kafka import require_group
 from .metrics import DISK_FREE_BYTES
 from .metrics.measuring import measure
 from .metrics.zeros import store_at_zero
@@ -49,6 +50,7 @@ class SegmentWriter:
         self._reporter.start()
         try:
             await require_topics(self._settings)
+            await require_group(self._settings, self._app.conf.id)
             for stream in self._settings.streams():
                 self._contexts[stream.tokens_topic] = await self._add(stream)
             self._ready = True

@@ -9,7 +9,7 @@ from rich.console import Console
 from .broker import Broker
 from .live import Scene, View, log_to_file, telling_of_its_end
 from .settings import Loaded, Settings
-from .settings.load import DEFAULT_ORIGIN
+from .settings.explain import DEFAULT_ORIGIN
 from .state import State, program
 from .supervisor import Event, Supervisor, beside, run_until_signalled
 from .topics import ensure_topics

@@ -10,6 +10,7 @@ A `faust.Record` with a field ``content: str`` is a document as it is; its ``id`
 import os
 
 import faust
+from faust.types import StreamT
 
 app = faust.App(
     "articles-to-text",
@@ -41,7 +42,7 @@ documents = app.topic(os.environ.get("RAW_TEXT", "raw-text"), value_type=Documen
 
 
 @app.agent(articles)
-async def hand_on(stream: faust.Stream[Article]) -> None:
+async def hand_on(stream: StreamT[Article]) -> None:
     """Send each article's text; an article counts as done when Kafka has its document."""
     async for article in stream:
         document = Document(id=f"article/{article.number}", content=f"{article.title}\n\n{article.body}")

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import trustme
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.admin._scram import (
     ScramCredentialInfo,
     ScramMechanism,
@@ -31,6 +33,8 @@ from tokenmill.app.broker import Broker
 from tokenmill.app.settings import Settings
 
 USER: Final = "miller"
+GUEST: Final = "guest"
+"""May do everything too, once somebody adds it."""
 PASSWORD: Final = 'gr1st, "hidden" \\ from=all'  # noqa: S105 - of a broker that lives as long as a test
 """With what quoting gets wrong."""
 NEEDLE: Final = "gr1st"
@@ -112,6 +116,10 @@ def _properties(authority: trustme.CA) -> dict[str, str]:
         "ssl.truststore.certificates": authority.cert_pem.bytes().decode(),
         "listener.name.ssl.ssl.client.auth": "required",
         "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+        # Rights are checked for all but those that tests of logins log in as; plain text and certificates are theirs.
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:ANONYMOUS;User:{USER};User:{GUEST}",
+        "listener.name.ssl.ssl.principal.mapping.rules": f"RULE:^.*$/{USER}/",
     }
     plain = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_{USER}="{quoted}";'
     scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
@@ -138,6 +146,20 @@ def remove_user(broker: Broker, name: str) -> None:
     """Let nobody log in by that name any more; who is in stays in until the connection ends."""
     for kind in SCRAM:
         _alter(broker, UserScramCredentialDeletion(name, kind))
+
+
+def allow(broker: Broker, user: str, raw_topic: str, group: str) -> None:
+    """Give somebody the rights that docs/settings.md asks for, on the topics of ``raw_topic``, and no others."""
+    topics = [(ResourceType.TOPIC, f"{prefix}{raw_topic}") for prefix in ("", "tokens.", "control.")]
+    topic_rights = (AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE_CONFIGS)
+    rules = [
+        AclBinding(kind, name, ResourcePatternType.PREFIXED, f"User:{user}", "*", right, AclPermissionType.ALLOW)
+        for kind, name in (*topics, (ResourceType.GROUP, group))
+        for right in (topic_rights if kind == ResourceType.TOPIC else (AclOperation.READ,))
+    ]
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for done in admin.create_acls(rules).values():
+        done.result()
 
 
 def _alter(broker: Broker, change: UserScramCredentialUpsertion | UserScramCredentialDeletion) -> None:

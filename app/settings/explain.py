@@ -3,11 +3,15 @@
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from typing import Final
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from .connection import SECRETS
+
+DEFAULT_ORIGIN: Final = "default"
+"""Where a value comes from that nobody wrote."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -26,12 +30,19 @@ def explain(error: ValidationError, origins: Mapping[str, str] | None = None) ->
     message = first["msg"].removeprefix("Value error, ") + _nearest_choice(first)
     rest = f" (and {len(more)} more)" if more else ""
     if not first["loc"]:
-        return message + rest
+        return message + _places(message, origins or {}) + rest
     path = ".".join(str(part) for part in first["loc"])
     name = str(first["loc"][0])
     value = "" if name in SECRETS else f" = {first['input']!r}"
     origin = (origins or {}).get(name)
     return f"setting {path}{value}{f' ({origin})' if origin else ''}: {message}{rest}"
+
+
+def _places(message: str, origins: Mapping[str, str]) -> str:
+    """Return where the settings that contradict each other were written, as far as anybody wrote them."""
+    named = dict.fromkeys(re.findall(r"\b[a-z]+_[a-z_]+\b", message))
+    said = [f"{name}: {origins[name]}" for name in named if origins.get(name, DEFAULT_ORIGIN) != DEFAULT_ORIGIN]
+    return f" ({', '.join(said)})" if said else ""
 
 
 def _nearest_choice(error: ErrorDetails) -> str:

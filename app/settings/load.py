@@ -12,12 +12,11 @@ from pydantic_settings import EnvSettingsSource
 
 from tokenmill.errors import SettingsError
 
-from .explain import explain, nearest
+from .explain import DEFAULT_ORIGIN, explain, nearest
 from .model import ENVIRONMENT_PREFIX, Settings
 
 CONFIG_VARIABLE: Final = "TOKENMILL_CONFIG"
 DEFAULT_CONFIG: Final = Path("tokenmill.toml")
-DEFAULT_ORIGIN: Final = "default"
 
 
 class Loaded(NamedTuple):

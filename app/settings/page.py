@@ -45,8 +45,8 @@ A setting has one name everywhere. The first of these that says it decides:
    `TOKENMILL_CONFIG` names,
 4. the default.
 
-A name that is none, a value that does not fit and two that contradict each other end every command with exit code 2
-and one line: what was said, where, and what was probably meant. `tokenmill config` prints what is in force and where
+A name that is none, a value that does not fit and two that contradict each other end every command with exit code 2,
+saying what was said, where, and what was probably meant. `tokenmill config` prints what is in force and where
 each value came from; passwords as asterisks.
 
 ## Brokers
@@ -68,6 +68,17 @@ the same user only, and a file is best. Files are read when a process starts. A 
 ends a command, and the whole service, with exit code 2 and the setting to look at.
 
 {brokers}
+
+### Rights
+
+Where brokers check rights (ACLs), a login for all commands needs these; `Describe` comes with them. What is missing is
+named when it is wanted.
+
+| right | on |
+| --- | --- |
+| `Read`, `Write`, `DescribeConfigs` | raw topics, their `.dead-letters`, `tokens.*`, `control.*` |
+| `Read` | the consumer groups `tokenmill` and `tokenmill-store-*` (setting `group`) |
+| `Create`, `Alter` | the same topics, for `tokenmill topics create` |
 
 ## Tokens
 

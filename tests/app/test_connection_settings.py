@@ -80,6 +80,16 @@ def test_a_password_without_login_is_refused() -> None:
     assert "sasl_password is set and security_protocol is PLAINTEXT" in refusal(sasl_password="gr1st")  # noqa: S106
 
 
+def test_a_contradiction_says_where_both_were_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable and a file contradict each other more often than two lines of one file."""
+    Path("tokenmill.toml").write_text('security_protocol = "SSL"')
+    monkeypatch.setenv("TOKENMILL_SASL_USERNAME", "miller")
+
+    assert refusal().endswith(
+        "(sasl_username: variable TOKENMILL_SASL_USERNAME, security_protocol: file tokenmill.toml)"
+    )
+
+
 @pytest.mark.parametrize("value", ["sasl_password = 12345", "sasl_password = ['gr1st']"])
 def test_a_wrong_password_setting_is_named_and_not_shown(value: str) -> None:
     """Not even the file's own line."""

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from tests.conftest import topics_on
-from tests.secured import NEEDLE, Secured, add_user, remove_user
+from tests.secured import GUEST, NEEDLE, Secured, add_user, remove_user
 from tests.service import service_settings
-from tokenmill.app.kafka import admin, consumer, producer
+from tokenmill.app.kafka import admin, consumer, producer, require_group
 from tokenmill.app.refusal import why_not
 from tokenmill.app.settings import ConnectionSettings, Settings
 from tokenmill.app.supervisor import Limits, Supervisor
-from tokenmill.errors import BrokerError, SettingsError
+from tokenmill.app.topics import require_topics
+from tokenmill.errors import BrokerError, SettingsError, TopicError
 
 WRONG = "ch4ff-not-grain"
 LOGIN_REFUSED = "refuses the login of miller by {} .*; correct sasl_username, sasl_password, or sasl_mechanism$"
@@ -125,22 +126,39 @@ async def test_one_brokers_refusal_is_said_though_another_is_away(secured: Secur
 
 async def test_a_login_that_is_taken_away_ends_the_service(secured: Secured, tmp_path: Path) -> None:
     """A worker that comes back is refused; the service ends with its words, and does not go on trying in its logs."""
-    add_user(secured.broker, "guest")
+    add_user(secured.broker, GUEST)
     raw = topics_on(secured.broker, "taken-away")(1)
-    login = secured.values("SASL_SSL", sasl_username="guest")
+    login = secured.values("SASL_SSL", sasl_username=GUEST)
     settings = service_settings(secured.broker, raw, tmp_path, workers=1, **login)
     supervisor = Supervisor(settings, limits=Limits(first_backoff=0.1), log_directory=tmp_path)
 
     async def take_it_away() -> None:
         while not all(worker.partitions for worker in supervisor.status().workers):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.1)
-        remove_user(secured.broker, "guest")
+        remove_user(secured.broker, GUEST)
         supervisor.condemn("mill-1", "the test wants it")
 
-    with pytest.raises(SettingsError, match="refuses the login of guest by SCRAM-SHA-512"):
+    with pytest.raises(SettingsError, match=f"refuses the login of {GUEST} by SCRAM-SHA-512"):
         async with asyncio.timeout(90):
             await asyncio.gather(supervisor.run(), take_it_away())
 
     logs = "".join((tmp_path / f"{worker}.log").read_text() for worker in ("mill-1", "segment"))
-    assert logs.count("refuses the login of guest") == 1
+    assert logs.count(f"refuses the login of {GUEST}") == 1
     assert NEEDLE not in logs
+
+
+async def test_rights_that_are_missing_are_named(secured: Secured, tmp_path: Path) -> None:
+    """To send, to see a topic, and to join a group, where Faust would stand still in silence."""
+    add_user(secured.broker, "visitor")
+    raw = topics_on(secured.broker, "forbidden")(1)
+    settings = service_settings(secured.broker, raw, tmp_path, **secured.values("SASL_SSL"))
+    visitor = settings.model_copy(update={"sasl_username": "visitor"})
+
+    with pytest.raises(SettingsError, match=r"do not allow this to visitor \(.*ClusterAuthorization.*grant it"):
+        async with producer(visitor):
+            pass
+    with pytest.raises(TopicError, match=r"do not describe topic \S+: Topic authorization failed"):
+        await require_topics(visitor)
+    with pytest.raises(SettingsError, match=rf"do not allow this to visitor \(.*{settings.group}\): grant it"):
+        await require_group(visitor, visitor.group)
+    await require_group(settings, settings.group)

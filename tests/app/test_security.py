@@ -13,7 +13,7 @@ from aiokafka import TopicPartition
 
 from tests.conftest import topics_on
 from tests.marked import MARK, marked, until
-from tests.secured import MECHANISMS, NEEDLE, PASSWORD, Secured
+from tests.secured import MECHANISMS, NEEDLE, PASSWORD, Secured, add_user, allow
 from tests.service import reference_blocks, service_settings, stored_blocks
 from tokenmill.app.faust_settings import faust_options
 from tokenmill.app.kafka import admin, consumer, offsets, producer
@@ -102,11 +102,18 @@ def test_faust_is_given_the_same(secured: Secured) -> None:
     assert "broker_credentials" not in faust_options(Settings())
 
 
-@pytest.mark.parametrize("protocol", ["SASL_SSL", "SSL"])
-def test_the_whole_service_works_over_tls(secured: Secured, tmp_path: Path, protocol: str) -> None:
-    """Topics, mills, segment worker, produce, flush, inspect and verify; and nobody sees the password."""
+@pytest.mark.parametrize(("protocol", "user"), [("SASL_SSL", "worker"), ("SSL", None)])
+def test_the_whole_service_works_over_tls(secured: Secured, tmp_path: Path, protocol: str, user: str | None) -> None:
+    """Topics, mills, segment worker, produce, flush, inspect and verify; and nobody sees the password.
+
+    The worker may do what docs/settings.md says that it must be allowed to, and nothing else.
+    """
     raw = topics_on(secured.broker, "whole")(2)
     settings = service_settings(secured.broker, raw, tmp_path, **secured.values(protocol))
+    if user is not None:
+        add_user(secured.broker, user)
+        allow(secured.broker, user, raw, settings.group)
+        settings = settings.model_copy(update={"sasl_username": user})
     (tmp_path / "a.jsonl").write_text(
         "".join(f'{{"text": "document {number} of the mill"}}\n' for number in range(500))
     )
