@@ -11,7 +11,7 @@ from tokenmill.documents import Limits
 from tokenmill.errors import RecordError
 
 from ..settings import Settings
-from .fields import Condition, Finder, Row, columns_of, finder
+from .fields import Condition, Finder, Row, columns_of, finder, word
 from .items import Item, Refused
 
 _CUT: Final = "…"
@@ -180,7 +180,7 @@ class Shape:
         value = name if wanted == self.id_field and name != "" else find(row)
         if value is None or isinstance(value, (dict, list)):
             raise RecordError("no_key", f"no field {wanted!r} for the key")
-        return str(value).encode()
+        return word(value).encode()
 
 
 _SHOWN: Final = 60
