@@ -87,7 +87,7 @@ async def test_a_changed_source_is_refused(settings: Settings, topic: TopicFacto
     await run(settings, raw, tmp_path, limit=5)
 
     jsonl(tmp_path / "b.jsonl", 10)
-    with pytest.raises(InputError, match=r"have changed .*\(1 then, 2 now\).*--restart"):
+    with pytest.raises(InputError, match=r"have changed .*\(1 sources then, 2 now\).*--restart"):
         await run(settings, raw, tmp_path)
     (tmp_path / "b.jsonl").unlink()
     os.utime(tmp_path / "a.jsonl")
