@@ -26,18 +26,22 @@ class Chunker:
         self._name = name
         self._limit = 0 if one_by_one else CHUNK_BYTES
         self._items: list[Item | Refused] = []
+        self.size = 0
+        """Bytes of the values of the last chunk."""
 
     def chunks(self, entries: Iterable[Entry]) -> Iterator[list[Item | Refused]]:
         """Yield the items of full chunks; `place` is behind each while it is yielded. What is left is in `rest`."""
         items, size, count, limit = self._items, 0, 0, self._limit
+        quick = self._shape.quick
         for number, at, content in entries:
-            item = self._item(number, content)
+            # The usual case first, for what is done here is done for every line.
+            item = (quick(content) if type(content) is bytes else None) or self._item(number, content)
             count += 1
             if item is not None:
                 items.append(item)
                 size += len(item[0])
             if size >= limit or count >= CHUNK_ENTRIES:
-                self.place = Place(number, at)
+                self.place, self.size = Place(number, at), size
                 self._items = []
                 yield items
                 items, size, count = self._items, 0, 0

@@ -11,17 +11,21 @@ aiokafka offers no transaction without records and no way back from transactions
 touched here, and nowhere else; the version is pinned, and `tests/app/produce/test_fence.py` shows that it works.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import ProducerFenced, TransactionalIdAuthorizationFailed
 
-from tokenmill.errors import InputError
+from tokenmill.errors import BrokerError, InputError
 
 from ..kafka import producer
 from ..settings import Settings
+
+FENCE_SECONDS: Final = 60.0
+"""How long the brokers may take to end whatever the name was used for; takes a fraction of a second."""
 
 
 @asynccontextmanager
@@ -36,15 +40,26 @@ async def fenced_producer(
 
     """
     with _fenced(name):
-        async with producer(settings, transactional_id=name) as client:
+        await _end_earlier(settings, name, topic, partitions)
+        async with producer(settings, transactional_id=name, **options) as client:
+            client._txn_manager.transactional_id = None  # noqa: SLF001 - see above
+            yield client
+
+
+async def _end_earlier(settings: Settings, name: str, topic: str, partitions: int) -> None:
+    """Take the name over, and put a marker into each partition; they are there when the name is granted again."""
+    try:
+        async with asyncio.timeout(FENCE_SECONDS), producer(settings, transactional_id=name) as client:
             await client.begin_transaction()
             manager = client._txn_manager  # noqa: SLF001 - see above
             for partition in range(partitions):
                 manager.maybe_add_partition_to_txn(TopicPartition(topic, partition))
             await client.abort_transaction()
-        async with producer(settings, transactional_id=name, **options) as client:
-            client._txn_manager.transactional_id = None  # noqa: SLF001 - see above
-            yield client
+    except TimeoutError as error:
+        raise BrokerError(
+            f"the brokers do not serve the transactional id {name}: see their logs for __transaction_state (a single "
+            "broker needs transaction.state.log.replication.factor=1), or do without: --no-resume"
+        ) from error
 
 
 @contextmanager

@@ -63,11 +63,10 @@ class Condition:
         """Tell whether the object is wanted; numbers compare as JSON writes them, and so do true, false and null."""
         found = finder(self.field)(row)
         return (
-            any(_word(value) == self.value for value in found)
-            if isinstance(found, list)
-            else _word(found) == self.value
+            any(word(value) == self.value for value in found) if isinstance(found, list) else word(found) == self.value
         )
 
 
-def _word(value: object) -> str:
+def word(value: object) -> str:
+    """Return a value as text, for people: true, false and null as JSON has them."""
     return _WORDS[value] if value is None or isinstance(value, bool) else str(value)

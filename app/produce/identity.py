@@ -7,6 +7,8 @@ from pathlib import Path
 import orjson
 import xxhash
 
+from .chunks import CHUNK_BYTES, CHUNK_ENTRIES
+from .order import READERS
 from .sources import Source
 
 
@@ -32,7 +34,8 @@ class Identity:
         """
         named = [path if "://" in path else str(Path(path).absolute()) for path in paths]
         run = xxhash.xxh3_64_hexdigest(orjson.dumps([topic, named, dict(options)], option=orjson.OPT_SORT_KEYS))
-        state = xxhash.xxh3_128()
+        # The order is part of it: a version that cuts or deals otherwise must not go on where another one was.
+        state = xxhash.xxh3_128(b"%d %d %d" % (CHUNK_BYTES, CHUNK_ENTRIES, READERS))
         for source in sources:
             state.update(source.name.encode("utf-8", "surrogateescape") + b"\0" + source.signature() + b"\0")
         return cls(run, state.hexdigest(), len(sources))

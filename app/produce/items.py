@@ -43,14 +43,7 @@ class Chunk(NamedTuple):
     """Where the next chunk begins."""
     bytes_read: int
     """How far in the file as it lies on disk, for progress; 0 where nobody knows."""
+    size: int = 0
+    """Bytes of the values, roughly."""
     last: bool = False
     """The source ends with it."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of memory, roughly."""
-        return sum(ITEM_BYTES + 2 * len(item.value) for item in self.items if isinstance(item, Item))
-
-
-ITEM_BYTES = 200
-"""What an item costs beside value and text, so that a million empty lines are bounded as well."""

@@ -20,6 +20,10 @@ PATIENCE_SECONDS: Final = 0.05
 """How long a chunk may be awaited until what is at hand is sent: long beside reading a chunk, short for a person."""
 
 
+ITEM_BYTES: Final = 200
+"""What an item costs beside value and text, so that a million empty lines are bounded as well."""
+
+
 class LaneState(NamedTuple):
     """Where a lane is."""
 
@@ -111,5 +115,5 @@ class Order:
             following = LaneState(file + len(self._lanes), Place())
             for chunk in source.chunks(place):
                 after = following if chunk.last else LaneState(file, chunk.after)
-                yield _Piece(chunk.items, chunk.size, chunk.bytes_read, after)
+                yield _Piece(chunk.items, ITEM_BYTES * len(chunk.items) + 2 * chunk.size, chunk.bytes_read, after)
             file, place = following

@@ -52,7 +52,7 @@ def _sources(path: str, reading: Reading, split: str | None) -> Iterator[Source]
 def find_files(path: str) -> Iterator[str]:
     """Yield the file, or all files in the folder, folders and files by name."""
     if not Path(path).is_dir():
-        yield path
+        yield str(Path(path))  # ./a is a: names become ids
         return
     for folder, folders, files in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith("."))

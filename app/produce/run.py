@@ -197,7 +197,7 @@ class _Run:
         sender, sent, count = self._sender, self.standing.sent, self._partitions
         put, paced, limit = sender.put, self._plan.rate is not None, self._plan.limit
         for found in items:
-            if not isinstance(found, Item):
+            if isinstance(found, Refused):
                 await self._refusals.take(found)
                 continue
             item: Item | None = found if self._shuffle is None or shuffled else self._shuffle.exchange(found)

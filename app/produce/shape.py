@@ -11,10 +11,12 @@ from tokenmill.documents import Limits
 from tokenmill.errors import RecordError
 
 from ..settings import Settings
-from .fields import Condition, Finder, Row, columns_of, finder
+from .fields import Condition, Finder, Row, columns_of, finder, word
 from .items import Item, Refused
 
 _CUT: Final = "…"
+_INT_ID: Final = 4
+"""`Shape.quick_id` where any integer of 64 bits fits: 20 digits."""
 _BOM: Final = b"\xef\xbb\xbf"
 
 
@@ -56,6 +58,8 @@ class Shape:
     carry: tuple[tuple[str, Finder], ...]
     where: tuple[Condition, ...]
     key: tuple[str, Finder] | None
+    quick_id: int = 0
+    """Characters of an id that needs no look; 0 where every object needs one."""
     columns: frozenset[str] = field(default=frozenset())
     """Names that a column may have that is needed."""
 
@@ -69,6 +73,21 @@ class Shape:
             "kind": [self.plain, self.as_is],
             "limits": [self.max_record_bytes, *astuple(self.limits)],
         }
+
+    def quick(self, data: bytes) -> Item | None:
+        """Return what `of_json` does for an ordinary object that goes as it is; None: ask `of_json`, it knows more."""
+        if not self.quick_id:
+            return None
+        try:
+            row = orjson.loads(data)
+        except orjson.JSONDecodeError:
+            return None
+        if type(row) is not dict or len(data) > self.limits.max_text_bytes:
+            return None
+        text, name = row.get(self.text_field), row.get(self.id_field)
+        if type(name) is str and len(name) > self.quick_id and _id_bytes(name) > self.limits.max_id_bytes:
+            return None
+        return Item(data, text) if type(text) is str and (type(name) is not int or self.quick_id >= _INT_ID) else None
 
     def of_json(self, where: str, data: bytes) -> Item | Refused | None:
         """Return the document that the bytes of a JSON object are; None if it is not wanted."""
@@ -180,7 +199,7 @@ class Shape:
         value = name if wanted == self.id_field and name != "" else find(row)
         if value is None or isinstance(value, (dict, list)):
             raise RecordError("no_key", f"no field {wanted!r} for the key")
-        return str(value).encode()
+        return word(value).encode()
 
 
 _SHOWN: Final = 60
@@ -199,23 +218,27 @@ def shape_for(settings: Settings, topic: str, wishes: Wishes | None = None) -> S
     plain = wishes.plain or own.decode == "text"
     needed = [*fields, id_field, *carry, *(condition.field for condition in wishes.where)]
     needed += [] if wishes.key is None else [wishes.key]
+    as_is = (
+        not plain
+        and fields == own.text_fields
+        and not any("." in name for name in fields)
+        and id_field == own.id_field
+        and wishes.carry is None
+    )
     return Shape(
         limits=Limits(own.max_text_bytes, own.max_id_bytes, own.max_fields_bytes),
         text_field=own.text_fields[0],
         id_field=own.id_field,
         max_record_bytes=settings.max_record_bytes,
         plain=plain,
-        as_is=not plain
-        and fields == own.text_fields
-        and not any("." in name for name in fields)
-        and id_field == own.id_field
-        and wishes.carry is None,
+        as_is=as_is,
         texts=tuple((name, finder(name)) for name in fields),
         id_from=id_field,
         id=finder(id_field),
         carry=tuple((name, finder(name)) for name in carry),
         where=tuple(wishes.where),
         key=None if wishes.key is None else (wishes.key, finder(wishes.key)),
+        quick_id=own.max_id_bytes // 6 if as_is and not (wishes.where or wishes.key or carry) else 0,
         columns=frozenset(column for name in needed for column in columns_of(name)),
     )
 

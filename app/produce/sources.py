@@ -112,7 +112,7 @@ class FileSource:
             return raw.tell() if file.share is None else int(file.share * self.size)
 
         for items in chunker.chunks(self.reading.entries(format_for(kind, self.reading.choice), file, start)):
-            yield Chunk(items, chunker.place, read_so_far())
+            yield Chunk(items, chunker.place, read_so_far(), chunker.size)
         yield Chunk(chunker.rest, chunker.place, self.size, last=True)
 
 

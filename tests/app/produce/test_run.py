@@ -14,7 +14,7 @@ from tests.app.produce.reading import content_of, reading_of
 from tests.conftest import TopicFactory
 from tokenmill.app.broker import Broker
 from tokenmill.app.kafka import consumer, read_range
-from tokenmill.app.produce import Plan, Source, find_sources, flush, produce
+from tokenmill.app.produce import Identity, Plan, Source, find_sources, flush, produce
 from tokenmill.app.settings import Settings
 from tokenmill.app.topics import ensure_topics
 from tokenmill.errors import InputError, TopicError
@@ -144,14 +144,15 @@ async def test_each_document_arrives_once_though_the_broker_is_killed(tmp_path: 
         await ensure_topics(settings, partitions=2)
         lines = jsonl(tmp_path / "a.jsonl", 20_000)
         size = sum(map(len, lines))
+        sources = sources_of(settings, tmp_path / "a.jsonl")
         acknowledged = asyncio.Event()
         # Three seconds' worth, and the kill as soon as something has arrived: well before the end.
         run = asyncio.create_task(
             produce(
                 settings,
                 "raw",
-                sources_of(settings, tmp_path / "a.jsonl"),
-                Plan(rate=size / 3),
+                sources,
+                Plan(rate=size / 3, identity=Identity.of("raw", sources, {}, ["a.jsonl"])),
                 lambda now: acknowledged.set() if now.documents else None,
             )
         )
@@ -166,3 +167,41 @@ async def test_each_document_arrives_once_though_the_broker_is_killed(tmp_path: 
         ]
     finally:
         await asyncio.to_thread(broker.stop)
+
+
+async def test_what_is_no_document_can_go_to_the_dead_letters(
+    settings: Settings, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Whole, with the reason and the place; without such a topic nothing is sent."""
+    raw = topic()
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "one"}\n{"text": 2}\n\xff\n')
+    plan = Plan(on_error="dead-letter")
+    with pytest.raises(TopicError, match="topics create"):
+        await produce(settings, raw, sources_of(settings, tmp_path), plan)
+    await ensure_topics(Settings(bootstrap_servers=settings.bootstrap_servers, raw_topics=(raw,)))
+
+    summary = await produce(settings, raw, sources_of(settings, tmp_path), plan)
+
+    assert (summary.documents, summary.refused) == (1, 2)
+    async with consumer(settings) as client:
+        partition = TopicPartition(f"{raw}.dead-letters", 0)
+        letters = [record async for record in read_range(client, partition, 0, 2)]
+    assert [letter.value for letter in letters] == [b'{"text": 2}', b"\xff"]
+    headers = [{name.rpartition(".")[2]: value.decode() for name, value in letter.headers} for letter in letters]
+    assert [header["source"] for header in headers] == [f"{tmp_path / 'a.jsonl'}:{number}" for number in (2, 3)]
+    assert "'text' is a number" in headers[0]["detail"]
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+async def test_batches_are_compressed_as_asked(
+    settings: Settings, broker: Broker, topic: TopicFactory, tmp_path: Path, codec: str
+) -> None:
+    """Any client reads them."""
+    raw = topic()
+    lines = jsonl(tmp_path / "a.jsonl", 3000)
+
+    await produce(settings, raw, sources_of(settings, tmp_path), Plan(compression=codec))
+
+    assert await content_of(settings, raw, 1) == [[(None, line) for line in lines]]
+    (log,) = (broker.directory / "data" / f"{raw}-0").glob("*.log")
+    assert len(log.read_bytes().rstrip(b"\0")) < sum(map(len, lines)) / 2
