@@ -35,7 +35,7 @@ def test_the_examples_settings_are_settings() -> None:
     variables = {name for name in SERVICES["mill"]["environment"] if name.startswith("TOKENMILL_")}
     assert {name.removeprefix("TOKENMILL_").lower() for name in variables} <= set(Settings.model_fields)
     values = {name.removeprefix("TOKENMILL_").lower(): value for name, value in example_settings().items()}
-    Settings(**{name: value for name, value in values.items() if name in Settings.model_fields})
+    Settings.model_validate({name: value for name, value in values.items() if name in Settings.model_fields})
 
 
 @pytest.mark.parametrize("name", SERVICES)
