@@ -17,7 +17,7 @@ STEPS = 3
 pytestmark = [
     pytest.mark.stack,
     pytest.mark.timeout(3600),
-    pytest.mark.skipif(not WANTED, reason="torch is 5 GB; STACK_TRAIN=1 make test-stack builds this image too"),
+    pytest.mark.skipif(not WANTED, reason="torch takes 6 GB; STACK_TRAIN=1 make test-stack builds this image too"),
 ]
 
 
