@@ -23,10 +23,10 @@ HAS_TORCH = $(1) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torc
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test bench growth latency profile lint format docs lock clean
+.PHONY: help setup demo test test-stack bench growth latency profile lint format docs lock clean
 
 help: ## these lines
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 setup: $(VENV)/.installed ## the virtual environment, without torch
 
@@ -35,6 +35,9 @@ demo: $(VENV)/.installed $(if $(filter 0,$(TRAIN)),,$(VENV)/.train) ## text flow
 
 test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## all tests, against a real broker (ARGS="-k cursor" chooses)
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
+
+test-stack: $(VENV)/.installed ## the container image and the compose stack, really run (Docker, or as root podman and buildah)
+	$(BIN)/python -m pytest -m stack tests/stack $(ARGS)
 
 bench: $(VENV)/.installed $(VENV)/.test-data ## how fast it is, beside what one would write instead (ARGS="--rounds 5"); some 20 minutes
 	$(BIN)/python -m benchmarks.ingest $(ARGS)
@@ -64,8 +67,10 @@ docs: $(VENV)/.installed ## writes the pages that are made from the code
 	mv docs/settings.md.new docs/settings.md
 
 lock: $(VENV)/.installed ## resolves all dependencies again (UPGRADE=1: to their newest versions)
-	$(COMPILE) --extra app --extra bench --extra broker --extra dev --output-file constraints.txt
+	$(COMPILE) --extra app --extra bench --extra broker --extra dev --extra hf --extra produce --output-file constraints.txt
 	$(COMPILE) --extra train --constraints constraints.txt --output-file constraints-train.txt
+	$(COMPILE) --extra app --constraints constraints.txt --output-file constraints-service.txt
+	$(COMPILE) --extra app --extra hf --extra produce --constraints constraints.txt --output-file constraints-tools.txt
 	$(BIN)/python -m tokenmill.app.jars > app/broker.lock.toml.new
 	mv app/broker.lock.toml.new app/broker.lock.toml
 

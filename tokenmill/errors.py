@@ -5,7 +5,8 @@
     TokenMillError              1   anything below; also what `verify` ends with when it found a difference
     ├── SettingsError           2   a setting is missing, unknown or contradicts another
     ├── BrokerError             3   no broker answers
-    ├── TopicError              4   a topic is missing, or configured so that a promise could not be kept
+    ├── TopicError              4   a topic is configured so that a promise could not be kept
+    │   └── MissingTopicError   4   a topic is not there (yet)
     ├── FingerprintError        5   the stream exists and was made with other settings
     ├── StoreError              6   the directory is no store, or a foreign one
     ├── LockedError             7   another process holds the partition's directory
@@ -45,6 +46,10 @@ class TopicError(TokenMillError):
     """A topic is missing or cannot keep the promises (partitions, compaction, size limits, retention)."""
 
     exit_code = 4
+
+
+class MissingTopicError(TopicError):
+    """A topic is not there; somebody may be about to create it."""
 
 
 class FingerprintError(TokenMillError):

@@ -41,19 +41,22 @@ def with_loaded(command: Callable[Concatenate[Loaded, P], R]) -> Callable[..., R
 
 def _with_flags(command: Callable[..., R], first: Callable[[Loaded], object]) -> Callable[..., R]:
     """Return the command with flags; it is called with ``first`` of what was loaded, then its own arguments."""
+    signature = inspect.signature(command, eval_str=True)
+    own = list(signature.parameters.values())[1:]
+    flags = [
+        name for name in FLAGS if name not in signature.parameters
+    ]  # a command's own option of that name goes first
 
     @wraps(command)
     def run(**arguments: Any) -> R:
-        said = {name: arguments.pop(name) for name in FLAGS}
+        said = {name: arguments.pop(name) for name in flags}
         _refuse_secrets({name for name in SECRETS if arguments.pop(name) is not None})
         loaded = load_with_origins(said, arguments.pop("config"))
         # Quiet, for a command's own messages; the service's commands set their logs up by their settings.
         set_up_logging("auto", "warning", libraries="critical")
         return command(first(loaded), **arguments)
 
-    signature = inspect.signature(command, eval_str=True)
-    own = list(signature.parameters.values())[1:]
-    parameters = [*own, _config_option(), *map(_option, FLAGS), *map(_forbidden, sorted(SECRETS))]
+    parameters = [*own, _config_option(), *map(_option, flags), *map(_forbidden, sorted(SECRETS))]
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run

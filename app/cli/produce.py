@@ -1,13 +1,31 @@
 """``tokenmill produce`` and ``tokenmill flush``: text into a raw topic."""
 
 import asyncio
-from typing import Annotated, Literal
+import gc
+from typing import Annotated, Any, Literal
 
 import typer
 
 from tokenmill.errors import InputError
 
-from ..produce import Plan, Summary, flush, options_for, produce, read_sources
+from ..produce import (
+    Dry,
+    Identity,
+    Plan,
+    Reading,
+    Source,
+    Summary,
+    Wishes,
+    dry_run,
+    find_sources,
+    flush,
+    produce,
+    shape_for,
+)
+from ..produce.fields import Condition
+from ..produce.formats import Choice
+from ..produce.mapping import Mapping
+from ..produce.refusals import OnError
 from ..settings import Settings
 from ..settings.values import parse_size
 from .options import examples, with_settings
@@ -16,17 +34,32 @@ from .progress import Reporter
 
 SHOWN_PARTITIONS = 8  # in the last line; more are summed up, --json has all
 SHOWN_REFUSALS = 5
+SHOWN_CHARACTERS = 200  # of a sample's value
+NEW_OBJECTS = 100_000
+"""Until the next search for cycles, Python's default is 700: chunks are many objects and no cycles, and a third of the
+time for small documents went into looking."""
+
+HOW_READ = "How files are read"
+WHAT_SENT = "What is sent"
+HOW_SENT = "How it is sent"
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The raw topic.", show_default=False)]
 Paths = Annotated[
-    list[str], typer.Argument(metavar="PATH", help="Files, folders, or - for standard input.", show_default=False)
+    list[str],
+    typer.Argument(
+        metavar="PATH", help="Files, folders, patterns, hf://name, or - for standard input.", show_default=False
+    ),
 ]
 FormatName = Annotated[
-    Literal["auto", "jsonl", "text", "lines"],
-    typer.Option("--format", help="auto: .jsonl and .ndjson are JSON lines, any other file is a text document."),
+    Choice,
+    typer.Option(
+        "--format", help="auto: by the suffix; a file of no known suffix is a text.", rich_help_panel=HOW_READ
+    ),
 ]
-Lines = Annotated[bool, typer.Option("--lines", help="Each line of a text is a document: --format lines.")]
-Plain = Annotated[bool, typer.Option("--plain", help="Send the text alone, no JSON object with an id around it.")]
+Lines = Annotated[
+    bool, typer.Option("--lines", help="Each line of a text is a document: --format lines.", rich_help_panel=HOW_READ)
+]
+Codec = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 def register(app: typer.Typer) -> None:
@@ -35,6 +68,7 @@ def register(app: typer.Typer) -> None:
         "produce",
         epilog=examples(
             "tokenmill produce raw-text corpus.jsonl notes/",
+            "tokenmill produce raw-text 'data/*.parquet' --field code --id-field path --where language=Python",
             "tokenmill produce raw-text book.txt --lines --rate 2MB",
             "cat corpus.jsonl | tokenmill produce raw-text - --key id",
         ),
@@ -49,34 +83,124 @@ def produce_command(
     *,
     format_name: FormatName = "auto",
     lines: Lines = False,
-    plain: Plain = False,
-    rate: Annotated[str | None, typer.Option(metavar="SIZE", help="Send at most this much a second: 2MB.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Send at most this many documents.")] = None,
+    split: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Split of a Hugging Face data set.", rich_help_panel=HOW_READ)
+    ] = None,
+    field: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Field with the text, or a dotted path; again: the next one to try. Default: text_fields.",
+            rich_help_panel=WHAT_SENT,
+        ),
+    ] = None,
+    id_field: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Field with the id; it is sent as the topic's.", rich_help_panel=WHAT_SENT),
+    ] = None,
+    carry: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES", help="Fields that go with the text: label,lang. No others do.", rich_help_panel=WHAT_SENT
+        ),
+    ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=VALUE", help="Only documents with this value; again: with both.", rich_help_panel=WHAT_SENT
+        ),
+    ] = None,
+    map_name: Annotated[
+        str | None,
+        typer.Option(
+            "--map",
+            metavar="MODULE:FUNCTION",
+            help="A function of your own on every row, in parallel: dict to dict, text, or None.",
+            rich_help_panel=WHAT_SENT,
+        ),
+    ] = None,
+    plain: Annotated[
+        bool,
+        typer.Option("--plain", help="Send the text alone, no JSON object with an id.", rich_help_panel=WHAT_SENT),
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Stop after so many documents.", rich_help_panel=WHAT_SENT)
+    ] = None,
+    shuffle_buffer: Annotated[
+        int,
+        typer.Option(min=0, metavar="N", help="Shuffle with so many documents in memory.", rich_help_panel=WHAT_SENT),
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="Decides the shuffled order.", rich_help_panel=WHAT_SENT)] = 0,
+    rate: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Send at most this much a second: 2MB.", rich_help_panel=HOW_SENT),
+    ] = None,
     key: Annotated[
         str | None,
-        typer.Option(metavar="FIELD", help="Equal values share a partition; without it documents are spread evenly."),
+        typer.Option(
+            metavar="FIELD",
+            help="Equal values share a partition; without it documents are spread evenly.",
+            rich_help_panel=HOW_SENT,
+        ),
     ] = None,
+    compression: Annotated[Codec, typer.Option(help="Codec of the batches.", rich_help_panel=HOW_SENT)] = "none",
     on_error: Annotated[
-        Literal["skip", "fail"], typer.Option(help="What a document that cannot be used does to the run.")
+        OnError, typer.Option(help="What happens to what cannot be a document.", rich_help_panel=HOW_SENT)
     ] = "skip",
+    resume: Annotated[
+        bool,
+        typer.Option(help="The same command goes on where it was interrupted.", rich_help_panel=HOW_SENT),
+    ] = True,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Send all again, on purpose.", rich_help_panel=HOW_SENT)
+    ] = False,
+    then_flush: Annotated[
+        bool, typer.Option("--flush", help="Then ask the mill to fill its open blocks.", rich_help_panel=HOW_SENT)
+    ] = False,
+    dry: Annotated[
+        bool, typer.Option("--dry-run", help="Send nothing; tell what would be sent.", rich_help_panel=HOW_SENT)
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Send documents to a raw topic; at the end each is acknowledged by Kafka, once.
 
-    JSON lines go as they are; another text file is one document, {"id": path, "text": …}. Folders are read recursively.
+    JSON objects go as they are; a text file is one document, {"id": path, "text": …}; so is a row of a table, with the
+    fields that are named. Folders are read recursively, .gz and .zst files are decompressed. Interrupted, the same
+    command goes on where it was.
     """
-    options = options_for(settings, topic, plain=plain, key=key)
-    items = read_sources(paths, options, "lines" if lines else format_name)
-    plan = Plan(rate=parse_rate(rate), limit=limit, key=key, id_field=options.id_field, fail=on_error == "fail")
-    with Reporter() as report:
-        summary = asyncio.run(produce(settings, topic, items, plan, report))
-    tell_refusals(summary)
-    if not summary.documents:
-        raise InputError(f"there are no documents in {' '.join(paths)}; see --format, and the messages above if any")
-    if as_json:
-        show_json(summary_json(summary))
-    else:
-        show(summary_line(summary))
+    wishes = Wishes(
+        fields=tuple(field or ()),
+        id_field=id_field,
+        carry=None if carry is None else tuple(name.strip() for name in carry.split(",") if name.strip()),
+        where=tuple(map(Condition.parse, where or ())),
+        key=key,
+        plain=plain,
+    )
+    mapping = None if map_name is None else Mapping(map_name)
+    gc.set_threshold(NEW_OBJECTS)
+    try:
+        reading = Reading(shape_for(settings, topic, wishes), "lines" if lines else format_name, mapping)
+        sources = find_sources(paths, reading, split)
+        if dry:
+            _tell_dry(dry_run(sources, topic, limit), as_json=as_json)
+            return
+        deciding = _deciding(reading, split, shuffle_buffer, seed)
+        plan = Plan(
+            rate=parse_rate(rate),
+            limit=limit,
+            on_error=on_error,
+            shuffle=shuffle_buffer,
+            seed=seed,
+            compression=None if compression == "none" else compression,
+            identity=_identity(topic, sources, paths, deciding) if resume else None,
+            restart=restart,
+        )
+        with Reporter() as report:
+            summary = asyncio.run(produce(settings, topic, sources, plan, report))
+    finally:
+        if mapping is not None:
+            mapping.close()
+    _finish(settings, topic, paths, summary, then_flush=then_flush, as_json=as_json)
 
 
 def flush_command(settings: Settings, topic: Topic) -> None:
@@ -106,7 +230,58 @@ def parse_rate(rate: str | None) -> float | None:
     return value
 
 
-def tell_refusals(summary: Summary) -> None:
+def _deciding(reading: Reading, split: str | None, shuffle: int, seed: int) -> dict[str, object]:
+    """Return the options that decide what is sent and in which order, as JSON types."""
+    shape = reading.shape
+    return {
+        "format": reading.choice,
+        "map": None if reading.mapping is None else reading.mapping.name,
+        "split": split,
+        "shuffle": [shuffle, seed] if shuffle else None,
+        **shape.deciding(),
+    }
+
+
+def _identity(topic: str, sources: list[Source], paths: list[str], deciding: dict[str, object]) -> Identity | None:
+    """Return the run's identity; none for one that nobody could take up again."""
+    if "-" in paths:
+        return None
+    return Identity.of(topic, sources, deciding, paths)
+
+
+def _finish(
+    settings: Settings, topic: str, paths: list[str], summary: Summary, *, then_flush: bool, as_json: bool
+) -> None:
+    tell_refusals(summary)
+    sent = summary.documents or summary.before
+    if then_flush and sent:
+        asyncio.run(flush(settings, topic))
+    if not sent:
+        raise InputError(f"there are no documents in {' '.join(paths)}; see --format, and the messages above if any")
+    if summary.before:
+        say(
+            f"{count(summary.before, 'document')} of this run were in {topic} already"
+            + ("" if summary.documents else "; to send all again on purpose: --restart")
+        )
+    if as_json:
+        show_json(summary_json(summary))
+    else:
+        show(summary_line(summary))
+        if not then_flush:
+            tell_open(settings, summary)
+    if summary.broken:
+        raise InputError(f"{count(summary.broken, 'file')} could not be read to the end; see above")
+
+
+def tell_open(settings: Settings, summary: Summary) -> None:
+    """Say how many tokens may wait for a block to be full, and what to do about it; nothing for a foreign topic."""
+    streams = [stream for stream in settings.streams() if stream.raw_topic == summary.topic]
+    most = len(streams) * len(summary.partitions) * settings.for_topic(summary.topic).sequence_length if streams else 0
+    if most:
+        say(f"the last {most:,} tokens or less wait in open blocks; to fill these: tokenmill flush {summary.topic}")
+
+
+def tell_refusals(summary: Summary | Dry) -> None:
     """Name the first documents that were passed over, and how many there were."""
     for refused in summary.examples[:SHOWN_REFUSALS]:
         say(f"{refused.where}: {refused.why}")
@@ -126,7 +301,7 @@ def summary_line(summary: Summary) -> str:
     return f"{total}; by partition {', '.join(parts)}"
 
 
-def summary_json(summary: Summary) -> dict[str, object]:
+def summary_json(summary: Summary) -> dict[str, Any]:
     """Return the summary as JSON types."""
     partitions = [
         {"partition": number, "documents": sent.documents, "bytes": sent.bytes}
@@ -137,6 +312,24 @@ def summary_json(summary: Summary) -> dict[str, object]:
         "documents": summary.documents,
         "bytes": summary.bytes,
         "seconds": round(summary.seconds, 3),
+        "before": summary.before,
         "refused": summary.refused,
+        "broken": summary.broken,
         "partitions": partitions,
     }
+
+
+def _tell_dry(found: Dry, *, as_json: bool) -> None:
+    tell_refusals(found)
+    if as_json:
+        samples = [item.value.decode(errors="replace") for item in found.samples]
+        show_json({"documents": found.documents, "bytes": found.bytes, "refused": found.refused, "samples": samples})
+    else:
+        for item in found.samples:
+            shown = item.value[: 4 * SHOWN_CHARACTERS].decode(errors="replace")
+            show(shown[:SHOWN_CHARACTERS] + ("…" if len(shown) > SHOWN_CHARACTERS else ""))
+        show(f"{count(found.documents, 'document')}, {size(found.bytes)} would be sent to {found.topic}; nothing was")
+    if not found.documents or found.broken:
+        raise InputError(
+            "there are files that cannot be used as they are" if found.broken else "there are no documents"
+        )

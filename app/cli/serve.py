@@ -1,6 +1,6 @@
 """``tokenmill serve``: the whole service as this process and its children."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,24 +15,33 @@ DEFAULTS = Limits()
 Heartbeat = Annotated[
     float, typer.Option("--heartbeat-seconds", min=2, help="Kill a worker that is silent for as long.")
 ]
+Only = Annotated[
+    Literal["mill", "segment"] | None,
+    typer.Option(help="Run mill workers alone, or a segment worker alone: a container's share of the service."),
+]
 Grace = Annotated[float, typer.Option("--grace-seconds", min=0, help="Time that workers have to end in order.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("serve", epilog=examples("tokenmill serve", "tokenmill serve --workers 4 --log-format json"))(
-        with_settings(serve)
-    )
+    commands = ("tokenmill serve", "tokenmill serve --workers 4 --log-format json", "tokenmill serve --only segment")
+    app.command("serve", epilog=examples(*commands))(with_settings(serve))
 
 
-def serve(settings: Settings, *, heartbeat: Heartbeat = DEFAULTS.heartbeat, grace: Grace = DEFAULTS.grace) -> None:
+def serve(
+    settings: Settings,
+    *,
+    only: Only = None,
+    heartbeat: Heartbeat = DEFAULTS.heartbeat,
+    grace: Grace = DEFAULTS.grace,
+) -> None:
     """Run mill workers and a segment worker, starting each again when it ends, until Ctrl-C or SIGTERM.
 
     Ends with a worker's exit code when a new start cannot help: wrong settings, a missing topic, a foreign store. A
-    broker that goes away later is waited for.
+    broker that goes away later is waited for, and one that is not there yet for --wait-seconds.
     """
     set_up_logging(settings.log_format, settings.log_level)
-    supervisor = Supervisor(settings, limits=Limits(heartbeat=heartbeat, grace=grace))
+    supervisor = Supervisor(settings, only=only, limits=Limits(heartbeat=heartbeat, grace=grace))
 
     async def run() -> int:
         await require_topics(settings)  # what is wrong from the beginning is told once, not by every worker

@@ -10,7 +10,7 @@ from rich.status import Status
 from tokenmill.engines import load_tokenizer
 from tokenmill.errors import EngineError
 
-from ..produce import Refused, options_for, read_sources
+from ..produce import Reading, Refused, find_sources, read_items, shape_for
 from ..settings import Settings
 from ..tokenizer_report import Report, report_on
 from .options import examples, with_settings
@@ -96,8 +96,9 @@ def _progress(console: Console) -> Status:
 def _texts(settings: Settings, paths: list[str]) -> Iterator[str]:
     if not paths:
         return
-    for item in read_sources(paths, options_for(settings, settings.raw_topics[0]), "auto"):
+    reading = Reading(shape_for(settings, settings.raw_topics[0]))
+    for item in read_items(find_sources(paths, reading)):
         if isinstance(item, Refused):
             say(f"{item.where}: {item.why}")
         else:
-            yield item.document.text
+            yield item.text

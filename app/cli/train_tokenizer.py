@@ -8,7 +8,7 @@ import typer
 
 from tokenmill.training_tokenizer import train_tokenizer
 
-from ..produce import Refused, options_for, read_sources
+from ..produce import Reading, Refused, find_sources, read_items, shape_for
 from ..settings import Settings
 from .options import examples, with_settings
 from .output import count, say, show
@@ -53,7 +53,8 @@ class _Texts:
     """The documents' texts; counts them, and names those that cannot be used."""
 
     def __init__(self, settings: Settings, paths: list[str], choice: FormatName) -> None:
-        self._items = read_sources(paths, options_for(settings, settings.raw_topics[0]), choice)
+        reading = Reading(shape_for(settings, settings.raw_topics[0]), choice)
+        self._items = read_items(find_sources(paths, reading))
         self.documents = 0
 
     def __iter__(self) -> Iterator[str]:
@@ -62,4 +63,4 @@ class _Texts:
                 say(f"{item.where}: {item.why}")
             else:
                 self.documents += 1
-                yield item.document.text
+                yield item.text

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ..live import View
-from ..produce import Plan, Summary, flush, options_for, produce
+from ..produce import GivenSource, Plan, Summary, flush, produce, shape_for
 from ..settings import Settings
 from ..supervisor import Status
 from .plan import DemoPlan
@@ -32,8 +32,8 @@ class Feeding:
         """Send all of the text, and a flush behind it; on return all of it is acknowledged by Kafka."""
         topic, text, rate = self._settings.raw_topics[0], self._plan.text, self._plan.bytes_per_second
         self._view.say(f"feeding {topic} with {rate / 1e6:.2f} MB/s, for {text.bytes / rate:.0f} s")
-        items = text.items(options_for(self._settings, topic))
-        done = await produce(self._settings, topic, items, Plan(rate=rate), self._progress)
+        items = text.items(shape_for(self._settings, topic))
+        done = await produce(self._settings, topic, [GivenSource(items)], Plan(rate=rate), self._progress)
         if not self.killed:
             self._kill()
         self.share = 1.0

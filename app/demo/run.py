@@ -14,7 +14,7 @@ from tokenmill.training_tokenizer import train_tokenizer
 
 from ..broker import Broker
 from ..live import Scene, View, log_to_file, telling_of_its_end
-from ..produce import Item, options_for
+from ..produce import Item, shape_for
 from ..settings import Settings
 from ..state import State
 from ..supervisor import Event, Limits, Supervisor, beside, run_until_signalled
@@ -59,8 +59,8 @@ def run_demo(plan: DemoPlan, console: Console) -> int:
 
 def learn(text: DemoText) -> Tokenizer:
     """Return a byte-level BPE tokenizer of the text's documents."""
-    items = text.items(options_for(Settings(), text.name))
-    return train_tokenizer((item.document.text for item in items if isinstance(item, Item)), vocabulary_size=VOCABULARY)
+    items = text.items(shape_for(Settings(), text.name))
+    return train_tokenizer((item.text for item in items if isinstance(item, Item)), vocabulary_size=VOCABULARY)
 
 
 class _Demo:

@@ -11,7 +11,7 @@ from typing import Final
 
 from tokenmill.errors import InputError
 
-from ..produce import Item, Options, Refused, read_sources
+from ..produce import Item, Reading, Refused, Shape, find_sources, read_items
 
 LEFT_OUT: Final = ("site-packages", "dist-packages", "__pycache__")
 SUFFIXES: Final = (".py", ".txt", ".rst")
@@ -20,7 +20,7 @@ PASSAGE_BYTES: Final = 4096
 LINES_SUFFIXES: Final = (".jsonl", ".ndjson")
 LONGEST_NAME: Final = 40
 
-Items = Callable[[Options], Iterator[Item | Refused]]
+Items = Callable[[Shape], Iterator[Item | Refused]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ def standard_library() -> DemoText:
     files = sorted(_files(root))
     random.Random(0).shuffle(files)  # noqa: S311 - for variety, not secrecy
 
-    def items(options: Options) -> Iterator[Item | Refused]:
+    def items(shape: Shape) -> Iterator[Item | Refused]:
         for file in files:
             name = str(file.relative_to(root))
             if data := file.read_bytes():
-                yield options.text_item(name, name, data)
+                yield from _document(shape, name, name, data)
 
     return DemoText("stdlib", f"the standard library's {len(files):,} sources", _size(files), items)
 
@@ -64,13 +64,13 @@ def own_text(path: Path) -> DemoText:
         raise InputError(f"there is no file or folder {path}; check --text (or TEXT= of make demo)")
     name = re.sub("[^a-z0-9]+", "-", path.absolute().stem.lower()).strip("-")[:LONGEST_NAME] or "text"
     if path.is_file() and path.suffix.lower() not in LINES_SUFFIXES:
-        return DemoText(name, str(path), path.stat().st_size, lambda options: _passages(path, options))
+        return DemoText(name, str(path), path.stat().st_size, lambda shape: _passages(path, shape))
     files = [Path(folder, file) for folder, _, names in os.walk(path) for file in names] or [path]
     return DemoText(
         name,
         str(path),
         _size(file for file in files if file.is_file()),
-        lambda options: read_sources([str(path)], options),
+        lambda shape: read_items(find_sources([str(path)], Reading(shape))),
     )
 
 
@@ -84,7 +84,7 @@ def _size(files: Iterator[Path] | list[Path]) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _passages(path: Path, options: Options) -> Iterator[Item | Refused]:
+def _passages(path: Path, shape: Shape) -> Iterator[Item | Refused]:
     """Yield documents of at least `PASSAGE_BYTES` that end where a blank line does, with ``name:line`` as id."""
     passage: list[bytes] = []
     first = size = 0
@@ -94,7 +94,12 @@ def _passages(path: Path, options: Options) -> Iterator[Item | Refused]:
             passage.append(line)
             size += len(line)
             if size >= PASSAGE_BYTES and not line.strip():
-                yield options.text_item(f"{path}:{first}", f"{path.name}:{first}", b"".join(passage))
+                yield from _document(shape, f"{path}:{first}", f"{path.name}:{first}", b"".join(passage))
                 passage, size = [], 0
     if b"".join(passage).strip():
-        yield options.text_item(f"{path}:{first}", f"{path.name}:{first}", b"".join(passage))
+        yield from _document(shape, f"{path}:{first}", f"{path.name}:{first}", b"".join(passage))
+
+
+def _document(shape: Shape, where: str, name: str, data: bytes) -> Iterator[Item | Refused]:
+    if (found := shape.of_text(where, name, data)) is not None:
+        yield found

@@ -1,8 +1,32 @@
-"""From files, folders and standard input into a raw topic: `read_sources` yields documents, `produce` sends them."""
+"""From what people have into a raw topic: `find_sources` finds the documents, `produce` sends them."""
 
+from .dry import Dry, dry_run
 from .flush import flush
-from .items import Item, Options, Refused, options_for
-from .run import Plan, Summary, produce
-from .sources import read_sources
+from .identity import Identity
+from .items import Item, Refused
+from .paths import find_sources
+from .run import Plan, produce
+from .shape import Shape, Wishes, shape_for
+from .sources import GivenSource, Reading, Source, read_items
+from .summary import Progress, Summary
 
-__all__ = ["Item", "Options", "Plan", "Refused", "Summary", "flush", "options_for", "produce", "read_sources"]
+__all__ = [
+    "Dry",
+    "GivenSource",
+    "Identity",
+    "Item",
+    "Plan",
+    "Progress",
+    "Reading",
+    "Refused",
+    "Shape",
+    "Source",
+    "Summary",
+    "Wishes",
+    "dry_run",
+    "find_sources",
+    "flush",
+    "produce",
+    "read_items",
+    "shape_for",
+]

@@ -1,11 +1,12 @@
 """The flush record: it stands in the raw log and makes every chain of its partition fill its open block."""
 
+import asyncio
+
 from tokenmill.records import FLUSH_HEADER
 
 from ..kafka import producer
 from ..settings import Settings
 from ..topics import partition_count
-from .sender import Sender, Sent
 
 
 async def flush(settings: Settings, topic: str) -> int:
@@ -14,14 +15,17 @@ async def flush(settings: Settings, topic: str) -> int:
     On return they are acknowledged. The mill fills open blocks with padding when it reaches them.
 
     Raises:
-        TopicError: there is no such topic, or it refuses records.
+        TopicError: there is no such topic.
         BrokerError: no broker answers.
 
     """
     count = await partition_count(settings, topic)
     async with producer(settings) as client:
-        sender = Sender(client, topic, {partition: Sent() for partition in range(count)})
+        sent = []
         for partition in range(count):
-            await sender.add(partition, None, None, [FLUSH_HEADER])
-        await sender.settle()
+            batch = client.create_batch()  # `send` takes no record without key and value
+            batch.append(timestamp=None, key=None, value=None, headers=[FLUSH_HEADER])
+            batch.close()
+            sent.append(await client.send_batch(batch, topic, partition=partition))
+        await asyncio.gather(*sent)
     return count

@@ -1,11 +1,14 @@
-"""A run of produce: documents from sources into a raw topic, acknowledged, in order, at a rate."""
+"""A run of produce: documents from sources into a raw topic, acknowledged, in order, at a rate, and once."""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Final
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
 
+from aiokafka import AIOKafkaProducer
 from aiokafka.partitioner import murmur2
 
 from tokenmill.errors import BrokerError, InputError
@@ -13,41 +16,25 @@ from tokenmill.errors import BrokerError, InputError
 from ..kafka import producer
 from ..settings import Settings
 from ..topics import partition_count
-from .feed import Feed
+from .begun import group_name
+from .fence import fenced_producer
+from .identity import Identity
 from .items import Item, Refused
-from .sender import Sender, Sent, batch_bytes
+from .marks import Mark, encode
+from .order import Order, State
+from .refusals import OnError, Refusals, require_dead_letters
+from .resuming import Taken, take_up
+from .sender import MARK_BYTES, Sender, Sent, batch_bytes
+from .shuffle import Shuffle
+from .sources import Source
+from .summary import Progress, Summary
+from .tails import Standing
 
-EXAMPLES: Final = 20
-"""How many refusals are remembered word for word; all are counted."""
 PROGRESS_SECONDS: Final = 0.2
 SHORTEST_PAUSE_SECONDS: Final = 0.02
 """A pause for the rate is at least this long, so that a batch holds more than one document."""
-
-
-@dataclass(slots=True)
-class Summary:
-    """What a run did, so far or in all."""
-
-    topic: str
-    partitions: dict[int, Sent]
-    """What is acknowledged, by partition."""
-    refused: int = 0
-    examples: list[Refused] = field(default_factory=list)
-    """The first refusals."""
-    seconds: float = 0.0
-
-    @property
-    def documents(self) -> int:
-        """Acknowledged documents."""
-        return sum(sent.documents for sent in self.partitions.values())
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the acknowledged records' values."""
-        return sum(sent.bytes for sent in self.partitions.values())
-
-
-Progress = Callable[[Summary], None]
+MOST_CHECKPOINTS: Final = 64
+"""Chunks after which open batches are sent: with keys, one that hardly grows would keep the floor where it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,19 +44,23 @@ class Plan:
     rate: float | None = None
     """Bytes of values a second; None: as fast as it goes."""
     limit: int | None = None
-    """Documents to send; None: all."""
-    key: str | None = None
-    """Field (or the id field) whose value becomes the record's key and so decides its partition."""
-    id_field: str = "id"
-    """What the topic calls a document's id, for a key that is the id."""
-    fail: bool = False
-    """End at the first document that cannot be used, rather than pass over it."""
+    """Documents of the whole run, those that an earlier call sent included; None: all."""
+    on_error: OnError = "skip"
+    shuffle: int = 0
+    """Documents in the shuffle buffer."""
+    seed: int = 0
+    compression: str | None = None
+    """Codec of the batches: gzip, snappy, lz4 or zstd."""
+    identity: Identity | None = None
+    """The run, if it may be interrupted and go on; None: it carries no marks, and another call sends all again."""
+    restart: bool = False
+    """Begin anew, whatever was sent before."""
 
 
 async def produce(
     settings: Settings,
     topic: str,
-    items: Iterable[Item | Refused],
+    sources: Sequence[Source],
     plan: Plan | None = None,
     progress: Progress | None = None,
 ) -> Summary:
@@ -78,104 +69,171 @@ async def produce(
     Without a key, the n-th document goes to partition n modulo their number: the same input is spread the same way,
     and evenly. With one, equal keys share a partition, the one that Kafka's own clients choose. ``progress`` is called
     a few times a second and at the end. Memory is bounded whatever the source. Interrupted, a run has sent some first
-    part of each partition's documents.
+    part of each partition's documents; one with an identity sends the others when it is called again, and no document
+    twice.
 
     Raises:
         TopicError: there is no such topic, or it refuses records.
         BrokerError: no broker answers; says how many documents were acknowledged.
-        InputError: ``plan.fail``, and a document cannot be used; all before it are acknowledged.
+        InputError: ``plan.on_error`` is ``fail``, and a document cannot be used; all before it are acknowledged. Or the
+            sources have changed since the run began; or another call has taken the run over.
+        SourceError: the topic no longer tells where the run stands.
 
     """
+    plan = plan or Plan()
     count = await partition_count(settings, topic)
+    if plan.on_error == "dead-letter":
+        await require_dead_letters(settings, topic)
     summary = Summary(topic, {partition: Sent() for partition in range(count)})
+    summary.bytes_total = sum(source.size for source in sources)
     try:
-        async with producer(settings, max_batch_size=batch_bytes(count)) as client:
-            run = _Run(Sender(client, topic, summary.partitions), plan or Plan(), summary, progress, count)
-            with Feed(iter(items)) as feed:
-                await run.all(feed)
+        async with _client(settings, topic, count, plan) as client:
+            taken = None
+            if plan.identity is not None:
+                taken = await take_up(settings, topic, count, plan.identity, restart=plan.restart)
+            run = _Run(client, plan, summary, progress, taken=taken, sources=len(sources))
+            with Order(sources, run.standing.state) as order:
+                await run.all(order)
     except BrokerError as error:
         raise BrokerError(f"{error}. {summary.documents} documents were acknowledged before") from error
     return summary
 
 
-@dataclass(slots=True)
-class _Run:
-    sender: Sender
-    plan: Plan
-    summary: Summary
-    progress: Progress | None
-    count: int
-    added: int = 0
-    bytes_added: int = 0
-    started: float = field(default_factory=time.monotonic)
-    reported: float = 0.0
+@asynccontextmanager
+async def _client(settings: Settings, topic: str, count: int, plan: Plan) -> AsyncIterator[AIOKafkaProducer]:
+    options: dict[str, Any] = {"max_batch_size": batch_bytes(count) + MARK_BYTES, "compression_type": plan.compression}
+    if plan.identity is None:
+        async with producer(settings, **options) as client:
+            yield client
+    else:
+        name = group_name(settings, plan.identity)
+        async with fenced_producer(settings, name, topic, count, **options) as client:
+            yield client
 
-    async def all(self, feed: Feed) -> None:
-        """Send until the source or the limit ends, then wait for the acknowledgements."""
+
+@dataclass(slots=True)
+class _Checkpoints:
+    """States of the order, and the number of the document behind each: what is kept until all before it is settled."""
+
+    numbers: list[int]
+    states: list[State]
+
+    def add(self, number: int, state: State) -> None:
+        self.numbers.append(number)
+        self.states.append(state)
+
+    def last_up_to(self, number: int) -> tuple[int, State]:
+        """Return the last checkpoint at or before a document, and forget those before it."""
+        place = bisect_right(self.numbers, number) - 1
+        del self.numbers[:place], self.states[:place]
+        return self.numbers[0], self.states[0]
+
+
+class _Run:
+    def __init__(
+        self,
+        client: AIOKafkaProducer,
+        plan: Plan,
+        summary: Summary,
+        progress: Progress | None,
+        *,
+        taken: Taken | None,
+        sources: int,
+    ) -> None:
+        partitions = len(summary.partitions)
+        self.standing = taken.standing if taken is not None else Standing.nothing(sources, partitions)
+        self._begun = taken.begun.milliseconds if taken is not None else 0
+        self._partitions = len(self.standing.sent)
+        self._number = summary.before = self.standing.number
+        self._checkpoints = _Checkpoints([self.standing.number], [self.standing.state])
+        self._plan = plan
+        self._summary = summary
+        self._progress = progress
+        mark = None if plan.identity is None else self._mark
+        self._sender = Sender(client, summary.topic, batch_bytes(partitions), summary.partitions, mark)
+        self._refusals = Refusals(client, summary.topic, plan.on_error, summary)
+        self._shuffle = Shuffle(plan.shuffle, plan.seed) if plan.shuffle else None
+        self._bytes_put = 0
+        self._started = time.monotonic()
+        self._reported = 0.0
+
+    async def all(self, order: Order) -> None:
+        """Send until the sources or the limit end, then wait for the acknowledgements."""
         try:
-            while not self._full() and (items := feed.take_now() or await self._wait(feed)):
-                for item in items:
-                    if self._full():
-                        break
-                    await self._one(item)
+            async for turn in order.turns():
+                if turn is None:  # what is at hand is sent, for the next may be long in coming
+                    await self._sender.send_open()
+                else:
+                    await self._items(turn.items)
+                    self._summary.bytes_read = turn.bytes_read
+                    await self._checkpoint(turn.after)
                 self._report()
+                if self._full():
+                    break
+            if self._shuffle is not None:
+                await self._items(list(self._shuffle.rest()), shuffled=True)
         except InputError:  # what came before the document that ends the run is still to be acknowledged
-            await self.sender.settle()
+            await self._settle()
             raise
-        await self.sender.settle()
+        await self._settle()
         self._report(last=True)
 
     def _full(self) -> bool:
-        return self.plan.limit is not None and self.added >= self.plan.limit
+        return self._plan.limit is not None and self._number >= self._plan.limit
 
-    async def _wait(self, feed: Feed) -> list[Item | Refused]:
-        """Wait for the source; what is at hand is sent first, for it may be long in coming."""
-        await self.sender.send_open()
-        self._report()
-        return await feed.take()
+    async def _settle(self) -> None:
+        await self._sender.settle()
+        await self._refusals.settle()
 
-    async def _one(self, item: Item | Refused) -> None:
-        key = self._key(item) if isinstance(item, Item) else None
-        if isinstance(item, Item) and self.plan.key is not None and key is None:
-            item = Refused(item.where, f"no field {self.plan.key!r} for the key")
-        if isinstance(item, Refused):
-            self._refuse(item)
+    async def _checkpoint(self, state: State) -> None:
+        """Remember where the order is; not with a shuffle buffer, whose content only the beginning tells."""
+        if self._shuffle is not None:
             return
-        await self._pace()
-        partition = self.added % self.count if key is None else (murmur2(key) & 0x7FFFFFFF) % self.count
-        await self.sender.add(partition, key, item.value)
-        self.added += 1
-        self.bytes_added += len(item.value)
+        self._checkpoints.add(self._number, state)
+        if len(self._checkpoints.numbers) > MOST_CHECKPOINTS:
+            await self._sender.send_open()
 
-    def _key(self, item: Item) -> bytes | None:
-        """Return the record's key: the field's value as text, or None where there is none to be had."""
-        if self.plan.key is None:
-            return None
-        document = item.document
-        value = document.id if self.plan.key == self.plan.id_field else document.fields.get(self.plan.key)
-        return None if value is None else str(value).encode()
+    async def _items(self, items: Sequence[Item | Refused], *, shuffled: bool = False) -> None:
+        sender, sent, count = self._sender, self.standing.sent, self._partitions
+        put, paced, limit = sender.put, self._plan.rate is not None, self._plan.limit
+        for found in items:
+            if isinstance(found, Refused):
+                await self._refusals.take(found)
+                continue
+            item: Item | None = found if self._shuffle is None or shuffled else self._shuffle.exchange(found)
+            if item is None:
+                continue
+            number = self._number
+            if limit is not None and number >= limit:
+                return
+            value, _, key = item
+            partition = number % count if key is None else (murmur2(key) & 0x7FFFFFFF) % count
+            self._number = number + 1
+            if number <= sent[partition]:
+                self._summary.before += 1
+                continue
+            if paced:
+                await self._pace()
+            if not put(partition, key, value, number):
+                await sender.send(partition)
+                put(partition, key, value, number)
+            self._bytes_put += len(value)
 
-    def _refuse(self, refused: Refused) -> None:
-        if self.plan.fail:
-            raise InputError(
-                f"{refused.where}: {refused.why}. Correct it, or pass over such documents: --on-error skip"
-            )
-        self.summary.refused += 1
-        if len(self.summary.examples) < EXAMPLES:
-            self.summary.examples.append(refused)
+    def _mark(self, number: int, unsettled: int) -> bytes:
+        floor, state = self._checkpoints.last_up_to(unsettled)
+        run = self._plan.identity.run if self._plan.identity is not None else ""
+        return encode(Mark(run, self._begun, number, floor, state))
 
     async def _pace(self) -> None:
-        if self.plan.rate is None:
-            return
-        early = self.bytes_added / self.plan.rate - (time.monotonic() - self.started)
+        early = self._bytes_put / (self._plan.rate or 1.0) - (time.monotonic() - self._started)
         if early > SHORTEST_PAUSE_SECONDS:
-            await self.sender.send_open()
+            await self._sender.send_open()
             self._report()
             await asyncio.sleep(early)
 
     def _report(self, *, last: bool = False) -> None:
         now = time.monotonic()
-        self.summary.seconds = now - self.started
-        if self.progress is not None and (last or now - self.reported >= PROGRESS_SECONDS):
-            self.reported = now
-            self.progress(self.summary)
+        self._summary.seconds = now - self._started
+        if self._progress is not None and (last or now - self._reported >= PROGRESS_SECONDS):
+            self._reported = now
+            self._progress(self._summary)

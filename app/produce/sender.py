@@ -1,21 +1,35 @@
 """Batches of records on their way to a topic, and what was acknowledged of them."""
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError, KafkaTimeoutError, MessageSizeTooLargeError, RecordListTooLargeError
-from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.errors import (
+    KafkaError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    ProducerFenced,
+    RecordListTooLargeError,
+)
 
 from tokenmill.errors import TopicError
+
+from .marks import HEADER
 
 BATCH_BYTES: Final = 256 * 1024
 """Of one partition's batch: where a broker's speed stops growing, and below any topic's default limit of 1 MiB."""
 OPEN_BYTES: Final = 64 << 20
 """Of all partitions' open batches together, so that a thousand partitions get smaller batches."""
+RECORD_BYTES: Final = 32
+"""What a record takes at most beside key, value and headers (KIP-98: lengths, deltas, attributes)."""
+MARK_BYTES: Final = 1024
+"""More than a mark takes."""
+NO_NUMBER: Final = 1 << 63
+"""Above all numbers of documents."""
 SILENCE_SECONDS: Final = 60.0
 """How long acknowledgements may stay away, a broker's restart included, before the run is given up."""
 
@@ -29,50 +43,90 @@ class Sent:
 
 
 def batch_bytes(partitions: int) -> int:
-    """Return the size of a batch, for a producer's ``max_batch_size``."""
+    """Return the size of a batch."""
     return min(BATCH_BYTES, OPEN_BYTES // partitions)
 
 
 @dataclass(slots=True)
+class _Batch:
+    first: int
+    """Number of the first document."""
+    last: int = 0
+    size: int = 0
+    value_bytes: int = 0
+    records: list[tuple[bytes | None, bytes]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class Sender:
-    """Sends records in batches, each partition's in the order in which they were added; counts when acknowledged."""
+    """Sends numbered documents in batches, each partition's in the order in which they came; counts acknowledged ones.
+
+    The client's ``max_batch_size`` is at least ``batch_bytes`` and `MARK_BYTES` more.
+    """
 
     client: AIOKafkaProducer
     topic: str
+    batch_bytes: int
     sent: dict[int, Sent]
     """By partition; grows as acknowledgements arrive."""
-    _open: dict[int, tuple[BatchBuilder, Sent]] = field(default_factory=dict)
-    _under_way: set["asyncio.Future[Any]"] = field(default_factory=set)
+    mark: Callable[[int, int], bytes] | None = None
+    """Gives the mark of a batch: called with the number of its last document, and the lowest number that is not
+    acknowledged. None: no marks."""
+    _open: dict[int, _Batch] = field(default_factory=dict)
+    _under_way: dict["asyncio.Future[Any]", int] = field(default_factory=dict)
     _error: BaseException | None = None
 
-    async def add(
-        self, partition: int, key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]] = ()
-    ) -> None:
-        """Put a record behind the others of its partition; waits while the partition's last batch has not left.
+    def put(self, partition: int, key: bytes | None, value: bytes, number: int) -> bool:
+        """Put a document behind the others of its partition; False if there is no room: `send` first, then again."""
+        batch = self._open.get(partition)
+        size = len(value) + RECORD_BYTES + (len(key) if key else 0)
+        if batch is None:
+            batch = self._open[partition] = _Batch(number)
+        elif batch.size + size > self.batch_bytes:
+            return False
+        batch.records.append((key, value))
+        batch.size += size
+        batch.value_bytes += len(value)
+        batch.last = number
+        return True
+
+    async def send(self, partition: int) -> None:
+        """Hand over the partition's open batch, if there is one; waits while its last one has not left.
 
         Raises:
             TopicError: the brokers refused an earlier batch.
             KafkaTimeoutError: they do not answer.
+            ProducerFenced: another producer of the same run has taken over.
 
         """
-        builder, content = self._builder(partition)
-        if builder.append(timestamp=None, key=key, value=value, headers=list(headers)) is None:
-            await self._send(partition)
-            builder, content = self._builder(partition)
-            builder.append(timestamp=None, key=key, value=value, headers=list(headers))  # the first one always fits
-        content.documents += 1
-        content.bytes += len(value or b"")
+        self._raise_error()
+        if partition not in self._open:
+            return
+        unsettled = min(*(open_.first for open_ in self._open.values()), *self._under_way.values(), NO_NUMBER)
+        batch = self._open.pop(partition)
+        builder = self.client.create_batch()
+        now = time.time_ns() // 1_000_000
+        last = len(batch.records) - 1
+        headers: list[tuple[str, bytes]] = []
+        for place, (key, value) in enumerate(batch.records):
+            if place == last and self.mark is not None:
+                headers = [(HEADER, self.mark(batch.last, unsettled))]
+            if builder.append(timestamp=now, key=key, value=value, headers=headers) is None:
+                raise ValueError(f"a batch of {batch.size} bytes does not fit max_batch_size")
+        builder.close()
+        future = await self.client.send_batch(builder, self.topic, partition=partition)
+        self._under_way[future] = batch.first
+        future.add_done_callback(partial(self._acknowledged, partition, len(batch.records), batch.value_bytes))
 
     async def send_open(self) -> None:
-        """Send all open batches now; on return they are handed over, not acknowledged. Raises as `add` does."""
+        """Hand over all open batches; on return they are not acknowledged yet. Raises as `send` does."""
         for partition in list(self._open):
-            await self._send(partition)
+            await self.send(partition)
 
     async def settle(self) -> None:
-        """Send all open batches and wait; on return every record that was added is acknowledged.
+        """Send all open batches and wait; on return every document that was put is acknowledged. Raises as `send`.
 
         Raises:
-            TopicError: the brokers refused a batch.
             KafkaTimeoutError: nothing was acknowledged for `SILENCE_SECONDS`.
 
         """
@@ -83,29 +137,16 @@ class Sender:
                 raise KafkaTimeoutError
         self._raise_error()
 
-    def _builder(self, partition: int) -> tuple[BatchBuilder, Sent]:
-        if partition not in self._open:
-            self._open[partition] = (self.client.create_batch(), Sent())
-        return self._open[partition]
-
-    async def _send(self, partition: int) -> None:
-        self._raise_error()
-        builder, content = self._open.pop(partition)
-        builder.close()
-        future = await self.client.send_batch(builder, self.topic, partition=partition)
-        self._under_way.add(future)
-        future.add_done_callback(partial(self._acknowledged, partition, content))
-
-    def _acknowledged(self, partition: int, content: Sent, future: "asyncio.Future[Any]") -> None:
-        self._under_way.discard(future)
+    def _acknowledged(self, partition: int, documents: int, size: int, future: "asyncio.Future[Any]") -> None:
+        del self._under_way[future]
         if future.cancelled():
             return
         if error := future.exception():
             self._error = self._error or error
             return
         total = self.sent[partition]
-        total.documents += content.documents
-        total.bytes += content.bytes
+        total.documents += documents
+        total.bytes += size
 
     def _raise_error(self) -> None:
         if self._error is None:
@@ -114,6 +155,6 @@ class Sender:
             raise TopicError(
                 f"topic {self.topic} refuses a record: raise its max.message.bytes, or lower max_record_bytes"
             ) from self._error
-        if isinstance(self._error, KafkaError):
+        if isinstance(self._error, KafkaError) and not isinstance(self._error, ProducerFenced):
             raise TopicError(f"topic {self.topic} refuses records: {self._error}") from self._error
         raise self._error

@@ -1,94 +1,179 @@
-"""From paths to documents: files, folders and standard input, each in the format that fits."""
+"""Sources of documents: a file, or standard input; each yields its items in chunks, from any chunk's end on."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import Any, Final, Protocol
 
-from tokenmill.errors import InputError
+import xxhash
 
-from .items import Format, Item, Options, Refused
-from .jsonl import read_jsonl
-from .text import read_text, read_text_lines
-
-if TYPE_CHECKING:
-    from io import BufferedReader
+from .chunks import Chunker
+from .compressed import BUFFER_BYTES, DAMAGE, SUFFIXES, decompressed
+from .formats import Choice, Entry, File, Format, Needs, format_for
+from .items import Chunk, Item, Place, Refused
+from .mapping import Mapping
+from .shape import Shape
 
 STDIN: Final = "-"
 STDIN_NAME: Final = "stdin"
 STDIN_NUMBER: Final = 0
-FORMATS: Final[dict[str, Format]] = {".jsonl": read_jsonl, ".ndjson": read_jsonl}
-"""The formats by suffix; any other file is tried as text."""
-READ_BUFFER_BYTES: Final = 1 << 20
-"""Large, because Python's own 8 KiB costs a tenth of the speed with long lines."""
-
-Choice = Literal["auto", "jsonl", "text", "lines"]
+HEAD_BYTES: Final = 4096
+"""Of a file that are hashed to tell whether it is still the same, beside its size and its time."""
 
 
-def read_sources(paths: Sequence[str], options: Options, choice: Choice = "auto") -> Iterator[Item | Refused]:
-    """Return the documents of all paths: the paths in order, inside folders by name, each file from its start.
+class Source(Protocol):
+    """Something that documents come from; the next one is a new class with these."""
 
-    A path is a file, a folder (read recursively, without names that start with a dot, links to folders not followed),
-    or ``-`` for standard input. ``choice`` forces a format; ``auto`` takes it from the suffix, of standard input from
-    the first byte; ``lines`` reads jsonl files as such and any other text line by line.
+    @property
+    def name(self) -> str:
+        """What people call it; the same on every run of the same command."""
 
-    Raises:
-        InputError: at once, before a document is read: a path does not exist, or standard input is a terminal.
+    @property
+    def size(self) -> int:
+        """Bytes on disk, 0 if nobody knows."""
 
-    """
-    for path in paths:
-        if path == STDIN and os.isatty(STDIN_NUMBER):
-            raise InputError("standard input is a terminal: pipe documents into it, or name a file instead of -")
-        if path != STDIN and not Path(path).exists():
-            raise InputError(f"there is no file or folder {path}; check the path")
-    return _read_all(paths, options, choice)
+    def signature(self) -> bytes:
+        """Return bytes that change when the content does."""
 
+    def chunks(self, start: Place) -> Iterator[Chunk]:
+        """Yield the items behind ``start``, which is a chunk's end (or the beginning).
 
-def _read_all(paths: Iterable[str], options: Options, choice: Choice) -> Iterator[Item | Refused]:
-    for path in paths:
-        if path == STDIN:
-            yield from _read_stdin(options, choice)
-        else:
-            for file in find_files(Path(path)):
-                yield from _read_file(file, options, choice)
+        The last chunk, and no other, is ``last``; it may be empty. What cannot be read is `Refused`, not raised.
+        """
 
 
-def _read_stdin(options: Options, choice: Choice) -> Iterator[Item | Refused]:
-    # Not sys.stdin: the interpreter closes that at its end, and aborts if a thread is still in the middle of a read.
-    try:
-        with open(STDIN_NUMBER, "rb", READ_BUFFER_BYTES, closefd=False) as stream:
-            suffix = ".jsonl" if cast("BufferedReader", stream).peek(1)[:1] == b"{" else ""
-            yield from _format(suffix, choice)(stream, STDIN_NAME, options)
-    except OSError as error:
-        yield Refused(STDIN_NAME, f"cannot be read: {error.strerror}")
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How all sources are read."""
+
+    shape: Shape
+    choice: Choice = "auto"
+    mapping: Mapping | None = None
+
+    @property
+    def needs(self) -> Needs:
+        """What formats are told."""
+        texts = tuple(name for name, _ in self.shape.texts)
+        return Needs(self.shape.max_record_bytes, texts, None if self.mapping else self.shape.columns)
+
+    def entries(self, read: Format, file: File, start: Place) -> Iterator[Entry]:
+        """Return a file's entries, mapped if somebody asks for that."""
+        entries = read(file, self.needs, start)
+        return entries if self.mapping is None else self.mapping.of(entries)
 
 
-def find_files(path: Path) -> Iterator[Path]:
-    """Yield the file, or all files in the folder, folders and files by name; in bounded memory for any tree."""
-    if not path.is_dir():
-        yield path
-        return
-    for folder, folders, files in os.walk(path):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
-            file = Path(folder, name)
-            # Pipes and sockets would block for ever; a link that leads nowhere is reported when it is opened.
-            if not name.startswith(".") and (file.is_file() or file.is_symlink()):
-                yield file
+@dataclass(slots=True)
+class FileSource:
+    """A file of any format, perhaps compressed."""
+
+    path: str
+    reading: Reading
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        try:
+            self.size = Path(self.path).stat().st_size
+        except OSError:
+            self.size = 0
+
+    @property
+    def name(self) -> str:
+        """The path as it was given."""
+        return os.fsencode(self.path).decode("utf-8", "replace")
+
+    def signature(self) -> bytes:
+        """Return size, time of the last change, and a hash of the beginning."""
+        try:
+            with Path(self.path).open("rb") as raw:
+                status = os.fstat(raw.fileno())
+                return b"%d %d " % (status.st_size, status.st_mtime_ns) + xxhash.xxh3_128_digest(raw.read(HEAD_BYTES))
+        except OSError as error:
+            return str(error.errno).encode()
+
+    def chunks(self, start: Place) -> Iterator[Chunk]:
+        """Yield the file's items."""
+        chunker = Chunker(self.reading.shape, self.name, start)
+        try:
+            with BufferedReader(FileIO(self.path), BUFFER_BYTES) as raw:
+                yield from self._chunks(raw, chunker, start)
+        except DAMAGE as error:
+            yield broken(chunker, error)
+
+    def _chunks(self, raw: "BufferedReader[Any]", chunker: Chunker, start: Place) -> Iterator[Chunk]:
+        path = Path(self.path)
+        packed = path.suffix.lower() in SUFFIXES
+        stream = decompressed(raw, path.suffix.lower())
+        kind = Path(path.stem).suffix if packed else path.suffix
+        file = File(self.name, stream, None if packed else self.path)
+
+        def read_so_far() -> int:
+            return raw.tell() if file.share is None else int(file.share * self.size)
+
+        for items in chunker.chunks(self.reading.entries(format_for(kind, self.reading.choice), file, start)):
+            yield Chunk(items, chunker.place, read_so_far(), chunker.size)
+        yield Chunk(chunker.rest, chunker.place, self.size, last=True)
 
 
-def _read_file(path: Path, options: Options, choice: Choice) -> Iterator[Item | Refused]:
-    name = os.fsencode(path).decode("utf-8", "replace")
-    try:
-        with path.open("rb", READ_BUFFER_BYTES) as stream:
-            yield from _format(path.suffix, choice)(stream, name, options)
-    except OSError as error:
-        yield Refused(name, f"cannot be read: {error.strerror}")
+@dataclass(frozen=True, slots=True)
+class StandardInput:
+    """What is piped in. It is read once, so nobody can go on in it; items come as soon as they are there."""
+
+    reading: Reading
+    name: str = STDIN_NAME
+    size: int = 0
+
+    def signature(self) -> bytes:
+        """Return nothing: there is only one."""
+        return b""
+
+    def chunks(self, start: Place) -> Iterator[Chunk]:
+        """Yield the items, one in each chunk."""
+        chunker = Chunker(self.reading.shape, self.name, start, one_by_one=True)
+        # Not sys.stdin: the interpreter closes it at its end, and aborts if a thread is still in the middle of a read.
+        try:
+            with BufferedReader(FileIO(STDIN_NUMBER, closefd=False), BUFFER_BYTES) as raw:
+                kind = ".jsonl" if raw.peek(1)[:1] == b"{" else ""
+                file = File(self.name, raw)
+                for items in chunker.chunks(self.reading.entries(format_for(kind, self.reading.choice), file, start)):
+                    yield Chunk(items, chunker.place, 0)
+            yield Chunk(chunker.rest, chunker.place, 0, last=True)
+        except DAMAGE as error:
+            yield broken(chunker, error)
 
 
-def _format(suffix: str, choice: Choice) -> Format:
-    if choice == "jsonl":
-        return read_jsonl
-    if choice == "text":
-        return read_text
-    return FORMATS.get(suffix.lower(), read_text_lines if choice == "lines" else read_text)
+def broken(chunker: Chunker, error: BaseException) -> Chunk:
+    """Return the last chunk of a source that cannot be read to its end: what was read, and why there is no more."""
+    last = len(chunker.rest)
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    place = f" (behind entry {chunker.place.entry:,} and {last:,} more)" if chunker.place.entry or last else ""
+    refused = Refused(chunker.where(0), f"cannot be read{' to its end' if place else ''}: {why}{place}", broken=True)
+    return Chunk([*chunker.rest, refused], chunker.place, 0, last=True)
+
+
+class GivenSource:
+    """Items that a program makes; they come as they are made."""
+
+    name = "given"
+    size = 0
+
+    def __init__(self, items: Iterable[Item | Refused]) -> None:
+        self._items = items
+
+    def signature(self) -> bytes:
+        """Return nothing: nobody can go on in it."""
+        return b""
+
+    def chunks(self, start: Place) -> Iterator[Chunk]:
+        """Yield the items, one in each chunk."""
+        for item in self._items:
+            yield Chunk([item], start, 0)
+        yield Chunk([], start, 0, last=True)
+
+
+def read_items(sources: Iterable[Source]) -> Iterator[Item | Refused]:
+    """Yield all items of all sources, one source after the other."""
+    for source in sources:
+        for chunk in source.chunks(Place()):
+            yield from chunk.items

@@ -177,6 +177,11 @@ class Settings(TopicSettings, ConnectionSettings, BaseSettings):
         ge=1,
         description="Seconds until Kafka takes a silent worker's partitions away; most brokers allow 6 up.",
     )
+    wait_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        description="Seconds that a command waits at its start for a broker and for topics; 0: fail at once.",
+    )
     replication_factor: int = Field(
         default=-1, ge=-1, description="Copies that Kafka keeps of a topic that is created; -1: the broker's default."
     )

@@ -26,6 +26,7 @@ from .watchdog import Scene, Watchdog
 
 log = structlog.get_logger(__name__)
 Listener = Callable[["Event"], None]
+Role = Literal["mill", "segment"]
 
 LOOK_SECONDS: Final = 1.0
 """How often partitions that nobody works on are looked for, and the supervisor's own numbers are taken."""
@@ -49,11 +50,15 @@ class Supervisor:
         self,
         settings: Settings,
         *,
+        only: Role | None = None,
         limits: Limits | None = None,
         log_directory: Path | None = None,
         on_event: Listener | None = None,
     ) -> None:
-        """Start nothing yet. Workers log to files in ``log_directory``, or where we do."""
+        """Start nothing yet. ``only`` one role's workers run here, or both roles'; others may run elsewhere.
+
+        Workers log to files in ``log_directory``, or where we do.
+        """
         self._settings = settings
         self._limits = limits or Limits()
         self._on_event: Listener = on_event or (lambda _: None)
@@ -62,10 +67,11 @@ class Supervisor:
         self._topics = {"mill": set(settings.raw_topics), "segment": set(tokens)}
         self._cluster = Cluster(settings, [*settings.raw_topics, *tokens])
         self._watchdogs = {"mill": Watchdog(self._limits), "segment": Watchdog(self._limits)}
-        names = {f"mill-{number + 1}": "mill" for number in range(settings.workers)} | {"segment": "segment"}
+        names: dict[str, Role] = {f"mill-{number + 1}": "mill" for number in range(settings.workers)}
+        names["segment"] = "segment"
         self._posts = {
             name: Post(
-                "mill" if role == "mill" else "segment",
+                role,
                 name,
                 self,
                 settings=settings,
@@ -73,6 +79,7 @@ class Supervisor:
                 log=log_directory / f"{name}.log" if log_directory else None,
             )
             for name, role in names.items()
+            if only in {role, None}
         }
         self._export = Export(self._posts, self._cluster)
 

@@ -92,6 +92,25 @@ async def test_workers_that_are_killed_or_stopped_are_replaced(
     assert [worker.pid for worker in now.workers] == [None, None, None]
 
 
+async def test_each_role_can_have_a_supervisor_of_its_own(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """As in containers: one has mill workers alone, the other a segment worker alone, and together they are enough."""
+    settings = service_settings(broker, topic(2), tmp_path)
+    logs = {role: tmp_path / role for role in ("mill", "segment")}
+    for folder in logs.values():
+        folder.mkdir()
+    mills = Supervisor(settings, only="mill", log_directory=logs["mill"])
+    segments = Supervisor(settings, only="segment", log_directory=logs["segment"])
+    assert [[worker.name for worker in each.status().workers] for each in (mills, segments)] == [
+        ["mill-1", "mill-2"],
+        ["segment"],
+    ]
+
+    await asyncio.to_thread(send, settings, documents(0))
+    wanted = {chain: len(blocks) for chain, blocks in reference_blocks(settings).items()}
+    async with beside(mills.run(), segments.run()):
+        await wait_for(lambda: stored_blocks(settings, wanted) == wanted)
+
+
 async def test_a_fingerprint_that_cannot_be_mended_ends_all(
     broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:

@@ -1,0 +1,46 @@
+"""What a run would send, without a broker."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from .items import Item, Place, Refused
+from .sources import Source
+from .summary import EXAMPLES
+
+SAMPLES: Final = 3
+
+
+@dataclass(slots=True)
+class Dry:
+    """What would be sent."""
+
+    topic: str
+    documents: int = 0
+    bytes: int = 0
+    """Of the records' values."""
+    samples: list[Item] = field(default_factory=list)
+    """The first documents."""
+    refused: int = 0
+    broken: int = 0
+    examples: list[Refused] = field(default_factory=list)
+    """The first refusals."""
+
+
+def dry_run(sources: Sequence[Source], topic: str, limit: int | None = None) -> Dry:
+    """Read the sources, one after the other, up to a number of documents, and return what would be sent."""
+    found = Dry(topic)
+    for source in sources:
+        for chunk in source.chunks(Place()):
+            for item in chunk.items:
+                if isinstance(item, Refused):
+                    found.refused += 1
+                    found.broken += item.broken
+                    found.examples += [item] if len(found.examples) < EXAMPLES else []
+                    continue
+                if limit is not None and found.documents >= limit:
+                    return found
+                found.documents += 1
+                found.bytes += len(item.value)
+                found.samples += [item] if len(found.samples) < SAMPLES else []
+    return found

@@ -1,0 +1,98 @@
+"""Tables as text: csv and tsv, with the columns' names in the first line."""
+
+import csv
+from collections.abc import Iterator
+from functools import partial
+from typing import BinaryIO, Final
+
+from ..items import Place
+from .protocol import Bad, Entry, File, Format, Needs
+
+_MAX_FIELD: Final = (1 << 31) - 1
+"""For `csv.field_size_limit`, which holds for the whole process: the lines bound a field's size already."""
+
+
+def _read(file: File, needs: Needs, start: Place, delimiter: str) -> Iterator[Entry]:
+    """Yield the rows; an entry's number is that of its last line."""
+    csv.field_size_limit(_MAX_FIELD)
+    lines = _Lines(file.stream, needs.limit)
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    names: list[str] | None = None
+    while True:
+        lines.begin_row()
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            yield (
+                lines.number,
+                0,
+                Bad(f"no {'tsv' if delimiter == chr(9) else 'csv'} from here on: {error}", broken=True),
+            )
+            return
+        if lines.number > start.entry or names is None:
+            yield from ((number, 0, needs.too_long) for number in lines.skipped)
+        if row is None:
+            return
+        if names is None:
+            names = row
+            if bad := needs.missing(names):
+                yield lines.number, 0, bad
+                return
+        elif row and lines.number > start.entry:
+            yield lines.number, 0, _content(names, row, lines)
+
+
+def _content(names: list[str], row: list[str], lines: "_Lines") -> dict[str, str] | Bad:
+    if lines.fault:
+        return Bad(lines.fault)
+    if len(row) != len(names):
+        return Bad(f"{len(row)} fields, and the first line names {len(names)}")
+    return dict(zip(names, row, strict=True))
+
+
+class _Lines:
+    """The lines of a row, decoded; remembers what is wrong with them."""
+
+    def __init__(self, stream: BinaryIO, limit: int) -> None:
+        self.number = 0
+        self.fault = ""
+        self.skipped: list[int] = []
+        self._stream = stream
+        self._limit = limit
+        self._row_bytes = 0
+
+    def begin_row(self) -> None:
+        """Say that the next line is a row's first."""
+        self.fault = ""
+        self.skipped = []
+        self._row_bytes = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        while True:
+            data = self._stream.readline(self._limit + 2)
+            if not data:
+                raise StopIteration
+            self.number += 1
+            self._row_bytes += len(data)
+            if self._row_bytes <= self._limit + 2 and (data.endswith(b"\n") or len(data) <= self._limit):
+                return self._decoded(data)
+            if self._row_bytes > len(data):
+                raise csv.Error(f"a field with line breaks is longer than {self._limit} bytes; is a quote missing?")
+            while data and not data.endswith(b"\n"):
+                data = self._stream.readline(self._limit + 2)
+            self.skipped.append(self.number)
+            self._row_bytes = 0
+
+    def _decoded(self, data: bytes) -> str:
+        try:
+            return data.decode("utf-8-sig" if self.number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            self.fault = f"not UTF-8: {error.reason} at byte {error.start} of line {self.number}"
+            return data.decode("utf-8", "replace")
+
+
+read_csv: Final[Format] = partial(_read, delimiter=",")
+read_tsv: Final[Format] = partial(_read, delimiter="\t")

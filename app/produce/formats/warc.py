@@ -1,0 +1,70 @@
+"""Web archives: the texts of WET files, and of those records of WARC files that are plain text."""
+
+from collections.abc import Iterator
+from io import BufferedReader
+from typing import Any, Final
+
+from ..extras import library
+from ..items import Place
+from .protocol import Bad, Content, Entry, File, Needs
+
+PAGES: Final = ("conversion", "resource", "response")
+"""Types of the records that hold a page; the others are about pages, or about the archive."""
+TEXT: Final = "text/plain"
+_CHARSET: Final = "charset="
+
+
+def read_warc(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
+    """Yield the records that hold a page; an entry's number counts all records.
+
+    A row has ``id`` (WARC-Record-ID), ``text``, ``url`` and ``date``. A page of another type than plain text is `Bad`:
+    its text would have to be extracted first.
+    """
+    records = library("warcio.archiveiterator", "produce", "reading WARC and WET").ArchiveIterator
+    failed = library("warcio.exceptions", "produce", "reading WARC and WET").ArchiveLoadFailed
+    number = 0
+    try:
+        for record in records(_Pieces(file.stream)):
+            number += 1
+            if number > start.entry and record.rec_type in PAGES:
+                yield number, 0, _content(record, needs)
+    except failed as error:
+        yield number + 1, 0, Bad(f"no WARC, or damaged: {str(error).splitlines()[0]}", broken=True)
+
+
+class _Pieces:
+    """The stream as warcio reads it: what is there comes before any error in what follows."""
+
+    def __init__(self, stream: "BufferedReader[Any]") -> None:
+        self._stream = stream
+        self.tell = stream.tell
+
+    def read(self, size: int) -> bytes:
+        """Return some bytes, none at the end."""
+        try:
+            return self._stream.read1(size)
+        except EOFError as error:  # for warcio, that would be an archive's proper end
+            raise OSError(str(error)) from error
+
+
+def _content(record: Any, needs: Needs) -> Content:
+    headers = record.rec_headers if record.http_headers is None else record.http_headers
+    kind = str(headers.get_header("Content-Type") or "unknown").lower()
+    if not kind.startswith(TEXT):
+        return Bad(f"a page of type {kind[:60]}, no plain text: extract its text first, or take the WET file")
+    data = record.content_stream().read(needs.limit + 1)
+    if len(data) > needs.limit:
+        return needs.too_long
+    if record.raw_stream.limit:
+        return Bad("the record is cut off", broken=True)
+    try:
+        text = data.decode(kind.partition(_CHARSET)[2].strip("\"' ") or "utf-8")
+    except (UnicodeDecodeError, LookupError) as error:
+        return Bad(f"not the text that it says it is: {error}", data)
+    about = record.rec_headers.get_header
+    return {
+        "id": about("WARC-Record-ID", "").strip("<>"),
+        "text": text,
+        "url": about("WARC-Target-URI"),
+        "date": about("WARC-Date"),
+    }

@@ -1,0 +1,52 @@
+"""What a run did."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from .items import Refused
+from .sender import Sent
+
+EXAMPLES: Final = 20
+"""How many refusals are remembered word for word; all are counted."""
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a run did, so far or in all."""
+
+    topic: str
+    partitions: dict[int, Sent]
+    """What is acknowledged, by partition."""
+    before: int = 0
+    """Documents that were in the topic already: an earlier run of the same command was interrupted, or had ended."""
+    refused: int = 0
+    broken: int = 0
+    """Sources that could not be read to their end."""
+    examples: list[Refused] = field(default_factory=list)
+    """The first refusals."""
+    seconds: float = 0.0
+    bytes_read: int = 0
+    """Of the sources, as they lie on disk, those of earlier runs included."""
+    bytes_total: int = 0
+    """Of all sources whose size is known; 0: of none."""
+
+    @property
+    def documents(self) -> int:
+        """Acknowledged documents."""
+        return sum(sent.documents for sent in self.partitions.values())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the acknowledged records' values."""
+        return sum(sent.bytes for sent in self.partitions.values())
+
+    def refuse(self, refused: Refused) -> None:
+        """Count something that is no document."""
+        self.refused += 1
+        self.broken += refused.broken
+        if len(self.examples) < EXAMPLES:
+            self.examples.append(refused)
+
+
+Progress = Callable[[Summary], None]

@@ -1,0 +1,110 @@
+"""Where a run stands, read back from the ends of the topic's partitions."""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from tokenmill.errors import SourceError
+
+from ..kafka import consumer, offsets, read_range
+from ..settings import Settings
+from .begun import Begun
+from .marks import HEADER, Mark, decode
+from .order import State
+
+FIRST_TAIL: Final = 512
+"""Records that are read at first from a partition's end: more than a batch of ordinary documents."""
+GROWTH: Final = 8
+"""How many times as many are read next, where others have written behind the run."""
+
+
+class Standing(NamedTuple):
+    """What of a run is in the log."""
+
+    number: int
+    """All documents with lower numbers are there."""
+    state: State
+    """The order just before that document."""
+    sent: dict[int, int]
+    """By partition: its documents up to this number are there, and no other; -1 where there are none."""
+
+    @classmethod
+    def nothing(cls, sources: int, partitions: int) -> "Standing":
+        """Return where a new run stands."""
+        return cls(0, State.start(sources), dict.fromkeys(range(partitions), -1))
+
+
+async def partition_ends(settings: Settings, topic: str, partitions: int) -> dict[int, int]:
+    """Return the end of each partition, what is not committed yet included."""
+    names = [TopicPartition(topic, number) for number in range(partitions)]
+    async with consumer(settings, isolation_level="read_uncommitted") as client:
+        found = await offsets(client, names)
+    return {name.partition: end for name, (_, end) in found.items()}
+
+
+async def read_standing(settings: Settings, topic: str, run: str, begun: Begun, sources: int) -> Standing:
+    """Return where a run stands that nobody writes for at this moment (`tokenmill.app.produce.fence`).
+
+    Raises:
+        SourceError: the topic no longer has what would tell.
+
+    """
+    standing = Standing.nothing(sources, len(begun.offsets))
+    marks: dict[int, Mark] = {}
+    async with consumer(settings, isolation_level="read_uncommitted") as client:
+        for number, start in begun.offsets.items():
+            mark = await _last_mark(client, TopicPartition(topic, number), start, run, begun.milliseconds)
+            if mark is not None:
+                marks[number] = mark
+    if not marks:
+        return standing
+    furthest = max(marks.values(), key=lambda mark: mark.floor)
+    sent = {number: max(_number(marks, number), furthest.floor - 1) for number in begun.offsets}
+    return Standing(furthest.floor, furthest.state, sent)
+
+
+def _number(marks: Mapping[int, Mark], partition: int) -> int:
+    return marks[partition].number if partition in marks else -1
+
+
+async def _last_mark(
+    client: AIOKafkaConsumer, partition: TopicPartition, begun: int, run: str, milliseconds: int
+) -> Mark | None:
+    """Look for the run's last mark from the end back to where the partition ended when the run began."""
+    first, end = (await offsets(client, [partition]))[partition]
+    advice = "begin anew with --restart, which sends all documents again"
+    if end < begun:
+        raise SourceError(f"{partition.topic} was made anew since this run began: {advice}")
+    size = FIRST_TAIL
+    upper = end
+    while upper > max(first, begun):
+        lower = max(first, begun, upper - size)
+        found = None
+        async for record in read_range(client, partition, lower, upper):
+            for name, value in record.headers:
+                mark = decode(value or b"") if name == HEADER else None
+                if mark is not None and (mark.run, mark.begun) == (run, milliseconds):
+                    found = mark
+        if found is not None:
+            return found
+        upper, size = lower, size * GROWTH
+    if first > begun:
+        raise SourceError(
+            f"{partition.topic}[{partition.partition}] no longer holds what this run wrote: its retention removed it, "
+            f"so nobody knows which documents it had; {advice}"
+        )
+    return None
+
+
+async def has_marks(settings: Settings, topic: str, ends: Mapping[int, int], run: str) -> bool:
+    """Tell whether a run's marks are among the last records of a partition, whenever it began."""
+    async with consumer(settings, isolation_level="read_uncommitted") as client:
+        for number, end in ends.items():
+            partition = TopicPartition(topic, number)
+            first = (await offsets(client, [partition]))[partition][0]
+            async for record in read_range(client, partition, max(first, end - FIRST_TAIL), end):
+                marks = (decode(value or b"") for name, value in record.headers if name == HEADER)
+                if any(mark is not None and mark.run == run for mark in marks):
+                    return True
+    return False

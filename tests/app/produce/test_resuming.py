@@ -1,0 +1,156 @@
+"""A run that was interrupted goes on; one that was changed, or whose traces are gone, is refused."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import NewPartitions, RecordsToDelete
+from confluent_kafka.admin import AdminClient
+
+from tests.app.produce.reading import content_of, reading_of
+from tests.app.produce.test_run import jsonl
+from tests.conftest import TopicFactory
+from tokenmill.app.broker import Broker
+from tokenmill.app.kafka import admin, producer
+from tokenmill.app.produce import Identity, Plan, Source, Summary, find_sources, produce
+from tokenmill.app.produce.begun import group_name
+from tokenmill.app.settings import Settings
+from tokenmill.app.topics import partition_count
+from tokenmill.errors import InputError, SourceError
+
+
+@pytest.fixture
+def settings(broker: Broker) -> Settings:
+    """Return settings for the broker."""
+    return Settings(bootstrap_servers=broker.bootstrap_servers)
+
+
+def plan_of(topic: str, *paths: Path, restart: bool = False, limit: int | None = None) -> tuple[list[Source], Plan]:
+    """Return sources, and a plan with their identity."""
+    names = [str(path) for path in paths]
+    sources = find_sources(names, reading_of())
+    return sources, Plan(identity=Identity.of(topic, sources, {}, names), restart=restart, limit=limit)
+
+
+async def run(settings: Settings, topic: str, *paths: Path, restart: bool = False, limit: int | None = None) -> Summary:
+    """Run produce over the paths."""
+    sources, plan = plan_of(topic, *paths, restart=restart, limit=limit)
+    return await produce(settings, topic, sources, plan)
+
+
+async def test_a_run_goes_on_behind_what_was_sent(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
+    """After a limit, the next call sends the others; then there is nothing left; and all again only on purpose."""
+    raw = topic(3)
+    lines = jsonl(tmp_path / "a.jsonl", 5000)
+    expected = [[(None, line) for line in lines[number::3]] for number in range(3)]
+
+    first = await run(settings, raw, tmp_path / "a.jsonl", limit=1234)
+    second = await run(settings, raw, tmp_path / "a.jsonl")
+    third = await run(settings, raw, tmp_path / "a.jsonl")
+    assert [(s.before, s.documents) for s in (first, second, third)] == [(0, 1234), (1234, 3766), (5000, 0)]
+    assert await content_of(settings, raw, 3) == expected
+
+    again = await run(settings, raw, tmp_path / "a.jsonl", restart=True)
+    assert again.documents == 5000
+    assert await content_of(settings, raw, 3) == [[*part, *part] for part in expected]
+    after = await run(settings, raw, tmp_path / "a.jsonl")
+    assert (after.before, after.documents) == (5000, 0)
+
+
+async def test_marks_are_found_behind_what_others_wrote(
+    settings: Settings, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Thousands of records of others, and of another run over the same file, do not hide where this one was."""
+    raw = topic()
+    lines = jsonl(tmp_path / "a.jsonl", 300)
+    jsonl(tmp_path / "b.jsonl", 100)
+    await run(settings, raw, tmp_path / "a.jsonl", limit=200)
+    async with producer(settings) as client:
+        for _ in range(5000):
+            await client.send(raw, b"others", partition=0)
+        await client.flush()
+    await run(settings, raw, tmp_path / "b.jsonl")
+
+    summary = await run(settings, raw, tmp_path / "a.jsonl")
+
+    assert (summary.before, summary.documents) == (200, 100)
+    (found,) = await content_of(settings, raw, 1)
+    assert [value for _, value in found[-100:]] == lines[200:]
+
+
+async def test_a_changed_source_is_refused(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
+    """A file that grew, or a folder with one more: nothing is sent, and it says what to do."""
+    raw = topic()
+    jsonl(tmp_path / "a.jsonl", 10)
+    await run(settings, raw, tmp_path, limit=5)
+
+    jsonl(tmp_path / "b.jsonl", 10)
+    with pytest.raises(InputError, match=r"have changed .*\(1 sources then, 2 now\).*--restart"):
+        await run(settings, raw, tmp_path)
+    (tmp_path / "b.jsonl").unlink()
+    os.utime(tmp_path / "a.jsonl")
+    with pytest.raises(InputError, match="have changed"):
+        await run(settings, raw, tmp_path)
+
+    assert len((await content_of(settings, raw, 1))[0]) == 5
+    assert (await run(settings, raw, tmp_path, restart=True)).documents == 10
+
+
+async def test_a_run_keeps_its_partitions(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
+    """A partition that is added meanwhile gets nothing of it, for it is not known what it would have got."""
+    raw = topic(2)
+    lines = jsonl(tmp_path / "a.jsonl", 100)
+    await run(settings, raw, tmp_path, limit=50)
+    async with admin(settings) as client:
+        await client.create_partitions({raw: NewPartitions(3)})
+    while await partition_count(settings, raw) < 3:  # noqa: ASYNC110 - Kafka tells nobody; one has to ask
+        await asyncio.sleep(0.05)
+
+    await run(settings, raw, tmp_path)
+
+    assert await content_of(settings, raw, 3) == [*([(None, line) for line in lines[n::2]] for n in (0, 1)), []]
+
+
+async def test_forgotten_and_removed_traces_are_told(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
+    """Where Kafka forgot the beginning, or retention removed the marks, nothing is sent twice in silence."""
+    raw = topic()
+    jsonl(tmp_path / "a.jsonl", 100)
+    _, plan = plan_of(raw, tmp_path)
+    assert plan.identity is not None
+    await run(settings, raw, tmp_path, limit=50)
+
+    others = AdminClient({"bootstrap.servers": settings.bootstrap_servers})
+    group = group_name(settings, plan.identity)
+    await asyncio.to_thread(others.delete_consumer_groups([group])[group].result)
+    with pytest.raises(SourceError, match=r"no longer knows when this run began.*--restart"):
+        await run(settings, raw, tmp_path)
+
+    await run(settings, raw, tmp_path, restart=True, limit=50)
+    async with producer(settings) as client:
+        others_offset = (await client.send_and_wait(raw, b"others", partition=0)).offset
+    async with admin(settings) as client:
+        await client.delete_records({TopicPartition(raw, 0): RecordsToDelete(others_offset)})
+    with pytest.raises(SourceError, match=r"no longer holds what this run wrote.*--restart"):
+        await run(settings, raw, tmp_path)
+
+
+async def test_a_later_call_takes_the_run_over(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
+    """The one before can write nothing any more and ends, whatever it had on its way; each document is there once."""
+    raw = topic(2)
+    lines = jsonl(tmp_path / "a.jsonl", 3000)
+    sources, plan = plan_of(raw, tmp_path)
+    slow = Plan(identity=plan.identity, rate=sum(map(len, lines)) / 20)
+    started = asyncio.Event()
+    first = asyncio.create_task(
+        produce(settings, raw, sources, slow, lambda now: started.set() if now.documents else None)
+    )
+    await started.wait()
+
+    second = await produce(settings, raw, sources, plan)
+
+    with pytest.raises(InputError, match="has taken over"):
+        await first
+    assert second.before > 0
+    assert await content_of(settings, raw, 2) == [[(None, line) for line in lines[number::2]] for number in (0, 1)]

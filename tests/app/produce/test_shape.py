@@ -1,0 +1,102 @@
+"""What of a source is sent."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.app.produce.reading import reading_of
+from tokenmill.app.produce import Item, Refused
+from tokenmill.app.produce.fields import Condition, finder
+from tokenmill.app.settings import Settings
+from tokenmill.errors import InputError
+
+ROW = {"uid": 7, "story": "once", "meta": {"lang": "de", "tags": ["a", "b"]}, "text": "t", "id": "x", "ok": True}
+
+
+def shaped(row: dict[str, Any], settings: Settings | None = None, **wishes: Any) -> Item | Refused | None:
+    """Return what becomes of a line of JSON."""
+    return reading_of(settings, **wishes).shape.of_json("a:1", json.dumps(row).encode())
+
+
+def value_of(row: dict[str, Any], **wishes: Any) -> dict[str, Any]:
+    """Return the object that is sent."""
+    item = shaped(row, **wishes)
+    assert isinstance(item, Item), item
+    found: dict[str, Any] = json.loads(item.value)
+    return found
+
+
+def test_an_object_goes_as_it_stands_unless_somebody_asks_for_more() -> None:
+    """Byte for byte by default and with a condition; made anew with other fields."""
+    assert value_of(ROW) == ROW
+    assert value_of(ROW, where=[Condition("ok", "true")]) == ROW
+    assert value_of(ROW, fields=["story"]) == {"id": "x", "text": "once"}
+    assert value_of(ROW, fields=["nothing", "meta.lang"], id_field="uid") == {"id": 7, "text": "de"}
+    assert value_of(ROW, carry=["meta.lang", "none"]) == {"id": "x", "text": "t", "meta.lang": "de"}
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ("uid=7", True),
+        ("meta.lang=de", True),
+        ("meta.lang=en", False),
+        ("meta.tags=b", True),
+        ("meta.tags=c", False),
+        ("ok=true", True),
+        ("none=null", True),
+        ("uid=7.0", False),
+        ("meta.lang.x=1", False),
+    ],
+)
+def test_conditions(condition: str, *, holds: bool) -> None:
+    """A value, or one in a list; what is left out is not refused."""
+    found = shaped(ROW, where=[Condition.parse(condition)])
+
+    assert isinstance(found, Item) if holds else found is None
+
+
+def test_a_condition_needs_an_equals_sign() -> None:
+    """It says how to write one."""
+    with pytest.raises(InputError, match="field=value"):
+        Condition.parse("lang")
+
+
+def test_a_field_of_that_name_goes_before_a_path() -> None:
+    """Names with dots are names first."""
+    assert finder("a.b")({"a.b": 1, "a": {"b": 2}}) == 1
+    assert finder("a.b")({"a": {"b": 2}}) == 2
+    assert finder("a.b.c")({"a": {"b": 2}}) is None
+
+
+@pytest.mark.parametrize(
+    ("row", "wishes", "why"),
+    [
+        ({"body": "x"}, {}, "missing_text: no field 'text' or 'content'; there are: 'body'; say which"),
+        ({"text": 7}, {}, "wrong_type: 'text' is a number, not a string"),
+        ({"text": "x" * 200}, {}, "too_large"),
+        ({"text": "x", "id": "i" * 99}, {}, "id_too_long"),
+        ({"text": "x", "lang": []}, {"carry": ["lang"]}, "'lang' is an array or an object"),
+        ({"text": "x"}, {"key": "lang"}, "no_key: no field 'lang' for the key"),
+    ],
+)
+def test_what_cannot_be_a_document_says_why(row: dict[str, Any], wishes: dict[str, Any], why: str) -> None:
+    """The bytes are kept, for a dead letter."""
+    found = shaped(row, Settings(max_text_bytes=100, max_id_bytes=20), **wishes)
+
+    assert isinstance(found, Refused)
+    assert why in found.why
+    assert json.loads(found.data) == row
+
+
+def test_keys_are_ids_or_fields() -> None:
+    """As text, whatever they are."""
+    keys = {key: shaped(ROW, key=key) for key in ("id", "uid", "meta.lang", "ok")}
+
+    assert {key: item.key for key, item in keys.items() if isinstance(item, Item)} == {
+        "id": b"x",
+        "uid": b"7",
+        "meta.lang": b"de",
+        "ok": b"true",
+    }

@@ -1,0 +1,96 @@
+"""One image, and one story of the stack, for all tests of this folder."""
+
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .engine import WHAT_TO_INSTALL, Engine, find_engine
+from .project import Project
+from .story import Story, tell
+
+SERVICES = ["kafka", "topics", "mill", "segments", "prometheus"]
+TAG = "test"
+
+
+@pytest.fixture(scope="session")
+def engine() -> Engine:
+    """Return what runs containers here."""
+    found = find_engine()
+    if found is None:
+        pytest.fail(WHAT_TO_INSTALL, pytrace=False)
+    return found
+
+
+@pytest.fixture(scope="session")
+def say(request: pytest.FixtureRequest) -> "Say":
+    """Return who tells a waiting person what goes on."""
+    return Say(request.config)
+
+
+class Say:
+    """Prints past pytest's capture."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        """Print nothing yet."""
+        self._started = time.monotonic()
+        self._capture = config.pluginmanager.getplugin("capturemanager")
+
+    def __call__(self, message: str) -> None:
+        """Print one line."""
+        with self._capture.global_and_fixture_disabled():
+            print(f"stack: {time.monotonic() - self._started:4.0f} s: {message}", flush=True)  # noqa: T201 - minutes pass
+
+
+@pytest.fixture(scope="session")
+def image(engine: Engine, say: Say, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Build the service's image as people do, and return its name."""
+    say("builds the image")
+    name = f"tokenmill:{TAG}"
+    engine.build_image(name, tmp_path_factory.mktemp("build"), "--target", "service", "--build-arg", "VERSION=test")
+    return name
+
+
+@pytest.fixture(scope="session")
+def tools(engine: Engine, image: str, say: Say, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Build the image with the commands that read all formats, on top of the service's layers."""
+    say("builds the tools' image")
+    name = f"tokenmill-tools:{TAG}"
+    engine.build_image(name, tmp_path_factory.mktemp("build"), "--target", "tools")
+    return name
+
+
+@pytest.fixture(scope="session")
+def project(engine: Engine, image: str, tools: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """Return the stack, nothing of it started; in the end nothing of it is left."""
+    data = tmp_path_factory.mktemp("data")
+    _open_to_all(data)
+    with Project(engine, f"tokenmill-test-{uuid.uuid4().hex[:8]}", data, image.rpartition(":")[2]) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="session")
+def story(project: Project, engine: Engine, say: Say) -> Story:
+    """Return what was seen while the stack ran; the stack still runs."""
+    images = project.images()
+    missing = {service for service in (*SERVICES, "grafana") if not engine.has_image(images[service])}
+    if missing - {"grafana"}:
+        pytest.fail(f"the images of {', '.join(sorted(missing))} can be had neither here nor from a registry")
+    if missing:
+        say(f"leaves grafana out: {images['grafana']} cannot be had (its queries are asked all the same)")
+    try:
+        return tell(project, project.data, [*SERVICES, *([] if missing else ["grafana"])], say)
+    except Exception:
+        print(project.logs())  # noqa: T201 - what a person needs who reads the failure
+        raise
+
+
+def _open_to_all(directory: Path) -> None:
+    """Let the containers' user reach a folder of pytest's, which is for its owner alone."""
+    directory.chmod(0o755)
+    for parent in list(directory.parents)[:2]:
+        if parent.stat().st_uid == os.getuid():
+            parent.chmod(0o755)

@@ -1,0 +1,66 @@
+"""Questions to the stack's Prometheus, and the questions that the dashboard asks."""
+
+import json
+import re
+import time
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+from .engine import ROOT
+
+DASHBOARDS: Final = ROOT / "deploy" / "grafana" / "dashboards"
+STEP_SECONDS: Final = 5
+VARIABLES: Final = {"__rate_interval": "1m", "__interval": "15s", "__range": "5m"}
+"""What Grafana would put for its own variables; all others stand for a choice, and all is chosen."""
+
+
+class Panel(NamedTuple):
+    """One query of a dashboard."""
+
+    title: str
+    expression: str
+
+
+class Prometheus:
+    """A running server."""
+
+    def __init__(self, port: int) -> None:
+        """Ask nothing yet."""
+        self._url = f"http://127.0.0.1:{port}/api/v1"
+
+    def ask(self, path: str, **parameters: object) -> Any:
+        """Return the data of an answer."""
+        with urlopen(f"{self._url}/{path}?{urlencode(parameters)}", timeout=30) as answer:  # noqa: S310 - ours
+            return json.load(answer)["data"]
+
+    def points(self, expression: str, since: float) -> int:
+        """Return how many numbers a query has had since a moment (Unix seconds); not counting what is no number."""
+        result = self.ask("query_range", query=expression, start=since, end=time.time(), step=STEP_SECONDS)["result"]
+        return sum(value not in {"NaN", "+Inf", "-Inf"} for series in result for _, value in series["values"])
+
+    def value(self, expression: str) -> float:
+        """Return the sum of what a query gives now."""
+        return sum(float(series["value"][1]) for series in self.ask("query", query=expression)["result"])
+
+
+def dashboard_queries() -> list[Panel]:
+    """Return every query of every provisioned dashboard."""
+    panels = []
+    for file in sorted(DASHBOARDS.glob("*.json")):
+        panels += _queries(json.loads(file.read_text()).get("panels", []))
+    return panels
+
+
+def _queries(panels: list[dict[str, Any]]) -> list[Panel]:
+    found = []
+    for panel in panels:
+        title = panel.get("title", "")
+        found += [Panel(title, _chosen(target["expr"])) for target in panel.get("targets", []) if target.get("expr")]
+        found += _queries(panel.get("panels", []))  # those of a row that is folded up
+    return found
+
+
+def _chosen(expression: str) -> str:
+    """Return the expression with a value for each variable, as Grafana does before it asks."""
+    return re.sub(r"\$\{?(\w+)(?::\w+)?\}?", lambda match: VARIABLES.get(match[1], ".*"), expression)

@@ -1,0 +1,166 @@
+"""What the tests of the stack look at: one run of it, with work from two sides and with faults in the middle of it."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from .corpus import Corpus, write_json_lines, write_parquet
+from .project import Project
+from .prometheus import Panel, Prometheus, dashboard_queries
+from .sending import Sending
+
+MEGABYTE: Final = 1_000_000
+SIZE: Final = 25 * MEGABYTE
+"""Of the text from each side."""
+WAIT_SECONDS: Final = 180
+TOPIC: Final = "raw-text"
+
+
+@dataclass(slots=True)
+class Story:
+    """What was seen."""
+
+    outside: Corpus
+    inside: Corpus
+    killed: tuple[int, int] = (0, 0)
+    """The mill's process before it was killed, and the one that came after."""
+    replaced: list[str] = field(default_factory=list)
+    """The ids of the segments container, before and after it was replaced."""
+    mills: list[int] = field(default_factory=list)
+    """How many containers of the mill had partitions, each time when that was wanted to change."""
+    kafka_started: list[str] = field(default_factory=list)
+    """When Kafka's container said that it started."""
+    sending_during: list[str] = field(default_factory=list)
+    """The faults during which the program outside was sending."""
+    verified: dict[str, Any] = field(default_factory=dict)
+    """What `tokenmill verify` found in the end."""
+    healthy: dict[str, bool] = field(default_factory=dict)
+    """Whether the services of ours say that they are well."""
+    points: dict[Panel, int] = field(default_factory=dict)
+    """How many numbers each query of the dashboard gave."""
+    targets: list[dict[str, Any]] = field(default_factory=list)
+    rules: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def documents(self) -> int:
+        """Documents pushed, from both sides."""
+        return self.outside.documents + self.inside.documents
+
+    @property
+    def tokens(self) -> int:
+        """Their tokens."""
+        return self.outside.tokens + self.inside.tokens
+
+
+def tell(project: Project, data: Path, services: list[str], say: Callable[[str], None]) -> Story:
+    """Run the stack, and return what was seen; it runs on. ``services`` are those that can be had here."""
+    story = Story(write_json_lines(data / "outside.jsonl", SIZE), write_parquet(data / "inside.parquet", SIZE))
+    say("brings the stack up")
+    since = time.time()
+    project.up(services)
+    _wait_for_mills(project, 1)
+    with Sending(f"127.0.0.1:{project.kafka_port}", TOPIC, story.outside.path) as sending:
+
+        def note(fault: str) -> None:
+            if sending.goes_on:
+                story.sending_during.append(fault)
+
+        say("pushes a parquet file from inside, while a program outside does as well")
+        project.cli("produce", TOPIC, f"/data/{story.inside.path.name}")
+        say("kills the mill")
+        _kill_the_mill(project, story)
+        note("kill")
+        say("replaces the segments container, as an upgrade does")
+        _replace_segments(project, story, services)
+        note("replace")
+        for mills in (3, 1):
+            say(f"scales the mill to {mills}")
+            project.up(services, mills)
+            _wait_for_mills(project, mills)
+            story.mills.append(len(project.containers("mill")))
+            note(f"scale to {mills}")
+        say("restarts Kafka")
+        _restart_kafka(project, story)
+        note("restart")
+        if code := sending.finish():
+            raise RuntimeError(f"the program outside ended with {code}: see its output above")
+    say("verifies")
+    project.cli("flush", TOPIC)
+    story.verified = _verified(project)
+    say("asks Prometheus")
+    _look(project, story, since)
+    return story
+
+
+def _kill_the_mill(project: Project, story: Story) -> None:
+    mill = project.containers("mill")[0]
+    before = project.kill(mill)
+
+    def again() -> bool:
+        state = project.inspect(mill)["State"]
+        return bool(state["Running"]) and state["Pid"] not in {0, before}
+
+    _until("the killed container runs again", again)
+    story.killed = (before, project.inspect(mill)["State"]["Pid"])
+    _wait_for_mills(project, 1)
+
+
+def _replace_segments(project: Project, story: Story, services: list[str]) -> None:
+    (before,) = project.containers("segments")
+    story.replaced.append(project.inspect(before)["Id"])
+    project.remove(before)
+    project.up(services)
+    (after,) = project.containers("segments")
+    story.replaced.append(project.inspect(after)["Id"])
+
+
+def _restart_kafka(project: Project, story: Story) -> None:
+    kafka = project.containers("kafka")[0]
+    story.kafka_started.append(project.inspect(kafka)["State"]["StartedAt"])
+    project.compose("restart", "kafka")
+    story.kafka_started.append(project.inspect(kafka)["State"]["StartedAt"])
+
+
+def _verified(project: Project) -> dict[str, Any]:
+    """Verify again and again until all that was pushed is in the store; return the last answer."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        answer: dict[str, Any] = json.loads(project.cli("verify", "--json").splitlines()[-1])
+        if answer["complete"] or time.monotonic() > deadline:
+            return answer
+        time.sleep(2)
+
+
+def _look(project: Project, story: Story, since: float) -> None:
+    prometheus = Prometheus(project.prometheus_port)
+    time.sleep(20)  # one more look of Prometheus at all services, whatever its interval
+    story.points = {panel: prometheus.points(panel.expression, since) for panel in dashboard_queries()}
+    story.targets = prometheus.ask("targets")["activeTargets"]
+    story.rules = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
+    for service in ("mill", "segments"):
+        story.healthy[service] = project.healthy(project.containers(service)[0])
+
+
+def _wait_for_mills(project: Project, count: int) -> None:
+    """Wait until so many mills have partitions."""
+    _until(f"{count} mills have partitions", lambda: _members(project) == count)
+
+
+def _members(project: Project) -> int:
+    """Return how many members of the mill's group have partitions, as Kafka's own command says; 0 while it does not."""
+    script = "/opt/kafka/bin/kafka-consumer-groups.sh"
+    asked = ("--bootstrap-server", "127.0.0.1:9092", "--describe", "--members", "--group", "tokenmill")
+    lines = project.compose("exec", "-T", "kafka", script, *asked, check=False).splitlines()
+    rows = [line.split() for line in lines if line.startswith("tokenmill ")]
+    return sum(row[-1].isdecimal() and int(row[-1]) > 0 for row in rows)
+
+
+def _until(what: str, condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not so after {WAIT_SECONDS} s: {what}")
+        time.sleep(0.5)

@@ -1,0 +1,86 @@
+"""The compose file keeps its promises: pinned, limited, on loopback, and with every setting explained."""
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from tokenmill.app.settings import Settings
+
+ROOT: Final = Path(__file__).parents[1]
+TEXT: Final = (ROOT / "docker-compose.yml").read_text()
+STACK: Final[dict[str, Any]] = yaml.safe_load(TEXT)
+SERVICES: Final[dict[str, dict[str, Any]]] = STACK["services"]
+EXAMPLE: Final = (ROOT / ".env.example").read_text()
+PAGES: Final = "\n".join((ROOT / page).read_text() for page in ("docs/deploy.md", "README.md"))
+OWN_COMMANDS: Final = re.compile(r"docker compose (?:[\w-]+ )*?(?:run --rm|exec -T) (?:--\S+ (?:\"[^\"]*\" )?)*(\w+)")
+
+
+def example_settings() -> dict[str, str]:
+    """Return what .env.example says."""
+    return dict(line.split("=", 1) for line in EXAMPLE.splitlines() if line and not line.startswith("#"))
+
+
+def test_the_example_explains_every_variable_with_its_default() -> None:
+    """What is copied to .env changes nothing, and nothing that can be set is missing there."""
+    used = dict(re.findall(r"\$\{(\w+):-([^}]*)\}", TEXT))
+    assert example_settings() == used
+    assert not re.search(r"\$\{\w+\}", TEXT), "a variable without a default"
+
+
+def test_the_examples_settings_are_settings() -> None:
+    """Of the service: a name that it does not know would end every container."""
+    variables = {name for name in SERVICES["mill"]["environment"] if name.startswith("TOKENMILL_")}
+    assert {name.removeprefix("TOKENMILL_").lower() for name in variables} <= set(Settings.model_fields)
+    values = {name.removeprefix("TOKENMILL_").lower(): value for name, value in example_settings().items()}
+    Settings.model_validate({name: value for name, value in values.items() if name in Settings.model_fields})
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_service_is_pinned_limited_and_stripped(name: str) -> None:
+    """An image of one version, memory and CPUs bounded, no capabilities, no way to gain any."""
+    service = SERVICES[name]
+    assert re.search(r":(v?\d+\.\d+\.\d+|\$\{IMAGE_TAG:-dev\})$", service["image"])
+    assert service["mem_limit"]
+    assert service["cpus"]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges"]
+    assert service["restart"]
+    assert "container_name" not in service
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_ports_are_published_on_loopback_only(name: str) -> None:
+    """Nothing of the stack is for other machines."""
+    assert all(port.startswith("127.0.0.1:") for port in SERVICES[name].get("ports", []))
+
+
+@pytest.mark.parametrize("name", [name for name in SERVICES if name != "kafka"])
+def test_root_file_systems_are_read_only(name: str) -> None:
+    """All but Kafka's, whose image writes its own configuration at its start."""
+    assert SERVICES[name]["read_only"] is True
+
+
+def test_the_stores_host_keeps_its_name() -> None:
+    """A store is bound to its host: a container that takes the place of another must be the same one."""
+    assert SERVICES["segments"]["hostname"] == "segments"
+
+
+def test_the_image_is_made_of_the_lock_that_the_service_has() -> None:
+    """What the image installs is what the developers' lock has, file by file."""
+    pins = {file: _pins((ROOT / file).read_text()) for file in ("constraints.txt", "constraints-service.txt")}
+    assert pins["constraints-service.txt"] <= pins["constraints.txt"]
+    assert not {name for name, _ in pins["constraints-service.txt"]} & {"torch", "pytest", "jgo"}
+
+
+def _pins(lock: str) -> set[tuple[str, str]]:
+    return set(re.findall(r"^([\w.-]+)==([^ ;\\]+)", lock, re.MULTILINE))
+
+
+def test_the_pages_name_services_that_there_are() -> None:
+    """A command that a reader copies."""
+    named = OWN_COMMANDS.findall(PAGES)
+    assert len(named) > 5
+    assert set(named) <= SERVICES.keys()
