@@ -65,9 +65,11 @@ class Shape:
         if type(row) is not dict or len(data) > self.limits.max_text_bytes:
             return None
         text, name = row.get(self.text_field), row.get(self.id_field)
+        if type(text) is not str:
+            text = next((found for _, find in self.texts if type(found := find(row)) is str), None)
         if type(name) is str and len(name) > self.quick_id and _id_bytes(name) > self.limits.max_id_bytes:
             return None
-        return Item(data, text) if type(text) is str and (type(name) is not int or self.quick_id >= _INT_ID) else None
+        return Item(data, text) if text is not None and (type(name) is not int or self.quick_id >= _INT_ID) else None
 
     def of_json(self, where: str, data: bytes) -> Item | Refused | None:
         """Return the document that the bytes of a JSON object are; None if it is not wanted."""

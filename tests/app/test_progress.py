@@ -7,7 +7,7 @@ import pytest
 from tokenmill.app.cli import progress
 from tokenmill.app.cli.progress import Reporter
 from tokenmill.app.produce import Refused, Summary
-from tokenmill.app.produce.summary import Sent
+from tokenmill.app.produce.sender import Sent
 
 
 def test_a_log_hears_how_much_was_read_and_what_is_left(
