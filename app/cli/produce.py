@@ -2,14 +2,13 @@
 
 import asyncio
 import gc
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from tokenmill.errors import InputError
 
 from ..produce import (
-    Dry,
     Identity,
     Plan,
     Reading,
@@ -29,12 +28,10 @@ from ..produce.refusals import OnError
 from ..settings import Settings
 from ..settings.values import parse_size
 from .options import examples, with_settings
-from .output import AsJson, count, say, show, show_json, size
+from .output import AsJson, count, say, show, show_json
+from .produced import summary_json, summary_line, tell_dry, tell_open, tell_refusals
 from .progress import Reporter
 
-SHOWN_PARTITIONS = 8  # in the last line; more are summed up, --json has all
-SHOWN_REFUSALS = 5
-SHOWN_CHARACTERS = 200  # of a sample's value
 NEW_OBJECTS = 100_000
 """Until the next search for cycles, Python's default is 700: chunks are many objects and no cycles, and a third of the
 time for small documents went into looking."""
@@ -182,7 +179,7 @@ def produce_command(
         reading = Reading(shape_for(settings, topic, wishes), "lines" if lines else format_name, mapping)
         sources = find_sources(paths, reading, split)
         if dry:
-            _tell_dry(dry_run(sources, topic, limit), as_json=as_json)
+            tell_dry(dry_run(sources, topic, limit), as_json=as_json)
             return
         deciding = _deciding(reading, split, shuffle_buffer, seed)
         plan = Plan(
@@ -271,65 +268,3 @@ def _finish(
             tell_open(settings, summary)
     if summary.broken:
         raise InputError(f"{count(summary.broken, 'file')} could not be read to the end; see above")
-
-
-def tell_open(settings: Settings, summary: Summary) -> None:
-    """Say how many tokens may wait for a block to be full, and what to do about it; nothing for a foreign topic."""
-    streams = [stream for stream in settings.streams() if stream.raw_topic == summary.topic]
-    most = len(streams) * len(summary.partitions) * settings.for_topic(summary.topic).sequence_length if streams else 0
-    if most:
-        say(f"the last {most:,} tokens or less wait in open blocks; to fill these: tokenmill flush {summary.topic}")
-
-
-def tell_refusals(summary: Summary | Dry) -> None:
-    """Name the first documents that were passed over, and how many there were."""
-    for refused in summary.examples[:SHOWN_REFUSALS]:
-        say(f"{refused.where}: {refused.why}")
-    if summary.refused > SHOWN_REFUSALS:
-        say(f"… passed over {summary.refused:,} in all")
-
-
-def summary_line(summary: Summary) -> str:
-    """Return one line: what was sent, and how it spread over the partitions."""
-    total = (
-        f"{count(summary.documents, 'document')}, {size(summary.bytes)} to {summary.topic} in {summary.seconds:.1f} s"
-    )
-    parts = [f"{number}: {sent.documents:,} ({size(sent.bytes)})" for number, sent in summary.partitions.items()]
-    if len(parts) > SHOWN_PARTITIONS:
-        counts = [sent.documents for sent in summary.partitions.values()]
-        return f"{total}; {len(parts)} partitions of {min(counts):,} to {max(counts):,} documents"
-    return f"{total}; by partition {', '.join(parts)}"
-
-
-def summary_json(summary: Summary) -> dict[str, Any]:
-    """Return the summary as JSON types."""
-    partitions = [
-        {"partition": number, "documents": sent.documents, "bytes": sent.bytes}
-        for number, sent in summary.partitions.items()
-    ]
-    return {
-        "topic": summary.topic,
-        "documents": summary.documents,
-        "bytes": summary.bytes,
-        "seconds": round(summary.seconds, 3),
-        "before": summary.before,
-        "refused": summary.refused,
-        "broken": summary.broken,
-        "partitions": partitions,
-    }
-
-
-def _tell_dry(found: Dry, *, as_json: bool) -> None:
-    tell_refusals(found)
-    if as_json:
-        samples = [item.value.decode(errors="replace") for item in found.samples]
-        show_json({"documents": found.documents, "bytes": found.bytes, "refused": found.refused, "samples": samples})
-    else:
-        for item in found.samples:
-            shown = item.value[: 4 * SHOWN_CHARACTERS].decode(errors="replace")
-            show(shown[:SHOWN_CHARACTERS] + ("…" if len(shown) > SHOWN_CHARACTERS else ""))
-        show(f"{count(found.documents, 'document')}, {size(found.bytes)} would be sent to {found.topic}; nothing was")
-    if not found.documents or found.broken:
-        raise InputError(
-            "there are files that cannot be used as they are" if found.broken else "there are no documents"
-        )

@@ -6,9 +6,10 @@ from .identity import Identity
 from .items import Item, Refused
 from .paths import find_sources
 from .run import Plan, produce
-from .shape import Shape, Wishes, shape_for
+from .shape import Shape
 from .sources import GivenSource, Reading, Source, read_items
 from .summary import Progress, Summary
+from .wishes import Wishes, shape_for
 
 __all__ = [
     "Dry",

@@ -24,6 +24,9 @@ from tokenmill.errors import BrokerError, InputError
 from ..kafka import producer
 from ..settings import Settings
 
+OPEN_MILLISECONDS: Final = 10_000
+"""After which the brokers end the empty transaction of a process that was killed in the middle of it; readers of the
+partitions wait so long."""
 FENCE_SECONDS: Final = 60.0
 """How long the brokers may take to end whatever the name was used for; takes a fraction of a second."""
 
@@ -49,7 +52,8 @@ async def fenced_producer(
 async def _end_earlier(settings: Settings, name: str, topic: str, partitions: int) -> None:
     """Take the name over, and put a marker into each partition; they are there when the name is granted again."""
     try:
-        async with asyncio.timeout(FENCE_SECONDS), producer(settings, transactional_id=name) as client:
+        client_of = producer(settings, transactional_id=name, transaction_timeout_ms=OPEN_MILLISECONDS)
+        async with asyncio.timeout(FENCE_SECONDS), client_of as client:
             await client.begin_transaction()
             manager = client._txn_manager  # noqa: SLF001 - see above
             for partition in range(partitions):

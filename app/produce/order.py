@@ -113,7 +113,11 @@ class Order:
         while file < len(self._sources):
             source = self._sources[file]
             following = LaneState(file + len(self._lanes), Place())
+            ended = False
             for chunk in source.chunks(place):
-                after = following if chunk.last else LaneState(file, chunk.after)
+                ended = chunk.last
+                after = following if ended else LaneState(file, chunk.after)
                 yield _Piece(chunk.items, ITEM_BYTES * len(chunk.items) + 2 * chunk.size, chunk.bytes_read, after)
+            if not ended:
+                raise ValueError(f"{source.name} has no last chunk")
             file, place = following

@@ -10,6 +10,7 @@ from typing import Final
 from tokenmill.errors import InputError
 
 from .datasets import HUB, DatasetSource, is_dataset
+from .formats import require
 from .sources import STDIN, STDIN_NUMBER, FileSource, Reading, Source, StandardInput
 
 _PATTERN: Final = re.compile(r"[*?\[]")
@@ -24,12 +25,14 @@ def find_sources(paths: Sequence[str], reading: Reading, split: str | None = Non
 
     Raises:
         InputError: a path does not exist, a pattern matches nothing, standard input is a terminal or stands beside
-            other paths twice.
+            other paths twice; or a library is missing that a format needs.
 
     """
     if paths.count(STDIN) > 1:
         raise InputError("standard input can be read once: give - once")
-    return [source for path in paths for source in _sources(path, reading, split)]
+    sources = [source for path in paths for source in _sources(path, reading, split)]
+    require(source.kind for source in sources if isinstance(source, FileSource))
+    return sources
 
 
 def _sources(path: str, reading: Reading, split: str | None) -> Iterator[Source]:

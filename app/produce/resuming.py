@@ -44,8 +44,9 @@ async def take_up(settings: Settings, topic: str, partitions: int, identity: Ide
         raise SourceError(f"{topic} was made anew, with fewer partitions, since this run began: {ADVICE}")
     if begun.sources != identity.sources:
         raise InputError(
-            f"the sources (or this program) have changed since this run began ({begun.source_count:,} sources then, "
-            f"{identity.count:,} now), so nobody can tell which documents are in {topic} already. {ADVICE}"
+            "the sources, the way their paths are written, or this program have changed since this run began "
+            f"({begun.source_count:,} sources then, {identity.count:,} now), so nobody can tell which documents are in "
+            f"{topic} already. {ADVICE}"
         )
     standing = await read_standing(settings, topic, identity.run, begun, identity.count)
     return Taken(begun, standing)

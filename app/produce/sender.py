@@ -105,14 +105,14 @@ class Sender:
         unsettled = min(*(open_.first for open_ in self._open.values()), *self._under_way.values(), NO_NUMBER)
         batch = self._open.pop(partition)
         builder = self.client.create_batch()
-        now = time.time_ns() // 1_000_000
-        last = len(batch.records) - 1
-        headers: list[tuple[str, bytes]] = []
-        for place, (key, value) in enumerate(batch.records):
-            if place == last and self.mark is not None:
-                headers = [(HEADER, self.mark(batch.last, unsettled))]
-            if builder.append(timestamp=now, key=key, value=value, headers=headers) is None:
-                raise ValueError(f"a batch of {batch.size} bytes does not fit max_batch_size")
+        append, now = builder.append, time.time_ns() // 1_000_000
+        *before, (last_key, last_value) = batch.records
+        fits = True
+        for key, value in before:
+            fits = append(timestamp=now, key=key, value=value) is not None and fits
+        headers = [] if self.mark is None else [(HEADER, self.mark(batch.last, unsettled))]
+        if append(timestamp=now, key=last_key, value=last_value, headers=headers) is None or not fits:
+            raise ValueError(f"a batch of {batch.size} bytes does not fit max_batch_size")
         builder.close()
         future = await self.client.send_batch(builder, self.topic, partition=partition)
         self._under_way[future] = batch.first

@@ -1,6 +1,5 @@
 """From what stands in a source to a record: which field is the text, what goes with it, and what is left out."""
 
-from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any, Final
 
@@ -10,8 +9,7 @@ from tokenmill.decoding.refusals import refusal
 from tokenmill.documents import Limits
 from tokenmill.errors import RecordError
 
-from ..settings import Settings
-from .fields import Condition, Finder, Row, columns_of, finder, word
+from .fields import Condition, Finder, Row, word
 from .items import Item, Refused
 
 _CUT: Final = "…"
@@ -20,27 +18,9 @@ _INT_ID: Final = 4
 _BOM: Final = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """What somebody asks for beside the settings of the topic."""
-
-    fields: Sequence[str] = ()
-    """Names or dotted paths of the text in the sources; the first that holds a string. None: the topic's own."""
-    id_field: str | None = None
-    """Where the id is; None: where the topic has it."""
-    carry: Sequence[str] | None = None
-    """Fields that go with the text; None: the topic's own, and all others of an object that goes as it is."""
-    where: Sequence[Condition] = ()
-    """All must hold."""
-    key: str | None = None
-    """Field whose value becomes the record's key."""
-    plain: bool = False
-    """Send the text alone: no JSON object around it, no id."""
-
-
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How documents of one topic are made of objects, rows and texts (`shape_for`)."""
+    """How documents of one topic are made of objects, rows and texts (`tokenmill.app.produce.wishes`)."""
 
     limits: Limits
     text_field: str
@@ -85,9 +65,11 @@ class Shape:
         if type(row) is not dict or len(data) > self.limits.max_text_bytes:
             return None
         text, name = row.get(self.text_field), row.get(self.id_field)
+        if type(text) is not str:
+            text = next((found for _, find in self.texts if type(found := find(row)) is str), None)
         if type(name) is str and len(name) > self.quick_id and _id_bytes(name) > self.limits.max_id_bytes:
             return None
-        return Item(data, text) if type(text) is str and (type(name) is not int or self.quick_id >= _INT_ID) else None
+        return Item(data, text) if text is not None and (type(name) is not int or self.quick_id >= _INT_ID) else None
 
     def of_json(self, where: str, data: bytes) -> Item | Refused | None:
         """Return the document that the bytes of a JSON object are; None if it is not wanted."""
@@ -204,43 +186,6 @@ class Shape:
 
 _SHOWN: Final = 60
 """Characters of a field's name in a message: names are untrusted."""
-
-
-def shape_for(settings: Settings, topic: str, wishes: Wishes | None = None) -> Shape:
-    """Return how documents for a raw topic are made, by the settings of that topic and what somebody wishes.
-
-    A topic that is decoded as ``text`` gets plain text whatever they wish: JSON would be tokenized as it is.
-    """
-    own, wishes = settings.for_topic(topic), wishes or Wishes()
-    fields = tuple(wishes.fields) or own.text_fields
-    id_field = own.id_field if wishes.id_field is None else wishes.id_field
-    carry = own.carry if wishes.carry is None else tuple(wishes.carry)
-    plain = wishes.plain or own.decode == "text"
-    needed = [*fields, id_field, *carry, *(condition.field for condition in wishes.where)]
-    needed += [] if wishes.key is None else [wishes.key]
-    as_is = (
-        not plain
-        and fields == own.text_fields
-        and not any("." in name for name in fields)
-        and id_field == own.id_field
-        and wishes.carry is None
-    )
-    return Shape(
-        limits=Limits(own.max_text_bytes, own.max_id_bytes, own.max_fields_bytes),
-        text_field=own.text_fields[0],
-        id_field=own.id_field,
-        max_record_bytes=settings.max_record_bytes,
-        plain=plain,
-        as_is=as_is,
-        texts=tuple((name, finder(name)) for name in fields),
-        id_from=id_field,
-        id=finder(id_field),
-        carry=tuple((name, finder(name)) for name in carry),
-        where=tuple(wishes.where),
-        key=None if wishes.key is None else (wishes.key, finder(wishes.key)),
-        quick_id=own.max_id_bytes // 6 if as_is and not (wishes.where or wishes.key or carry) else 0,
-        columns=frozenset(column for name in needed for column in columns_of(name)),
-    )
 
 
 def fit_id(name: str, max_id_bytes: int) -> str:

@@ -11,7 +11,7 @@ import xxhash
 
 from .chunks import Chunker
 from .compressed import BUFFER_BYTES, DAMAGE, SUFFIXES, decompressed
-from .formats import Choice, Entry, File, Format, Needs, format_for
+from .formats import BY_CHOICE, Choice, Entry, File, Needs, kind_of
 from .items import Chunk, Item, Place, Refused
 from .mapping import Mapping
 from .shape import Shape
@@ -58,9 +58,9 @@ class Reading:
         texts = tuple(name for name, _ in self.shape.texts)
         return Needs(self.shape.max_record_bytes, texts, None if self.mapping else self.shape.columns)
 
-    def entries(self, read: Format, file: File, start: Place) -> Iterator[Entry]:
-        """Return a file's entries, mapped if somebody asks for that."""
-        entries = read(file, self.needs, start)
+    def entries(self, kind: str, file: File, start: Place) -> Iterator[Entry]:
+        """Return the entries of a file of a kind, mapped if somebody asks for that."""
+        entries = BY_CHOICE[kind](file, self.needs, start)
         return entries if self.mapping is None else self.mapping.of(entries)
 
 
@@ -83,6 +83,13 @@ class FileSource:
         """The path as it was given."""
         return os.fsencode(self.path).decode("utf-8", "replace")
 
+    @property
+    def kind(self) -> str:
+        """What it is read as."""
+        path = Path(self.path)
+        suffix = Path(path.stem).suffix if path.suffix.lower() in SUFFIXES else path.suffix
+        return kind_of(suffix, self.reading.choice)
+
     def signature(self) -> bytes:
         """Return size, time of the last change, and a hash of the beginning."""
         try:
@@ -102,16 +109,13 @@ class FileSource:
             yield broken(chunker, error)
 
     def _chunks(self, raw: "BufferedReader[Any]", chunker: Chunker, start: Place) -> Iterator[Chunk]:
-        path = Path(self.path)
-        packed = path.suffix.lower() in SUFFIXES
-        stream = decompressed(raw, path.suffix.lower())
-        kind = Path(path.stem).suffix if packed else path.suffix
-        file = File(self.name, stream, None if packed else self.path)
+        suffix = Path(self.path).suffix.lower()
+        file = File(self.name, decompressed(raw, suffix), None if suffix in SUFFIXES else self.path)
 
         def read_so_far() -> int:
             return raw.tell() if file.share is None else int(file.share * self.size)
 
-        for items in chunker.chunks(self.reading.entries(format_for(kind, self.reading.choice), file, start)):
+        for items in chunker.chunks(self.reading.entries(self.kind, file, start)):
             yield Chunk(items, chunker.place, read_so_far(), chunker.size)
         yield Chunk(chunker.rest, chunker.place, self.size, last=True)
 
@@ -134,9 +138,8 @@ class StandardInput:
         # Not sys.stdin: the interpreter closes it at its end, and aborts if a thread is still in the middle of a read.
         try:
             with BufferedReader(FileIO(STDIN_NUMBER, closefd=False), BUFFER_BYTES) as raw:
-                kind = ".jsonl" if raw.peek(1)[:1] == b"{" else ""
-                file = File(self.name, raw)
-                for items in chunker.chunks(self.reading.entries(format_for(kind, self.reading.choice), file, start)):
+                kind = kind_of(".jsonl" if raw.peek(1)[:1] == b"{" else "", self.reading.choice)
+                for items in chunker.chunks(self.reading.entries(kind, File(self.name, raw), start)):
                     yield Chunk(items, chunker.place, 0)
             yield Chunk(chunker.rest, chunker.place, 0, last=True)
         except DAMAGE as error:

@@ -13,8 +13,8 @@ from .begun import Begun
 from .marks import HEADER, Mark, decode
 from .order import State
 
-FIRST_TAIL: Final = 512
-"""Records that are read at first from a partition's end: more than a batch of ordinary documents."""
+FIRST_TAIL: Final = 32
+"""Records read at first from a partition's end: the last one has a mark, where nobody wrote behind the run."""
 GROWTH: Final = 8
 """How many times as many are read next, where others have written behind the run."""
 

@@ -1,17 +1,20 @@
 """The command line: data and messages apart, exit codes that mean something, every setting a flag."""
 
+import gzip
 import json
 import re
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 import tokenmill
 from tests.conftest import TopicFactory
 from tokenmill.app.broker import Broker
 from tokenmill.app.cli import main
 from tokenmill.app.settings import SECRETS, Settings
+from tokenmill.records import FLUSH_HEADER
 
 pytestmark = pytest.mark.usefixtures("logging_restored")
 
@@ -183,6 +186,54 @@ def test_produce_of_nothing_is_an_error(cli: Cli, broker: Broker, topic: TopicFa
     (tmp_path / "empty").mkdir()
 
     assert cli("produce", topic(), "empty", "--bootstrap-servers", broker.bootstrap_servers).code == 12
+
+
+def test_produce_sends_what_it_can_of_files_that_are_broken(
+    cli: Cli, broker: Broker, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """The exit code tells, and so does the message; with --flush, records that ask for it stand behind all."""
+    raw = topic()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text('{"text": "one"}\n')
+    (tmp_path / "in" / "b.jsonl.gz").write_bytes(gzip.compress(b'{"text": "two"}\n' * 9)[:-9])
+    (tmp_path / "in" / "c.csv").write_text("name,story\n1,2\n")
+
+    done = cli("produce", raw, "in", "--flush", "--json", "--bootstrap-servers", broker.bootstrap_servers)
+
+    assert done.code == 12
+    assert json.loads(done.out) | {"seconds": 0} == {
+        "topic": raw,
+        "documents": 10,
+        "bytes": 150,
+        "seconds": 0,
+        "before": 0,
+        "refused": 2,
+        "broken": 2,
+        "partitions": [{"partition": 0, "documents": 10, "bytes": 150}],
+    }
+    assert "in/b.jsonl.gz: cannot be read to its end" in done.err
+    assert "in/c.csv:1: no column 'text' or 'content'; there are: 'name', 'story'" in done.err
+    assert "2 files could not be read to the end" in done.err
+    reader = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": raw})
+    reader.assign([TopicPartition(raw, 0, 0)])
+    records = reader.consume(11, 20)
+    reader.close()
+    assert records[-1].headers() == [FLUSH_HEADER]
+
+
+def test_a_dry_run_needs_no_broker(cli: Cli, tmp_path: Path) -> None:
+    """It shows what would be sent; its fields are named as produce has them, not as the settings do."""
+    (tmp_path / "a.jsonl").write_text('{"uid": 1, "body": "one", "lang": "de"}\n{"uid": 2, "lang": "en"}\n')
+    command = ("produce", "raw", "a.jsonl", "--field", "body", "--id-field", "uid", "--carry", "lang", "--dry-run")
+
+    shown = cli(*command)
+    assert (shown.code, shown.out.splitlines()) == (
+        0,
+        ['{"id":1,"text":"one","lang":"de"}', "1 document, 33 B would be sent to raw; nothing was"],
+    )
+    assert "a.jsonl:2: missing_text" in shown.err
+    assert json.loads(cli(*command, "--json").out)["samples"] == ['{"id":1,"text":"one","lang":"de"}']
+    assert cli(*command, "--where", "lang=fr").code == 12
 
 
 def test_tokenizers_are_trained_on_what_produce_reads(cli: Cli, tmp_path: Path) -> None:

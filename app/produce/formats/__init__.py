@@ -1,7 +1,9 @@
 """Ways to read documents: each format is a module with one function behind `Format`, and a line in `FORMATS` here."""
 
+from collections.abc import Iterable
 from typing import Final, Literal, get_args
 
+from ..extras import library
 from .arrow import read_arrow
 from .json_values import read_json
 from .jsonl import read_jsonl
@@ -43,16 +45,48 @@ BY_SUFFIX: Final = {
 """Any other file is tried as text."""
 
 
-def format_for(suffix: str, choice: Choice) -> Format:
-    """Return how to read a file by its suffix (without one of a compression) and what somebody asks for.
+LIBRARIES: Final = {
+    "parquet": ("pyarrow.parquet", "produce", "reading parquet"),
+    "arrow": ("pyarrow.ipc", "produce", "reading Arrow files"),
+    "warc": ("warcio.archiveiterator", "produce", "reading WARC and WET"),
+}
+"""What `library` is asked for before a run begins, so that it does not end in the middle for want of one."""
+
+
+def kind_of(suffix: str, choice: Choice) -> str:
+    """Return what a file is, a key of `BY_CHOICE`, by its suffix (without one of a compression) and what somebody says.
 
     ``auto`` takes it from the suffix; ``lines`` does as well, and reads any other text line by line; everything else
     is what is said.
     """
     if choice not in ("auto", "lines"):
-        return BY_CHOICE[choice]
-    other = "lines" if choice == "lines" else "text"
-    return BY_CHOICE[BY_SUFFIX.get(suffix.lower(), other)]
+        return choice
+    return BY_SUFFIX.get(suffix.lower(), "lines" if choice == "lines" else "text")
 
 
-__all__ = ["BY_SUFFIX", "CHOICES", "Bad", "Choice", "Content", "Entry", "File", "Format", "Needs", "Text", "format_for"]
+def require(kinds: Iterable[str]) -> None:
+    """Check that these kinds of files can be read.
+
+    Raises:
+        InputError: a library is missing; says what to install.
+
+    """
+    for kind in sorted(set(kinds) & set(LIBRARIES)):
+        library(*LIBRARIES[kind])
+
+
+__all__ = [
+    "BY_CHOICE",
+    "BY_SUFFIX",
+    "CHOICES",
+    "Bad",
+    "Choice",
+    "Content",
+    "Entry",
+    "File",
+    "Format",
+    "Needs",
+    "Text",
+    "kind_of",
+    "require",
+]

@@ -1,6 +1,7 @@
 """Data sets of Hugging Face: on disk, and streamed from a folder as from the hub."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,15 @@ def test_a_data_set_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert "no column 'text' or 'content'; there are: 'body'" in refused.why
 
 
-def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the extra to install."""
-    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With the extra to install, before anything is read."""
+    for name in ("datasets", "pyarrow.ipc", "pyarrow.parquet", "warcio.archiveiterator"):
+        monkeypatch.setitem(sys.modules, name, None)
+    extras = {"hf://some/where": "hf"}
+    for name in ("a.parquet", "a.arrow", "a.warc.gz"):
+        (tmp_path / name).touch()
+        extras[str(tmp_path / name)] = "produce"
 
-    with pytest.raises(InputError, match=r"pip install 'tokenmill\[hf\]'"):
-        find_sources(["hf://some/where"], reading_of())
+    for path, extra in extras.items():
+        with pytest.raises(InputError, match=rf"pip install 'tokenmill\[{extra}\]'"):
+            find_sources([path], reading_of())

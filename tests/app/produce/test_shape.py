@@ -3,7 +3,10 @@
 import json
 from typing import Any
 
+import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.app.produce.reading import reading_of
 from tokenmill.app.produce import Item, Refused
@@ -100,3 +103,28 @@ def test_keys_are_ids_or_fields() -> None:
         "meta.lang": b"de",
         "ok": b"true",
     }
+
+
+IDS = st.none() | st.text(max_size=40) | st.integers(-(2**63), 2**64) | st.floats(allow_nan=False) | st.booleans()
+ROWS = st.fixed_dictionaries({}, optional={"id": IDS, "text": st.none() | st.text(max_size=60), "content": st.text()})
+
+
+@given(row=ROWS | st.lists(ROWS), limit=st.integers(1, 60), ids=st.integers(1, 60), broken=st.booleans())
+def test_the_quick_way_is_the_same_way(row: Any, limit: int, ids: int, *, broken: bool) -> None:
+    """It either says what the careful one says, or nothing."""
+    try:
+        data = orjson.dumps(row)[: -1 if broken else None]
+    except (orjson.JSONEncodeError, UnicodeEncodeError):
+        return
+    shape = reading_of(Settings(max_text_bytes=limit, max_id_bytes=ids)).shape
+
+    assert shape.quick(data) in (None, shape.of_json("a:1", data))
+
+
+def test_the_quick_way_is_the_usual_one() -> None:
+    """For texts in either field, with any usual id; not where there is something to do."""
+    shape = reading_of(Settings()).shape
+    for row in ({"text": "a"}, {"content": "a", "id": 7}, {"text": "a", "id": "urn:uuid:" + "0" * 36, "more": []}):
+        assert shape.quick(json.dumps(row).encode()) is not None
+    for wishes in ({"carry": ["a"]}, {"fields": ["a"]}, {"key": "id"}, {"plain": True}, {"id_field": "uid"}):
+        assert reading_of(Settings(), **wishes).shape.quick(b'{"text": "a", "id": 1}') is None

@@ -1,6 +1,9 @@
 """Lines of any length."""
 
 import io
+import os
+import tracemalloc
+from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,3 +36,22 @@ def test_lines_are_found_again_from_any_place(lines: list[bytes], limit: int) ->
 
     for place, (number, at, _) in enumerate(found, 1):
         assert list(read_lines(io.BytesIO(whole), limit, Place(number, at))) == found[place:]
+
+
+def test_a_long_line_is_never_in_memory(tmp_path: Path) -> None:
+    """It is passed over in pieces of the limit's size, whatever its length."""
+    path = tmp_path / "a"
+    with path.open("wb") as file:
+        file.truncate(64 << 20)  # zeros, which take no room on disk
+        file.seek(0, os.SEEK_END)
+        file.write(b"\nshort\n")
+    tracemalloc.start()
+    try:
+        with path.open("rb") as stream:
+            found = list(read_lines(stream, 1 << 20))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert [content for _, _, content in found] == [None, b"short"]
+    assert peak < 5 << 20

@@ -1,0 +1,38 @@
+"""Progress: how far, how fast, and how long it takes."""
+
+import re
+
+import pytest
+
+from tokenmill.app.cli import progress
+from tokenmill.app.cli.progress import Reporter
+from tokenmill.app.produce import Refused, Summary
+from tokenmill.app.produce.sender import Sent
+
+
+def test_a_log_hears_how_much_was_read_and_what_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the files' bytes, from where an interrupted run went on; nothing is promised before anything was read."""
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
+    summary = Summary("raw", {0: Sent(1000, 4_000_000)}, seconds=2.0, bytes_total=1000, bytes_read=250)
+    summary.refuse(Refused("a:1", "why"))
+    with Reporter() as report:
+        report(summary)
+        summary.bytes_read = 750
+        report(summary)
+
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "tokenmill: 1,000 documents, 4.0 MB, 2.0 MB/s, 1 passed over, 25% read"
+    assert re.fullmatch(r".*, 75% read, 0:00:0\d left", second)
+
+
+def test_nothing_is_said_of_what_nobody_knows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pipe has no size."""
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
+    with Reporter() as report:
+        report(Summary("raw", {0: Sent(1, 10)}, seconds=1.0))
+
+    assert capsys.readouterr().err == "tokenmill: 1 document, 10 B, 10 B/s\n"
