@@ -66,7 +66,7 @@ async def test_a_service_waits_for_topics_that_somebody_else_creates(broker: Bro
 
     with capture_logs() as lines:
         service = asyncio.create_task(require_topics(settings))
-        while not lines:  # noqa: ASYNC110 - a log tells nobody; one has to look
+        while not lines and not service.done():  # noqa: ASYNC110 - a log tells nobody; one has to look
             await asyncio.sleep(0.02)
         await ensure_topics(settings)
         assert not [problem for problem in await service if problem.severity == "error"]
