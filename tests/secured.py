@@ -152,10 +152,12 @@ def allow(broker: Broker, user: str, raw_topic: str, group: str) -> None:
     """Give somebody the rights that docs/settings.md asks for, on the topics of ``raw_topic``, and no others."""
     topics = [(ResourceType.TOPIC, f"{prefix}{raw_topic}") for prefix in ("", "tokens.", "control.")]
     topic_rights = (AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE_CONFIGS)
+    wanted = [(kind, name, right) for kind, name in topics for right in topic_rights]
+    wanted.append((ResourceType.GROUP, group, AclOperation.READ))
+    wanted.append((ResourceType.TRANSACTIONAL_ID, f"{group}.produce.", AclOperation.WRITE))
     rules = [
         AclBinding(kind, name, ResourcePatternType.PREFIXED, f"User:{user}", "*", right, AclPermissionType.ALLOW)
-        for kind, name in (*topics, (ResourceType.GROUP, group))
-        for right in (topic_rights if kind == ResourceType.TOPIC else (AclOperation.READ,))
+        for kind, name, right in wanted
     ]
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     for done in admin.create_acls(rules).values():

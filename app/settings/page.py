@@ -77,7 +77,8 @@ named when it is wanted.
 | right | on |
 | --- | --- |
 | `Read`, `Write`, `DescribeConfigs` | raw topics, their `.dead-letters`, `tokens.*`, `control.*` |
-| `Read` | the consumer groups `tokenmill` and `tokenmill-store-*` (setting `group`) |
+| `Read` | the consumer groups `tokenmill`, `tokenmill-store-*` and `tokenmill.produce.*` (setting `group`) |
+| `Write` | the transactional ids `tokenmill.produce.*`, for `tokenmill produce` without `--no-resume` |
 | `Create`, `Alter` | the same topics, for `tokenmill topics create` |
 
 ## Tokens

@@ -119,12 +119,15 @@ def test_the_whole_service_works_over_tls(secured: Secured, tmp_path: Path, prot
     )
     mark = uuid.uuid4().hex
     with (tmp_path / "serve.log").open("wb") as log, _tokenmill(settings, "serve", mark=mark, stdout=log) as service:
-        said = [_said(settings, "produce", raw, str(tmp_path / "a.jsonl"), "--json"), _said(settings, "flush", raw)]
-        wanted = {chain: len(blocks) for chain, blocks in reference_blocks(settings).items()}
-        assert until(lambda: stored_blocks(settings, wanted) == wanted, SECONDS), (tmp_path / "serve.log").read_text()
-        commands = marked(mark)
-        service.terminate()
-        service.wait(SECONDS)
+        try:
+            said = [_said(settings, "produce", raw, str(tmp_path / "a.jsonl"), "--json"), _said(settings, "flush", raw)]
+            wanted = {chain: len(blocks) for chain, blocks in reference_blocks(settings).items()}
+            stored = until(lambda: stored_blocks(settings, wanted) == wanted, SECONDS)
+            commands = marked(mark)
+        finally:
+            service.terminate()
+            service.wait(SECONDS)
+    assert stored, (tmp_path / "serve.log").read_text()
 
     said += [
         _said(settings, *words) for words in (("topics", "check"), ("inspect", "stream", f"{raw}.train"), ("config",))

@@ -73,7 +73,9 @@ def test_the_page_names_every_option_and_suffix() -> None:
         option
         for parameter in produce.params
         for option in parameter.opts
-        if option.startswith("--") and not (parameter.rich_help_panel or "").startswith("Settings")
+        if option.startswith("--")
+        and not parameter.hidden
+        and not (parameter.rich_help_panel or "").startswith("Settings")
     }
 
     assert len(own) > 15
