@@ -126,6 +126,19 @@ def test_a_partition_that_does_not_exist_yet_has_no_blocks(tmp_path: Path) -> No
     assert reader.read(0).tolist() == TOKENS[0].tolist()
 
 
+def test_a_segment_is_known_when_it_is_mapped_again(tmp_path: Path) -> None:
+    """Its manifest is read once, however often others take its place; what it holds is read again."""
+    store = make_store(tmp_path, INFO)
+    fill(store, INFO, CHAIN, [22])
+    reader = PartitionReader(directory_of(store), INFO, 0, open_segments=1)
+    assert reader.gather(range(22)).tolist() == TOKENS.tolist()
+    for first in range(0, 20, 4):
+        segment_of(store, first).manifest.unlink()
+    for number in (0, 9, 1, 21, 5):
+        assert reader.read(number).tolist() == TOKENS[number].tolist()
+    assert len(reader._cache) == 1
+
+
 def test_views_stay_valid_while_the_store_grows_and_seals(tmp_path: Path) -> None:
     """Also of segments that the reader no longer keeps mapped."""
     store = make_store(tmp_path, INFO)

@@ -25,6 +25,8 @@ Tokens = npt.NDArray[np.unsignedinteger]
 
 _OPEN_SEGMENTS: Final = 8
 """Segments kept mapped beside the growing one: an era lies in one or two, and each map holds file descriptors."""
+_KNOWN_SEGMENTS: Final = 4096
+"""Sealed segments whose manifest is remembered, at a kilobyte each: to map one again then reads no other file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class PartitionReader:
         self._open_segments = open_segments
         self._tail: Segment | None = None
         self._cache: OrderedDict[int, Segment] = OrderedDict()
+        self._known: OrderedDict[int, Segment] = OrderedDict()
         self.refresh()
 
     @property
@@ -204,7 +207,7 @@ class PartitionReader:
         first = number - number % self.info.segment_blocks
         if self._tail is not None and self._tail.paths.first == first:
             return self._tail, number - first
-        segment = self._cache.get(first)
+        segment = self._cache.get(first) or self._known.get(first)
         if segment is None:
             segment = self._open(first)
             if segment.blocks < self.info.segment_blocks:
@@ -215,10 +218,17 @@ class PartitionReader:
         return segment, number - first
 
     def _remember(self, segment: Segment) -> None:
-        self._cache[segment.paths.first] = segment
-        self._cache.move_to_end(segment.paths.first)
+        """Keep the segment mapped, and unmap the one that was not used for the longest time."""
+        first = segment.paths.first
+        if segment.manifest is not None:  # one that was seen growing holds all its rows
+            self._known[first] = segment
+        while len(self._known) > _KNOWN_SEGMENTS:
+            self._known.popitem(last=False)
+        self._cache[first] = segment
+        self._cache.move_to_end(first)
         while len(self._cache) > self._open_segments:
-            self._cache.popitem(last=False)
+            _, unused = self._cache.popitem(last=False)
+            unused.unmap()
 
     def _open(self, first: int) -> Segment:
         return Segment(SegmentPaths(self._directory, first), self.info, self.partition)

@@ -78,6 +78,13 @@ class Segment:
             self._documents = memoryview(_map(self.paths.documents, end))
         return self._documents[start:end]
 
+    def unmap(self) -> None:
+        """Let the maps go, and the rows of a sealed segment; they are made again when they are wanted."""
+        self._tokens = np.empty((0, self._info.block_tokens), self._info.dtype)
+        self._documents = memoryview(b"")
+        if self.manifest is not None:
+            self._parts = []
+
     def check_tokens(self, number: int) -> None:
         """Check the CRC of a block's tokens.
 
