@@ -4,6 +4,7 @@ import asyncio
 from typing import Any, Final, Literal
 
 from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
 
 from tokenmill.errors import InputError, TopicError
 
@@ -11,6 +12,7 @@ from ..dead_letters import MAX_DETAIL_BYTES, PREFIX
 from ..settings import Settings, dead_letter_topic
 from ..topics import partition_count
 from .items import Refused
+from .sender import raise_for
 from .summary import Summary
 
 OnError = Literal["skip", "dead-letter", "fail"]
@@ -46,9 +48,19 @@ class Refusals:
             await self._send(refused)
 
     async def settle(self) -> None:
-        """On return all dead letters are acknowledged."""
+        """On return all dead letters are acknowledged.
+
+        Raises:
+            TopicError: the brokers refused one.
+            KafkaTimeoutError: they do not answer.
+            ProducerFenced: another producer of the same run has taken over.
+
+        """
         if self._under_way:
-            await asyncio.gather(*self._under_way)
+            try:
+                await asyncio.gather(*self._under_way)
+            except KafkaError as error:
+                raise_for(self._dead, error)
         self._under_way.clear()
 
     async def _send(self, refused: Refused) -> None:

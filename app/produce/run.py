@@ -186,9 +186,13 @@ class _Run:
         await self._refusals.settle()
 
     async def _checkpoint(self, state: State) -> None:
-        """Remember where the order is; not with a shuffle buffer, whose content only the beginning tells."""
-        if self._shuffle is not None:
+        """Remember where the order is; not with a shuffle buffer, whose content only the beginning tells.
+
+        What was refused before it is acknowledged then: the next call does not read it again.
+        """
+        if self._shuffle is not None or self._plan.identity is None:
             return
+        await self._refusals.settle()
         self._checkpoints.add(self._number, state)
         if len(self._checkpoints.numbers) > MOST_CHECKPOINTS:
             await self._sender.send_open()

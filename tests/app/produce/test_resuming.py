@@ -3,6 +3,7 @@
 import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
@@ -12,13 +13,15 @@ from confluent_kafka.admin import AdminClient
 from tests.app.produce.reading import content_of, reading_of
 from tests.app.produce.test_run import jsonl
 from tests.conftest import TopicFactory
+from tests.faults.test_dead_letters import limit_messages
 from tokenmill.app.broker import Broker
 from tokenmill.app.kafka import admin, producer
 from tokenmill.app.produce import Identity, Plan, Source, Summary, find_sources, produce
 from tokenmill.app.produce.begun import group_name
-from tokenmill.app.settings import Settings
-from tokenmill.app.topics import partition_count
-from tokenmill.errors import InputError, SourceError
+from tokenmill.app.produce.chunks import CHUNK_ENTRIES
+from tokenmill.app.settings import Settings, dead_letter_topic
+from tokenmill.app.topics import ensure_topics, partition_count
+from tokenmill.errors import InputError, SourceError, TopicError
 
 
 @pytest.fixture
@@ -27,16 +30,16 @@ def settings(broker: Broker) -> Settings:
     return Settings(bootstrap_servers=broker.bootstrap_servers)
 
 
-def plan_of(topic: str, *paths: Path, restart: bool = False, limit: int | None = None) -> tuple[list[Source], Plan]:
+def plan_of(topic: str, *paths: Path, **options: Any) -> tuple[list[Source], Plan]:
     """Return sources, and a plan with their identity."""
     names = [str(path) for path in paths]
     sources = find_sources(names, reading_of())
-    return sources, Plan(identity=Identity.of(topic, sources, {}, names), restart=restart, limit=limit)
+    return sources, Plan(identity=Identity.of(topic, sources, {}, names), **options)
 
 
-async def run(settings: Settings, topic: str, *paths: Path, restart: bool = False, limit: int | None = None) -> Summary:
+async def run(settings: Settings, topic: str, *paths: Path, **options: Any) -> Summary:
     """Run produce over the paths."""
-    sources, plan = plan_of(topic, *paths, restart=restart, limit=limit)
+    sources, plan = plan_of(topic, *paths, **options)
     return await produce(settings, topic, sources, plan)
 
 
@@ -134,6 +137,29 @@ async def test_forgotten_and_removed_traces_are_told(settings: Settings, topic: 
         await client.delete_records({TopicPartition(raw, 0): RecordsToDelete(others_offset)})
     with pytest.raises(SourceError, match=r"no longer holds what this run wrote.*--restart"):
         await run(settings, raw, tmp_path)
+
+
+async def test_no_mark_passes_a_dead_letter_that_was_refused(
+    settings: Settings, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """A dead-letter topic that takes nothing ends the run before any place behind the bad line; then that is sent."""
+    raw = topic()
+    dead_letters = dead_letter_topic(raw)
+    await ensure_topics(Settings(bootstrap_servers=settings.bootstrap_servers, raw_topics=(raw,)))
+    lines = jsonl(tmp_path / "a.jsonl", 3 * CHUNK_ENTRIES)
+    bad = b"no JSON " * 100
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join([bad, *lines]))
+    # Slow enough that the first chunk is acknowledged when later marks are written.
+    options = {"on_error": "dead-letter", "rate": 2 * sum(map(len, lines))}
+    limit_messages(settings, dead_letters, 100)
+    with pytest.raises(TopicError, match=rf"{dead_letters} refuses a record"):
+        await run(settings, raw, tmp_path, **options)
+
+    limit_messages(settings, dead_letters, 1_000_000)
+    await run(settings, raw, tmp_path, **options)
+
+    assert await content_of(settings, dead_letters, 1) == [[(None, bad)]]
+    assert await content_of(settings, raw, 1) == [[(None, line) for line in lines]]
 
 
 async def test_a_later_call_takes_the_run_over(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
