@@ -19,12 +19,24 @@ OnError = Literal["skip", "dead-letter", "fail"]
 UNDER_WAY: Final = 1000
 """Dead letters that are sent and not acknowledged: as many as do not hold the run up."""
 REASON: Final = "not_produced"
+GOES_ON: Final = (
+    "The same command with --on-error skip (or dead-letter) goes on from there; send what you corrected from a file of "
+    "its own, for a run whose files have changed cannot go on"
+)
+BEGINS_ANEW: Final = (
+    "What came before it is sent: send it, corrected, and what follows from a file of their own, or all of it again "
+    "with --on-error skip (or dead-letter)"
+)
 
 
 class Refusals:
     """Takes the refusals of a run."""
 
-    def __init__(self, client: AIOKafkaProducer, topic: str, on_error: OnError, summary: Summary) -> None:
+    def __init__(
+        self, client: AIOKafkaProducer, topic: str, on_error: OnError, summary: Summary, *, goes_on: bool
+    ) -> None:
+        """Take those of a run that another call can go on with, or cannot: what is advised depends on it."""
+        self._goes_on = goes_on
         self._client = client
         self._dead = dead_letter_topic(topic)
         self._on_error = on_error
@@ -39,10 +51,7 @@ class Refusals:
 
         """
         if self._on_error == "fail":
-            raise InputError(
-                f"{refused.where}: {refused.why}. Correct it, or pass over such documents: "
-                "--on-error skip (or dead-letter)"
-            )
+            raise InputError(f"{refused.where}: {refused.why}. {GOES_ON if self._goes_on else BEGINS_ANEW}")
         self._summary.refuse(refused)
         if self._on_error == "dead-letter":
             await self._send(refused)

@@ -139,6 +139,22 @@ async def test_forgotten_and_removed_traces_are_told(settings: Settings, topic: 
         await run(settings, raw, tmp_path)
 
 
+async def test_what_ended_at_a_bad_line_goes_on_without_it(
+    settings: Settings, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """As the message says: with --on-error skip; each document is there once, and the bad line is counted."""
+    raw = topic()
+    lines = jsonl(tmp_path / "a.jsonl", 10)
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join([*lines[:4], b"[]", *lines[4:]]))
+    with pytest.raises(InputError, match=r"a\.jsonl:5: not_an_object.* same command with --on-error skip .*goes on"):
+        await run(settings, raw, tmp_path, on_error="fail")
+
+    summary = await run(settings, raw, tmp_path, on_error="skip")
+
+    assert (summary.before, summary.documents, summary.refused) == (4, 6, 1)
+    assert await content_of(settings, raw, 1) == [[(None, line) for line in lines]]
+
+
 async def test_no_mark_passes_a_dead_letter_that_was_refused(
     settings: Settings, topic: TopicFactory, tmp_path: Path
 ) -> None:
