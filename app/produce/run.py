@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
@@ -20,7 +21,7 @@ from .begun import group_name
 from .fence import fenced_producer
 from .identity import Identity
 from .items import Item, Refused
-from .marks import Mark, encode
+from .marks import Floor, Mark, encode
 from .order import Order, State
 from .refusals import OnError, Refusals, require_dead_letters
 from .resuming import Taken, take_up
@@ -33,7 +34,7 @@ from .tails import Standing
 PROGRESS_SECONDS: Final = 0.2
 SHORTEST_PAUSE_SECONDS: Final = 0.02
 """A pause for the rate is at least this long, so that a batch holds more than one document."""
-MOST_CHECKPOINTS: Final = 64
+MOST_FLOORS: Final = 64
 """Chunks after which open batches are sent: with keys, one that hardly grows would keep the floor where it is."""
 
 
@@ -92,7 +93,7 @@ async def produce(
             if plan.identity is not None:
                 taken = await take_up(settings, topic, count, plan.identity, restart=plan.restart)
             run = _Run(client, plan, summary, progress, taken=taken, sources=len(sources))
-            with Order(sources, run.standing.state) as order:
+            with Order(sources, run.standing.floor.state) as order:
                 await run.all(order)
     except BrokerError as error:
         raise BrokerError(f"{error}. {summary.documents} documents were acknowledged before") from error
@@ -111,24 +112,6 @@ async def _client(settings: Settings, topic: str, count: int, plan: Plan) -> Asy
             yield client
 
 
-@dataclass(slots=True)
-class _Checkpoints:
-    """States of the order, and the number of the document behind each: what is kept until all before it is settled."""
-
-    numbers: list[int]
-    states: list[State]
-
-    def add(self, number: int, state: State) -> None:
-        self.numbers.append(number)
-        self.states.append(state)
-
-    def last_up_to(self, number: int) -> tuple[int, State]:
-        """Return the last checkpoint at or before a document, and forget those before it."""
-        place = bisect_right(self.numbers, number) - 1
-        del self.numbers[:place], self.states[:place]
-        return self.numbers[0], self.states[0]
-
-
 class _Run:
     def __init__(
         self,
@@ -144,8 +127,10 @@ class _Run:
         self.standing = taken.standing if taken is not None else Standing.nothing(sources, partitions)
         self._begun = taken.begun.milliseconds if taken is not None else 0
         self._partitions = len(self.standing.sent)
-        self._number = summary.before = self.standing.number
-        self._checkpoints = _Checkpoints([self.standing.number], [self.standing.state])
+        self._floors = [self.standing.floor]  # each is kept until all documents before a later one are acknowledged
+        self._number = summary.before = self.standing.floor.number
+        summary.refused = self.standing.floor.refused
+        summary.broken = summary.broken_before = self.standing.floor.broken
         self._plan = plan
         self._summary = summary
         self._progress = progress
@@ -193,8 +178,8 @@ class _Run:
         if self._shuffle is not None or self._plan.identity is None:
             return
         await self._refusals.settle()
-        self._checkpoints.add(self._number, state)
-        if len(self._checkpoints.numbers) > MOST_CHECKPOINTS:
+        self._floors.append(Floor(self._number, state, self._summary.refused, self._summary.broken))
+        if len(self._floors) > MOST_FLOORS:
             await self._sender.send_open()
 
     async def _items(self, items: Sequence[Item | Refused], *, shuffled: bool = False) -> None:
@@ -224,9 +209,9 @@ class _Run:
             self._bytes_put += len(value)
 
     def _mark(self, number: int, unsettled: int) -> bytes:
-        floor, state = self._checkpoints.last_up_to(unsettled)
+        del self._floors[: bisect_right(self._floors, unsettled, key=attrgetter("number")) - 1]
         run = self._plan.identity.run if self._plan.identity is not None else ""
-        return encode(Mark(run, self._begun, number, floor, state))
+        return encode(Mark(run, self._begun, number, self._floors[0]))
 
     async def _pace(self) -> None:
         early = self._bytes_put / (self._plan.rate or 1.0) - (time.monotonic() - self._started)
