@@ -4,7 +4,7 @@ import asyncio
 import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final
@@ -24,7 +24,7 @@ from .items import Item, Refused
 from .marks import Floor, Mark, encode
 from .order import Order, State
 from .refusals import OnError, Refusals, require_dead_letters
-from .resuming import Taken, take_up
+from .resuming import Taken, taken_up
 from .sender import MARK_BYTES, Sender, Sent, batch_bytes
 from .shuffle import Shuffle
 from .sources import Source
@@ -88,10 +88,7 @@ async def produce(
     summary = Summary(topic, {partition: Sent() for partition in range(count)})
     summary.bytes_total = sum(source.size for source in sources)
     try:
-        async with _client(settings, topic, count, plan) as client:
-            taken = None
-            if plan.identity is not None:
-                taken = await take_up(settings, topic, count, plan.identity, restart=plan.restart)
+        async with _client(settings, topic, count, plan) as client, _taken(settings, topic, count, plan) as taken:
             run = _Run(client, plan, summary, progress, taken=taken, sources=len(sources))
             with Order(sources, run.standing.floor.state) as order:
                 await run.all(order)
@@ -110,6 +107,12 @@ async def _client(settings: Settings, topic: str, count: int, plan: Plan) -> Asy
         name = group_name(settings, plan.identity)
         async with fenced_producer(settings, name, topic, count, **options) as client:
             yield client
+
+
+def _taken(settings: Settings, topic: str, count: int, plan: Plan) -> AbstractAsyncContextManager[Taken | None]:
+    if plan.identity is None:
+        return nullcontext()
+    return taken_up(settings, topic, count, plan.identity, restart=plan.restart)
 
 
 class _Run:

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +12,14 @@ from aiokafka import TopicPartition
 from aiokafka.admin import NewPartitions, RecordsToDelete
 from confluent_kafka.admin import AdminClient
 
-from tests.app.produce.reading import content_of, reading_of
+from tests.app.produce.reading import Content, content_of, reading_of
 from tests.app.produce.test_run import jsonl
 from tests.conftest import TopicFactory
 from tests.faults.test_dead_letters import limit_messages
 from tokenmill.app.broker import Broker
 from tokenmill.app.kafka import admin, producer
 from tokenmill.app.produce import Identity, Plan, Source, Summary, find_sources, produce
-from tokenmill.app.produce.begun import group_name
+from tokenmill.app.produce.begun import group_name, read_begun
 from tokenmill.app.produce.chunks import CHUNK_ENTRIES
 from tokenmill.app.settings import Settings, dead_letter_topic
 from tokenmill.app.topics import ensure_topics, partition_count
@@ -137,6 +139,44 @@ async def test_forgotten_and_removed_traces_are_told(settings: Settings, topic: 
         await client.delete_records({TopicPartition(raw, 0): RecordsToDelete(others_offset)})
     with pytest.raises(SourceError, match=r"no longer holds what this run wrote.*--restart"):
         await run(settings, raw, tmp_path)
+
+
+async def test_each_call_and_each_hour_renew_the_beginning(
+    settings: Settings, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the same each time; what Kafka forgets while a call sends is there again before that call ends."""
+    raw = topic()
+    lines = jsonl(tmp_path / "a.jsonl", 100)
+    sources, plan = plan_of(raw, tmp_path)
+    assert plan.identity is not None
+    group = group_name(settings, plan.identity)
+    for renewals in (1, 2, 3):
+        await run(settings, raw, tmp_path, limit=10)
+        written = [value for key, value in await committed(settings) if group.encode() in (key or b"")]
+        assert len(written) == renewals
+    begun = await read_begun(settings, group, raw)
+
+    monkeypatch.setattr("tokenmill.app.produce.begun.KEEP_SECONDS", 0.1)
+    started = asyncio.Event()
+    slow = replace(plan, rate=1.0)
+    call = asyncio.create_task(produce(settings, raw, sources, slow, lambda _: started.set()))
+    await started.wait()
+    others = AdminClient({"bootstrap.servers": settings.bootstrap_servers})
+    await asyncio.to_thread(others.delete_consumer_groups([group])[group].result)
+    while await read_begun(settings, group, raw) is None:
+        pass
+    call.cancel()
+    await asyncio.wait([call])
+
+    assert await read_begun(settings, group, raw) == begun
+    await run(settings, raw, tmp_path)
+    assert await content_of(settings, raw, 1) == [[(None, line) for line in lines]]
+
+
+async def committed(settings: Settings) -> Content:
+    """Return all that was ever committed on the broker, as Kafka keeps it."""
+    name = "__consumer_offsets"
+    return list(chain(*await content_of(settings, name, await partition_count(settings, name))))
 
 
 async def test_what_ended_at_a_bad_line_goes_on_without_it(
