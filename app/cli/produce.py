@@ -267,4 +267,5 @@ def _finish(
         if not then_flush:
             tell_open(settings, summary)
     if summary.broken:
-        raise InputError(f"{count(summary.broken, 'file')} could not be read to the end; see above")
+        named = "what earlier calls of this run said, and above" if summary.broken_before else "above"
+        raise InputError(f"{count(summary.broken, 'file')} could not be read to the end; see {named}")

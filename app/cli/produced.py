@@ -23,9 +23,10 @@ def tell_open(settings: Settings, summary: Summary) -> None:
 
 def tell_refusals(summary: Summary | Dry) -> None:
     """Name the first documents that were passed over, and how many there were."""
-    for refused in summary.examples[:SHOWN_REFUSALS]:
+    shown = summary.examples[:SHOWN_REFUSALS]
+    for refused in shown:
         say(f"{refused.where}: {refused.why}")
-    if summary.refused > SHOWN_REFUSALS:
+    if summary.refused > len(shown):
         say(f"… passed over {summary.refused:,} in all")
 
 

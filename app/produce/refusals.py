@@ -4,6 +4,7 @@ import asyncio
 from typing import Any, Final, Literal
 
 from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
 
 from tokenmill.errors import InputError, TopicError
 
@@ -11,18 +12,31 @@ from ..dead_letters import MAX_DETAIL_BYTES, PREFIX
 from ..settings import Settings, dead_letter_topic
 from ..topics import partition_count
 from .items import Refused
+from .sender import raise_for
 from .summary import Summary
 
 OnError = Literal["skip", "dead-letter", "fail"]
 UNDER_WAY: Final = 1000
 """Dead letters that are sent and not acknowledged: as many as do not hold the run up."""
 REASON: Final = "not_produced"
+GOES_ON: Final = (
+    "The same command with --on-error skip (or dead-letter) goes on from there; send what you corrected from a file of "
+    "its own, for a run whose files have changed cannot go on"
+)
+BEGINS_ANEW: Final = (
+    "What came before it is sent: send it, corrected, and what follows from a file of their own, or all of it again "
+    "with --on-error skip (or dead-letter)"
+)
 
 
 class Refusals:
     """Takes the refusals of a run."""
 
-    def __init__(self, client: AIOKafkaProducer, topic: str, on_error: OnError, summary: Summary) -> None:
+    def __init__(
+        self, client: AIOKafkaProducer, topic: str, on_error: OnError, summary: Summary, *, goes_on: bool
+    ) -> None:
+        """Take those of a run that another call can go on with, or cannot: what is advised depends on it."""
+        self._goes_on = goes_on
         self._client = client
         self._dead = dead_letter_topic(topic)
         self._on_error = on_error
@@ -37,18 +51,25 @@ class Refusals:
 
         """
         if self._on_error == "fail":
-            raise InputError(
-                f"{refused.where}: {refused.why}. Correct it, or pass over such documents: "
-                "--on-error skip (or dead-letter)"
-            )
+            raise InputError(f"{refused.where}: {refused.why}. {GOES_ON if self._goes_on else BEGINS_ANEW}")
         self._summary.refuse(refused)
         if self._on_error == "dead-letter":
             await self._send(refused)
 
     async def settle(self) -> None:
-        """On return all dead letters are acknowledged."""
+        """On return all dead letters are acknowledged.
+
+        Raises:
+            TopicError: the brokers refused one.
+            KafkaTimeoutError: they do not answer.
+            ProducerFenced: another producer of the same run has taken over.
+
+        """
         if self._under_way:
-            await asyncio.gather(*self._under_way)
+            try:
+                await asyncio.gather(*self._under_way)
+            except KafkaError as error:
+                raise_for(self._dead, error)
         self._under_way.clear()
 
     async def _send(self, refused: Refused) -> None:

@@ -4,8 +4,9 @@ import asyncio
 import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
@@ -20,10 +21,10 @@ from .begun import group_name
 from .fence import fenced_producer
 from .identity import Identity
 from .items import Item, Refused
-from .marks import Mark, encode
+from .marks import Floor, Mark, encode
 from .order import Order, State
 from .refusals import OnError, Refusals, require_dead_letters
-from .resuming import Taken, take_up
+from .resuming import Taken, taken_up
 from .sender import MARK_BYTES, Sender, Sent, batch_bytes
 from .shuffle import Shuffle
 from .sources import Source
@@ -33,7 +34,7 @@ from .tails import Standing
 PROGRESS_SECONDS: Final = 0.2
 SHORTEST_PAUSE_SECONDS: Final = 0.02
 """A pause for the rate is at least this long, so that a batch holds more than one document."""
-MOST_CHECKPOINTS: Final = 64
+MOST_FLOORS: Final = 64
 """Chunks after which open batches are sent: with keys, one that hardly grows would keep the floor where it is."""
 
 
@@ -87,12 +88,9 @@ async def produce(
     summary = Summary(topic, {partition: Sent() for partition in range(count)})
     summary.bytes_total = sum(source.size for source in sources)
     try:
-        async with _client(settings, topic, count, plan) as client:
-            taken = None
-            if plan.identity is not None:
-                taken = await take_up(settings, topic, count, plan.identity, restart=plan.restart)
+        async with _client(settings, topic, count, plan) as client, _taken(settings, topic, count, plan) as taken:
             run = _Run(client, plan, summary, progress, taken=taken, sources=len(sources))
-            with Order(sources, run.standing.state) as order:
+            with Order(sources, run.standing.floor.state) as order:
                 await run.all(order)
     except BrokerError as error:
         raise BrokerError(f"{error}. {summary.documents} documents were acknowledged before") from error
@@ -111,22 +109,10 @@ async def _client(settings: Settings, topic: str, count: int, plan: Plan) -> Asy
             yield client
 
 
-@dataclass(slots=True)
-class _Checkpoints:
-    """States of the order, and the number of the document behind each: what is kept until all before it is settled."""
-
-    numbers: list[int]
-    states: list[State]
-
-    def add(self, number: int, state: State) -> None:
-        self.numbers.append(number)
-        self.states.append(state)
-
-    def last_up_to(self, number: int) -> tuple[int, State]:
-        """Return the last checkpoint at or before a document, and forget those before it."""
-        place = bisect_right(self.numbers, number) - 1
-        del self.numbers[:place], self.states[:place]
-        return self.numbers[0], self.states[0]
+def _taken(settings: Settings, topic: str, count: int, plan: Plan) -> AbstractAsyncContextManager[Taken | None]:
+    if plan.identity is None:
+        return nullcontext()
+    return taken_up(settings, topic, count, plan.identity, restart=plan.restart)
 
 
 class _Run:
@@ -144,14 +130,16 @@ class _Run:
         self.standing = taken.standing if taken is not None else Standing.nothing(sources, partitions)
         self._begun = taken.begun.milliseconds if taken is not None else 0
         self._partitions = len(self.standing.sent)
-        self._number = summary.before = self.standing.number
-        self._checkpoints = _Checkpoints([self.standing.number], [self.standing.state])
+        self._floors = [self.standing.floor]  # each is kept until all documents before a later one are acknowledged
+        self._number = summary.before = self.standing.floor.number
+        summary.refused = self.standing.floor.refused
+        summary.broken = summary.broken_before = self.standing.floor.broken
         self._plan = plan
         self._summary = summary
         self._progress = progress
         mark = None if plan.identity is None else self._mark
         self._sender = Sender(client, summary.topic, batch_bytes(partitions), summary.partitions, mark)
-        self._refusals = Refusals(client, summary.topic, plan.on_error, summary)
+        self._refusals = Refusals(client, summary.topic, plan.on_error, summary, goes_on=plan.identity is not None)
         self._shuffle = Shuffle(plan.shuffle, plan.seed) if plan.shuffle else None
         self._bytes_put = 0
         self._started = time.monotonic()
@@ -186,11 +174,15 @@ class _Run:
         await self._refusals.settle()
 
     async def _checkpoint(self, state: State) -> None:
-        """Remember where the order is; not with a shuffle buffer, whose content only the beginning tells."""
-        if self._shuffle is not None:
+        """Remember where the order is; not with a shuffle buffer, whose content only the beginning tells.
+
+        What was refused before it is acknowledged then: the next call does not read it again.
+        """
+        if self._shuffle is not None or self._plan.identity is None:
             return
-        self._checkpoints.add(self._number, state)
-        if len(self._checkpoints.numbers) > MOST_CHECKPOINTS:
+        await self._refusals.settle()
+        self._floors.append(Floor(self._number, state, self._summary.refused, self._summary.broken))
+        if len(self._floors) > MOST_FLOORS:
             await self._sender.send_open()
 
     async def _items(self, items: Sequence[Item | Refused], *, shuffled: bool = False) -> None:
@@ -220,9 +212,9 @@ class _Run:
             self._bytes_put += len(value)
 
     def _mark(self, number: int, unsettled: int) -> bytes:
-        floor, state = self._checkpoints.last_up_to(unsettled)
+        del self._floors[: bisect_right(self._floors, unsettled, key=attrgetter("number")) - 1]
         run = self._plan.identity.run if self._plan.identity is not None else ""
-        return encode(Mark(run, self._begun, number, floor, state))
+        return encode(Mark(run, self._begun, number, self._floors[0]))
 
     async def _pace(self) -> None:
         early = self._bytes_put / (self._plan.rate or 1.0) - (time.monotonic() - self._started)

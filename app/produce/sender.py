@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import (
@@ -149,12 +149,23 @@ class Sender:
         total.bytes += size
 
     def _raise_error(self) -> None:
-        if self._error is None:
-            return
-        if isinstance(self._error, MessageSizeTooLargeError | RecordListTooLargeError):
-            raise TopicError(
-                f"topic {self.topic} refuses a record: raise its max.message.bytes, or lower max_record_bytes"
-            ) from self._error
-        if isinstance(self._error, KafkaError) and not isinstance(self._error, ProducerFenced):
-            raise TopicError(f"topic {self.topic} refuses records: {self._error}") from self._error
-        raise self._error
+        if self._error is not None:
+            raise_for(self.topic, self._error)
+
+
+def raise_for(topic: str, error: BaseException) -> NoReturn:
+    """Raise what came of a record instead of its acknowledgement.
+
+    Raises:
+        TopicError: the brokers refused it.
+        BaseException: the error as it is: another producer of the same run has taken over, no broker answers, or it is
+            none of Kafka's.
+
+    """
+    if isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError):
+        raise TopicError(
+            f"topic {topic} refuses a record: raise its max.message.bytes, or lower max_record_bytes"
+        ) from error
+    if isinstance(error, KafkaError) and not isinstance(error, ProducerFenced | KafkaTimeoutError):
+        raise TopicError(f"topic {topic} refuses records: {error}") from error
+    raise error

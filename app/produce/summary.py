@@ -21,8 +21,11 @@ class Summary:
     before: int = 0
     """Documents that were in the topic already: an earlier run of the same command was interrupted, or had ended."""
     refused: int = 0
+    """What was no document, also what an earlier call of the run met and this one did not read again."""
     broken: int = 0
-    """Sources that could not be read to their end."""
+    """Sources that could not be read to their end, counted likewise."""
+    broken_before: int = 0
+    """How many of them this call did not read again."""
     examples: list[Refused] = field(default_factory=list)
     """The first refusals."""
     seconds: float = 0.0

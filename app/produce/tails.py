@@ -10,7 +10,7 @@ from tokenmill.errors import SourceError
 from ..kafka import consumer, offsets, read_range
 from ..settings import Settings
 from .begun import Begun
-from .marks import HEADER, Mark, decode
+from .marks import HEADER, Floor, Mark, decode
 from .order import State
 
 FIRST_TAIL: Final = 32
@@ -22,17 +22,15 @@ GROWTH: Final = 8
 class Standing(NamedTuple):
     """What of a run is in the log."""
 
-    number: int
-    """All documents with lower numbers are there."""
-    state: State
-    """The order just before that document."""
+    floor: Floor
+    """Where it can be taken up again."""
     sent: dict[int, int]
     """By partition: its documents up to this number are there, and no other; -1 where there are none."""
 
     @classmethod
     def nothing(cls, sources: int, partitions: int) -> "Standing":
         """Return where a new run stands."""
-        return cls(0, State.start(sources), dict.fromkeys(range(partitions), -1))
+        return cls(Floor(0, State.start(sources)), dict.fromkeys(range(partitions), -1))
 
 
 async def partition_ends(settings: Settings, topic: str, partitions: int) -> dict[int, int]:
@@ -59,9 +57,9 @@ async def read_standing(settings: Settings, topic: str, run: str, begun: Begun, 
                 marks[number] = mark
     if not marks:
         return standing
-    furthest = max(marks.values(), key=lambda mark: mark.floor)
-    sent = {number: max(_number(marks, number), furthest.floor - 1) for number in begun.offsets}
-    return Standing(furthest.floor, furthest.state, sent)
+    furthest = max((mark.floor for mark in marks.values()), key=lambda floor: floor.number)
+    sent = {number: max(_number(marks, number), furthest.number - 1) for number in begun.offsets}
+    return Standing(furthest, sent)
 
 
 def _number(marks: Mapping[int, Mark], partition: int) -> int:

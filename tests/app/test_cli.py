@@ -13,6 +13,7 @@ import tokenmill
 from tests.conftest import TopicFactory
 from tokenmill.app.broker import Broker
 from tokenmill.app.cli import main
+from tokenmill.app.produce.chunks import CHUNK_ENTRIES
 from tokenmill.app.settings import SECRETS, Settings
 from tokenmill.records import FLUSH_HEADER
 
@@ -219,6 +220,30 @@ def test_produce_sends_what_it_can_of_files_that_are_broken(
     records = reader.consume(11, 20)
     reader.close()
     assert records[-1].headers() == [FLUSH_HEADER]
+
+
+def test_a_broken_file_is_not_forgotten_by_the_calls_that_follow(
+    cli: Cli, broker: Broker, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """They go on behind it and do not read it again, nor the lines that were passed over; count and exit code stay."""
+    raw = topic()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "two"}\n' * 9 + b"[]\n")[:-9])
+    rows = 3 * CHUNK_ENTRIES
+    (tmp_path / "in" / "b.jsonl").write_text('{"text": 1}\n' + f'{{"text": "{"one " * 20}"}}\n' * rows)
+    command = ("produce", raw, "in", "--bootstrap-servers", broker.bootstrap_servers)
+    # Slow enough that the first chunks are acknowledged when later marks are written.
+    first = cli(*command, "--rate", "2MB", "--limit", str(rows - 1))
+    assert (first.code, "a.jsonl.gz: cannot be read to its end" in first.err) == (12, True)
+
+    second = cli(*command, "--json")
+
+    assert second.code == 12
+    found = json.loads(second.out)
+    assert (found["before"] + found["documents"], found["refused"], found["broken"]) == (rows + 9, 3, 1)
+    assert "a.jsonl.gz" not in second.err
+    assert "passed over 3 in all" in second.err
+    assert "1 file could not be read to the end; see what earlier calls of this run said" in second.err
 
 
 def test_a_dry_run_needs_no_broker(cli: Cli, tmp_path: Path) -> None:

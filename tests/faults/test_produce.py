@@ -11,15 +11,22 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.app.produce.files import WRITERS
+from tests.app.produce.files import WRITERS, as_lines
 from tests.conftest import TopicFactory
+from tests.faults.oracle import read_topic
+from tests.service import in_own_loop
 from tokenmill.app.broker import Broker
+from tokenmill.app.settings import Settings, dead_letter_topic
+from tokenmill.app.topics import ensure_topics
 
 PARTITIONS = 3
 KILLS = 4
 ROWS = 900
 """In each file: several chunks of the larger ones, at the rate below some ten seconds in all."""
 RATE = "800kB"
+LONG_ROWS = 6000
+"""In a file of lines alone, so that it has several chunks; of some 650 bytes each."""
+BAD_SHARE = 0.05
 FOREIGN = b"from somebody else"
 WAIT_SECONDS = 60
 
@@ -94,6 +101,20 @@ def wait_for(topic: Topic, length: int, process: "subprocess.Popen[bytes]") -> N
         time.sleep(0.005)
 
 
+def kill_again_and_again(broker: Broker, raw: Topic, arguments: Sequence[str], rng: random.Random, count: int) -> int:
+    """Kill so many starts of a run of ``count`` documents, others' records between; return how many were under way."""
+    kills_in_the_middle = 0
+    for _ in range(KILLS):
+        before = raw.length()
+        process = run(broker, raw.name, arguments)
+        wait_for(raw, before + rng.randrange(1, count // (KILLS + 1)), process)
+        kills_in_the_middle += process.poll() is None
+        process.kill()
+        process.communicate()
+        raw.disturb(rng.randrange(0, 4000))
+    return kills_in_the_middle
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -114,16 +135,7 @@ def test_each_document_arrives_once_though_produce_is_killed(
     expected = quiet.documents()
     count = sum(map(len, expected))
 
-    kills_in_the_middle = 0
-    for _ in range(KILLS):
-        before = raw.length()
-        process = run(broker, raw.name, [*paths, *options, "--rate", RATE])
-        target = before + rng.randrange(1, count // (KILLS + 1))
-        wait_for(raw, target, process)
-        kills_in_the_middle += process.poll() is None
-        process.kill()
-        process.communicate()
-        raw.disturb(rng.randrange(0, 4000))
+    kills_in_the_middle = kill_again_and_again(broker, raw, [*paths, *options, "--rate", RATE], rng, count)
     process = run(broker, raw.name, [*paths, *options])
     said, _ = process.communicate()
 
@@ -135,3 +147,33 @@ def test_each_document_arrives_once_though_produce_is_killed(
     chosen = "--where" in options
     assert len(names) == len(set(names))
     assert len(names) == (len(WRITERS) + 1) * ROWS or (chosen and len(names) > ROWS)
+
+
+def test_each_bad_line_is_a_dead_letter_though_produce_is_killed(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, rng: random.Random
+) -> None:
+    """At least once, whole; the documents between are there once, and the last call has counted all bad lines."""
+    good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
+    lines = [as_lines([row(f"{number}", rng)]) for number in range(LONG_ROWS)]
+    mixed = [(line[: len(line) // 2] + b"\n", True) if rng.random() < BAD_SHARE else (line, False) for line in lines]
+    good.write_bytes(b"".join(line for line, is_bad in mixed if not is_bad))
+    bad.write_bytes(b"".join(line for line, _ in mixed))
+    wanted = {line[:-1] for line, is_bad in mixed if is_bad}
+    quiet, raw = Topic(broker, topic(PARTITIONS)), Topic(broker, topic(PARTITIONS))
+    settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(raw.name,))
+    in_own_loop(lambda: ensure_topics(settings))
+    process = run(broker, quiet.name, [str(good)])
+    said, _ = process.communicate()
+    assert process.returncode == 0, said
+
+    arguments = [str(bad), "--on-error", "dead-letter"]
+    rate = f"{sum(map(len, lines)) // 4}"  # four seconds in all
+    kills_in_the_middle = kill_again_and_again(broker, raw, [*arguments, "--rate", rate], rng, LONG_ROWS)
+    process = run(broker, raw.name, [*arguments, "--json"])
+    said, _ = process.communicate()
+
+    assert process.returncode == 0, said
+    assert kills_in_the_middle >= 2
+    assert raw.documents() == quiet.documents()
+    assert {letter.value for letter in read_topic(settings, dead_letter_topic(raw.name), 0)} == wanted
+    assert json.loads(said.splitlines()[-1])["refused"] == len(wanted)

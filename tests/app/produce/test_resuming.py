@@ -2,23 +2,28 @@
 
 import asyncio
 import os
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import NewPartitions, RecordsToDelete
 from confluent_kafka.admin import AdminClient
 
-from tests.app.produce.reading import content_of, reading_of
+from tests.app.produce.reading import Content, content_of, reading_of
 from tests.app.produce.test_run import jsonl
 from tests.conftest import TopicFactory
+from tests.faults.test_dead_letters import limit_messages
 from tokenmill.app.broker import Broker
 from tokenmill.app.kafka import admin, producer
 from tokenmill.app.produce import Identity, Plan, Source, Summary, find_sources, produce
-from tokenmill.app.produce.begun import group_name
-from tokenmill.app.settings import Settings
-from tokenmill.app.topics import partition_count
-from tokenmill.errors import InputError, SourceError
+from tokenmill.app.produce.begun import group_name, read_begun
+from tokenmill.app.produce.chunks import CHUNK_ENTRIES
+from tokenmill.app.settings import Settings, dead_letter_topic
+from tokenmill.app.topics import ensure_topics, partition_count
+from tokenmill.errors import InputError, SourceError, TopicError
 
 
 @pytest.fixture
@@ -27,16 +32,16 @@ def settings(broker: Broker) -> Settings:
     return Settings(bootstrap_servers=broker.bootstrap_servers)
 
 
-def plan_of(topic: str, *paths: Path, restart: bool = False, limit: int | None = None) -> tuple[list[Source], Plan]:
+def plan_of(topic: str, *paths: Path, **options: Any) -> tuple[list[Source], Plan]:
     """Return sources, and a plan with their identity."""
     names = [str(path) for path in paths]
     sources = find_sources(names, reading_of())
-    return sources, Plan(identity=Identity.of(topic, sources, {}, names), restart=restart, limit=limit)
+    return sources, Plan(identity=Identity.of(topic, sources, {}, names), **options)
 
 
-async def run(settings: Settings, topic: str, *paths: Path, restart: bool = False, limit: int | None = None) -> Summary:
+async def run(settings: Settings, topic: str, *paths: Path, **options: Any) -> Summary:
     """Run produce over the paths."""
-    sources, plan = plan_of(topic, *paths, restart=restart, limit=limit)
+    sources, plan = plan_of(topic, *paths, **options)
     return await produce(settings, topic, sources, plan)
 
 
@@ -134,6 +139,83 @@ async def test_forgotten_and_removed_traces_are_told(settings: Settings, topic: 
         await client.delete_records({TopicPartition(raw, 0): RecordsToDelete(others_offset)})
     with pytest.raises(SourceError, match=r"no longer holds what this run wrote.*--restart"):
         await run(settings, raw, tmp_path)
+
+
+async def test_each_call_and_each_hour_renew_the_beginning(
+    settings: Settings, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the same each time; what Kafka forgets while a call sends is there again before that call ends."""
+    raw = topic()
+    lines = jsonl(tmp_path / "a.jsonl", 100)
+    sources, plan = plan_of(raw, tmp_path)
+    assert plan.identity is not None
+    group = group_name(settings, plan.identity)
+    for renewals in (1, 2, 3):
+        await run(settings, raw, tmp_path, limit=10)
+        written = [value for key, value in await committed(settings) if group.encode() in (key or b"")]
+        assert len(written) == renewals
+    begun = await read_begun(settings, group, raw)
+
+    monkeypatch.setattr("tokenmill.app.produce.begun.KEEP_SECONDS", 0.1)
+    started = asyncio.Event()
+    slow = replace(plan, rate=1.0)
+    call = asyncio.create_task(produce(settings, raw, sources, slow, lambda _: started.set()))
+    await started.wait()
+    others = AdminClient({"bootstrap.servers": settings.bootstrap_servers})
+    await asyncio.to_thread(others.delete_consumer_groups([group])[group].result)
+    while await read_begun(settings, group, raw) is None:
+        pass
+    call.cancel()
+    await asyncio.wait([call])
+
+    assert await read_begun(settings, group, raw) == begun
+    await run(settings, raw, tmp_path)
+    assert await content_of(settings, raw, 1) == [[(None, line) for line in lines]]
+
+
+async def committed(settings: Settings) -> Content:
+    """Return all that was ever committed on the broker, as Kafka keeps it."""
+    name = "__consumer_offsets"
+    return list(chain(*await content_of(settings, name, await partition_count(settings, name))))
+
+
+async def test_what_ended_at_a_bad_line_goes_on_without_it(
+    settings: Settings, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """As the message says: with --on-error skip; each document is there once, and the bad line is counted."""
+    raw = topic()
+    lines = jsonl(tmp_path / "a.jsonl", 10)
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join([*lines[:4], b"[]", *lines[4:]]))
+    with pytest.raises(InputError, match=r"a\.jsonl:5: not_an_object.* same command with --on-error skip .*goes on"):
+        await run(settings, raw, tmp_path, on_error="fail")
+
+    summary = await run(settings, raw, tmp_path, on_error="skip")
+
+    assert (summary.before, summary.documents, summary.refused) == (4, 6, 1)
+    assert await content_of(settings, raw, 1) == [[(None, line) for line in lines]]
+
+
+async def test_no_mark_passes_a_dead_letter_that_was_refused(
+    settings: Settings, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """A dead-letter topic that takes nothing ends the run before any place behind the bad line; then that is sent."""
+    raw = topic()
+    dead_letters = dead_letter_topic(raw)
+    await ensure_topics(Settings(bootstrap_servers=settings.bootstrap_servers, raw_topics=(raw,)))
+    lines = jsonl(tmp_path / "a.jsonl", 3 * CHUNK_ENTRIES)
+    bad = b"no JSON " * 100
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join([bad, *lines]))
+    # Slow enough that the first chunk is acknowledged when later marks are written.
+    options = {"on_error": "dead-letter", "rate": 2 * sum(map(len, lines))}
+    limit_messages(settings, dead_letters, 100)
+    with pytest.raises(TopicError, match=rf"{dead_letters} refuses a record"):
+        await run(settings, raw, tmp_path, **options)
+
+    limit_messages(settings, dead_letters, 1_000_000)
+    await run(settings, raw, tmp_path, **options)
+
+    assert await content_of(settings, dead_letters, 1) == [[(None, bad)]]
+    assert await content_of(settings, raw, 1) == [[(None, line) for line in lines]]
 
 
 async def test_a_later_call_takes_the_run_over(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
