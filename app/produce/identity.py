@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import xxhash
 
-from .chunks import CHUNK_BYTES, CHUNK_ENTRIES
+from .chunks import CHUNK_BYTES, CHUNK_ENTRIES, CUT
 from .order import READERS
 from .sources import Source
 
@@ -35,7 +35,7 @@ class Identity:
         named = [path if "://" in path else str(Path(path).absolute()) for path in paths]
         run = xxhash.xxh3_64_hexdigest(orjson.dumps([topic, named, dict(options)], option=orjson.OPT_SORT_KEYS))
         # The order is part of it: a version that cuts or deals otherwise must not go on where another one was.
-        state = xxhash.xxh3_128(b"%d %d %d" % (CHUNK_BYTES, CHUNK_ENTRIES, READERS))
+        state = xxhash.xxh3_128(b"%d %d %d %d" % (CHUNK_BYTES, CHUNK_ENTRIES, CUT, READERS))
         for source in sources:
             state.update(source.name.encode("utf-8", "surrogateescape") + b"\0" + source.signature() + b"\0")
         return cls(run, state.hexdigest(), len(sources))

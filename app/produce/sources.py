@@ -117,7 +117,7 @@ class FileSource:
 
         for items in chunker.chunks(self.reading.entries(self.kind, file, start)):
             yield Chunk(items, chunker.place, read_so_far(), chunker.size)
-        yield Chunk(chunker.rest, chunker.place, self.size, last=True)
+        yield Chunk(chunker.rest, chunker.place, self.size, chunker.size, last=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +140,8 @@ class StandardInput:
             with BufferedReader(FileIO(STDIN_NUMBER, closefd=False), BUFFER_BYTES) as raw:
                 kind = kind_of(".jsonl" if raw.peek(1)[:1] == b"{" else "", self.reading.choice)
                 for items in chunker.chunks(self.reading.entries(kind, File(self.name, raw), start)):
-                    yield Chunk(items, chunker.place, 0)
-            yield Chunk(chunker.rest, chunker.place, 0, last=True)
+                    yield Chunk(items, chunker.place, 0, chunker.size)
+            yield Chunk(chunker.rest, chunker.place, 0, chunker.size, last=True)
         except DAMAGE as error:
             yield broken(chunker, error)
 
@@ -152,7 +152,7 @@ def broken(chunker: Chunker, error: BaseException) -> Chunk:
     why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     place = f" (behind entry {chunker.place.entry:,} and {last:,} more)" if chunker.place.entry or last else ""
     refused = Refused(chunker.where(0), f"cannot be read{' to its end' if place else ''}: {why}{place}", broken=True)
-    return Chunk([*chunker.rest, refused], chunker.place, 0, last=True)
+    return Chunk([*chunker.rest, refused], chunker.place, 0, chunker.size, last=True)
 
 
 class GivenSource:
@@ -171,8 +171,9 @@ class GivenSource:
     def chunks(self, start: Place) -> Iterator[Chunk]:
         """Yield the items, one in each chunk."""
         for item in self._items:
-            yield Chunk([item], start, 0)
-        yield Chunk([], start, 0, last=True)
+            size = len(item.data if isinstance(item, Refused) else item.value)
+            yield Chunk([item], start, 0, size)
+        yield Chunk([], start, 0, 0, last=True)
 
 
 def read_items(sources: Iterable[Source]) -> Iterator[Item | Refused]:

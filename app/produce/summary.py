@@ -24,7 +24,7 @@ class Summary:
     broken: int = 0
     """Sources that could not be read to their end."""
     examples: list[Refused] = field(default_factory=list)
-    """The first refusals."""
+    """The first refusals, without what stood there."""
     seconds: float = 0.0
     bytes_read: int = 0
     """Of the sources, as they lie on disk, those of earlier runs included."""
@@ -46,7 +46,7 @@ class Summary:
         self.refused += 1
         self.broken += refused.broken
         if len(self.examples) < EXAMPLES:
-            self.examples.append(refused)
+            self.examples.append(refused.told)
 
 
 Progress = Callable[[Summary], None]
