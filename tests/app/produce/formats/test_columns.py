@@ -89,7 +89,9 @@ def strings(values: list[bytes]) -> pa.Array:
 
 
 TABLES: dict[str, Callable[[Path, pa.Table], None]] = {
-    "a.parquet": lambda path, table: pa.parquet.write_table(table, path, write_batch_size=4, row_group_size=600),
+    "a.parquet": lambda path, table: pa.parquet.write_table(
+        table, path, write_batch_size=4, row_group_size=600, compression="none"
+    ),
     "a.arrow": lambda path, table: pa.feather.write_feather(table, path, compression="uncompressed"),
 }
 every = pytest.mark.parametrize("name", [*TABLES])
