@@ -8,6 +8,8 @@ from typing import Final, Generic, Protocol, Self, TypeVar
 
 AHEAD_BYTES: Final = 4 << 20
 """How far the thread reads ahead. One piece may be larger; several files are read side by side, so this is bounded."""
+ITEM_BYTES: Final = 200
+"""What an item costs beside value and text, so that a million empty lines are bounded as well."""
 
 
 class Sized(Protocol):
@@ -64,9 +66,10 @@ class Ahead(Generic[T]):
             Exception: what reading the source raised, after all pieces before it.
 
         """
-        return self.take_now() or await asyncio.to_thread(self._wait, seconds)
+        return self.take_now() or await asyncio.to_thread(self.wait, seconds)
 
-    def _wait(self, seconds: float | None) -> T | None:
+    def wait(self, seconds: float | None) -> T | None:
+        """Do as `take` does, for threads."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._ended, seconds)
             piece = self._take()

@@ -8,9 +8,12 @@ from .items import Item, Place, Refused
 from .shape import Shape
 
 CHUNK_BYTES: Final = 1 << 20
-"""Of values in a chunk; one more value may be on top. Runs remember places between chunks: changed, they start anew."""
+"""Of values, and of what is refused, in a chunk; one more may be on top. Runs remember places between chunks: changed,
+they start anew."""
 CHUNK_ENTRIES: Final = 4096
 """Entries in a chunk, used or not, so that a condition that hardly ever holds does not hide how far a file was read."""
+CUT: Final = 2
+"""Version of the rule by which chunks end: no run goes on in chunks that end otherwise. In 1, refusals had no size."""
 
 
 class Chunker:
@@ -27,24 +30,27 @@ class Chunker:
         self._limit = 0 if one_by_one else CHUNK_BYTES
         self._items: list[Item | Refused] = []
         self.size = 0
-        """Bytes of the values of the last chunk."""
+        """Bytes of the last chunk, as `CHUNK_BYTES` counts them; once the entries have ended, of `rest`."""
 
     def chunks(self, entries: Iterable[Entry]) -> Iterator[list[Item | Refused]]:
         """Yield the items of full chunks; `place` is behind each while it is yielded. What is left is in `rest`."""
         items, size, count, limit = self._items, 0, 0, self._limit
         quick = self._shape.quick
-        for number, at, content in entries:
-            # The usual case first, for what is done here is done for every line.
-            item = (quick(content) if type(content) is bytes else None) or self._item(number, content)
-            count += 1
-            if item is not None:
-                items.append(item)
-                size += len(item[0])
-            if size >= limit or count >= CHUNK_ENTRIES:
-                self.place, self.size = Place(number, at), size
-                self._items = []
-                yield items
-                items, size, count = self._items, 0, 0
+        try:
+            for number, at, content in entries:
+                # The usual case first, for what is done here is done for every line.
+                item = (quick(content) if type(content) is bytes else None) or self._item(number, content)
+                count += 1
+                if item is not None:
+                    items.append(item)
+                    size += len(item.data if isinstance(item, Refused) else item.value)
+                if size >= limit or count >= CHUNK_ENTRIES:
+                    self.place, self.size = Place(number, at), size
+                    self._items = []
+                    yield items
+                    items, size, count = self._items, 0, 0
+        finally:
+            self.size = size
 
     @property
     def rest(self) -> list[Item | Refused]:

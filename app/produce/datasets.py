@@ -1,5 +1,6 @@
 """Data sets of Hugging Face: streamed from the hub, or in a folder that ``save_to_disk`` wrote."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -40,11 +41,23 @@ class DatasetSource:
         self._split = split
         self._reading = reading
         self._library = library("datasets", "hf", "reading data sets")
-        self.name = f"{path}[{split}]" if split else path
+        self._commit: str | None = None
+        name = os.fsencode(path).decode("utf-8", "replace")
+        self.name = f"{name}[{split}]" if split else name
 
     def signature(self) -> bytes:
-        """Return names, sizes and times of a folder's files; of one on the hub nothing is known."""
+        """Return the names, sizes and times of a folder's files; or the commit of one on the hub.
+
+        From then on `chunks` reads just that commit, whatever is pushed meanwhile.
+
+        Raises:
+            InputError: the hub does not tell the commit.
+
+        """
         folder = self._path.removeprefix(HUB)
+        if self._path.startswith(HUB) and not Path(folder).is_dir():
+            self._commit = self._commit or self._newest(_parts(folder)[0])
+            return self._commit.encode()
         found = [
             (file, file.stat())
             for file in sorted(Path(folder).rglob("*"))
@@ -60,11 +73,11 @@ class DatasetSource:
             entries = self._entries(start)
             mapping = self._reading.mapping
             for items in chunker.chunks(entries if mapping is None else mapping.of(entries)):
-                yield Chunk(items, chunker.place, 0)
+                yield Chunk(items, chunker.place, 0, chunker.size)
         except Exception as error:  # noqa: BLE001 - any library may be behind a data set, with errors of its own
             yield broken(chunker, error)
         else:
-            yield Chunk(chunker.rest, chunker.place, 0, last=True)
+            yield Chunk(chunker.rest, chunker.place, 0, chunker.size, last=True)
 
     def _entries(self, start: Place) -> Iterator[Entry]:
         rows = self._rows()
@@ -74,11 +87,25 @@ class DatasetSource:
         for number, row in enumerate(rows.skip(start.entry), start.entry + 1):
             yield number, 0, dict(row) if isinstance(row, dict) else Bad("no row")
 
+    def _newest(self, name: str) -> str:
+        """Return the newest commit of a data set on the hub."""
+        hub = library("huggingface_hub", "hf", "reading data sets")
+        try:
+            return str(hub.HfApi(endpoint=self._library.config.HF_ENDPOINT).dataset_info(name).sha)
+        except Exception as error:  # any library may be between here and the hub, with errors of its own
+            raise InputError(
+                f"{self.name}: the hub does not tell its commit, without which nobody can go on in it: "
+                f"{' '.join(str(error).split())}; "
+                "check the name and the connection, or send it in one go (--no-resume)"
+            ) from error
+
     def _rows(self) -> Any:
         """Open the split: a data set that is iterated, never loaded."""
         if self._path.startswith(HUB):
             name, configuration = _parts(self._path.removeprefix(HUB))
-            opened = self._library.load_dataset(name, configuration, split=self._split, streaming=True)
+            opened = self._library.load_dataset(
+                name, configuration, split=self._split, streaming=True, revision=self._commit
+            )
         else:
             opened = self._library.load_from_disk(self._path)
             if self._split and isinstance(opened, dict):

@@ -24,7 +24,7 @@ class Dry:
     refused: int = 0
     broken: int = 0
     examples: list[Refused] = field(default_factory=list)
-    """The first refusals."""
+    """The first refusals, without what stood there."""
 
 
 def dry_run(sources: Sequence[Source], topic: str, limit: int | None = None) -> Dry:
@@ -36,7 +36,7 @@ def dry_run(sources: Sequence[Source], topic: str, limit: int | None = None) -> 
                 if isinstance(item, Refused):
                     found.refused += 1
                     found.broken += item.broken
-                    found.examples += [item] if len(found.examples) < EXAMPLES else []
+                    found.examples += [item.told] if len(found.examples) < EXAMPLES else []
                     continue
                 if limit is not None and found.documents >= limit:
                     return found

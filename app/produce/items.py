@@ -25,6 +25,11 @@ class Refused(NamedTuple):
     broken: bool = False
     """The source ends here, though it should not: it is truncated, damaged, or cannot be read as what it is."""
 
+    @property
+    def told(self) -> "Refused":
+        """Where and why, without what stands there: to be kept for people."""
+        return self._replace(data=b"")
+
 
 class Place(NamedTuple):
     """A place in a source between two entries, from which it can be read again."""
@@ -43,7 +48,7 @@ class Chunk(NamedTuple):
     """Where the next chunk begins."""
     bytes_read: int
     """How far in the file as it lies on disk, for progress; 0 where nobody knows."""
-    size: int = 0
-    """Bytes of the values, roughly."""
+    size: int
+    """Bytes of the values, and of what is refused: by it memory is bounded."""
     last: bool = False
     """The source ends with it."""

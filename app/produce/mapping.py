@@ -1,26 +1,48 @@
 """``--map module:function``: somebody's own function on every row, in processes side by side, in order."""
 
 import os
+import pickle
 import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from functools import cache
 from importlib import import_module
-from itertools import islice
 from multiprocessing import get_context
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from tokenmill.errors import InputError
 
+from .ahead import ITEM_BYTES, Ahead
 from .formats import Bad, Content, Entry, Text
 
 BATCH: Final = 64
 """Rows that go to a process at once: a trip there costs as much as some dozen small rows."""
+BATCH_BYTES: Final = 1 << 17
+"""Of these rows, where they are large; `Ahead` holds enough such batches to keep some dozen processes busy."""
 
 Function = Callable[[dict[str, Any]], Any]
+
+
+class _Packed(NamedTuple):
+    """An entry with its content pickled: so one knows how large it is, whatever it is."""
+
+    number: int
+    at: int
+    content: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes, roughly."""
+        return len(self.content) + ITEM_BYTES
+
+
+class _Sent(NamedTuple):
+    """A batch that went to a process."""
+
+    made: Future[list[Entry]]
+    size: int
 
 
 class Mapping:
@@ -39,48 +61,63 @@ class Mapping:
         """
         self.name = name
         find_function(name)
-        self._processes = processes or len(os.sched_getaffinity(0))
         # Not forked: other threads run already, and a copy of their locks would stay locked for ever.
         self._pool = ProcessPoolExecutor(
-            self._processes, mp_context=get_context("spawn"), initializer=_see, initargs=(sys.path,)
+            processes or len(os.sched_getaffinity(0)),
+            mp_context=get_context("spawn"),
+            initializer=_see,
+            initargs=(sys.path,),
         )
 
-    def of(self, entries: Iterator[Entry]) -> Iterator[Entry]:
-        """Yield the entries with what the function makes of their content, in order."""
-        waiting: deque[Future[list[Entry]]] = deque()
-        batches = _Batches(entries)
+    def of(self, entries: Iterator[Entry], *, piped: bool = False) -> Iterator[Entry]:
+        """Yield the entries with what the function makes of their content, in order; an error in reading comes last.
+
+        They are read by a thread, as far ahead as `Ahead` allows, so that large rows take no more memory than small
+        ones. Where they are ``piped``, each goes to a process as soon as it is there, and is yielded whatever comes
+        behind it when: a pipe may pause.
+        """
+        packed = (_Packed(number, at, pickle.dumps(content)) for number, at, content in entries)
+        with Ahead(self._sent(_at_hand(packed) if piped else _full(packed))) as ahead:
+            while (sent := ahead.wait(None)) is not None:
+                yield from sent.made.result()
+
+    def _sent(self, batches: Iterator[list[_Packed]]) -> Iterator[_Sent]:
         for batch in batches:
-            waiting.append(self._pool.submit(_apply, self.name, batch))
-            if len(waiting) > 2 * self._processes:
-                yield from waiting.popleft().result()
-        while waiting:
-            yield from waiting.popleft().result()
-        if batches.error is not None:  # what was read before it has been let out
-            raise batches.error
+            yield _Sent(self._pool.submit(_apply, self.name, batch), sum(packed.size for packed in batch))
 
     def close(self) -> None:
         """End the processes."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-class _Batches:
-    """Batches of entries; an error in reading them ends the last one and is kept."""
-
-    def __init__(self, entries: Iterator[Entry]) -> None:
-        self.error: Exception | None = None
-        self._entries = entries
-
-    def __iter__(self) -> Iterator[list[Entry]]:
-        ended = False
-        while not ended:
-            batch: list[Entry] = []
-            try:
-                batch.extend(islice(self._entries, BATCH))
-                ended = len(batch) < BATCH
-            except Exception as error:  # noqa: BLE001 - raised again by whoever iterates
-                self.error, ended = error, True
-            if batch:
+def _full(entries: Iterator[_Packed]) -> Iterator[list[_Packed]]:
+    """Yield full batches; what was read before an error is yielded before it is raised."""
+    batch: list[_Packed] = []
+    size = 0
+    try:
+        for packed in entries:
+            batch.append(packed)
+            size += packed.size
+            if len(batch) >= BATCH or size >= BATCH_BYTES:
                 yield batch
+                batch, size = [], 0
+    except Exception:
+        if batch:
+            yield batch
+        raise
+    if batch:
+        yield batch
+
+
+def _at_hand(entries: Iterator[_Packed]) -> Iterator[list[_Packed]]:
+    """Yield batches of what is there, be it one entry; another thread reads them."""
+    with Ahead(entries) as ahead:
+        while (first := ahead.wait(None)) is not None:
+            batch, size = [first], first.size
+            while len(batch) < BATCH and size < BATCH_BYTES and (more := ahead.take_now()) is not None:
+                batch.append(more)
+                size += more.size
+            yield batch
 
 
 @cache
@@ -108,9 +145,9 @@ def _see(path: list[str]) -> None:
     sys.path[:] = path
 
 
-def _apply(name: str, entries: Iterable[Entry]) -> list[Entry]:
+def _apply(name: str, batch: Sequence[_Packed]) -> list[Entry]:
     function = find_function(name)
-    return [(number, at, _mapped(function, content)) for number, at, content in entries]
+    return [(number, at, _mapped(function, pickle.loads(content))) for number, at, content in batch]  # noqa: S301 - ours
 
 
 def _mapped(function: Function, content: Content) -> Content:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Final, NamedTuple, Self
 
-from .ahead import Ahead
+from .ahead import ITEM_BYTES, Ahead
 from .items import Item, Place, Refused
 from .sources import Source
 
@@ -18,10 +18,6 @@ READERS: Final = 4
 """Lanes, and threads that read. A constant, whatever the machine: a run may go on on another one."""
 PATIENCE_SECONDS: Final = 0.05
 """How long a chunk may be awaited until what is at hand is sent: long beside reading a chunk, short for a person."""
-
-
-ITEM_BYTES: Final = 200
-"""What an item costs beside value and text, so that a million empty lines are bounded as well."""
 
 
 class LaneState(NamedTuple):

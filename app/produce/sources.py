@@ -58,10 +58,10 @@ class Reading:
         texts = tuple(name for name, _ in self.shape.texts)
         return Needs(self.shape.max_record_bytes, texts, None if self.mapping else self.shape.columns)
 
-    def entries(self, kind: str, file: File, start: Place) -> Iterator[Entry]:
-        """Return the entries of a file of a kind, mapped if somebody asks for that."""
+    def entries(self, kind: str, file: File, start: Place, *, piped: bool = False) -> Iterator[Entry]:
+        """Return the entries of a file of a kind, mapped if somebody asks for that (`Mapping.of`)."""
         entries = BY_CHOICE[kind](file, self.needs, start)
-        return entries if self.mapping is None else self.mapping.of(entries)
+        return entries if self.mapping is None else self.mapping.of(entries, piped=piped)
 
 
 @dataclass(slots=True)
@@ -113,11 +113,13 @@ class FileSource:
         file = File(self.name, decompressed(raw, suffix), None if suffix in SUFFIXES else self.path)
 
         def read_so_far() -> int:
-            return raw.tell() if file.share is None else int(file.share * self.size)
+            # Not where `raw` is, up to a buffer before: another thread may be reading it (`Mapping`), and asking a
+            # buffered reader moves its notion of that.
+            return os.lseek(raw.fileno(), 0, os.SEEK_CUR) if file.share is None else int(file.share * self.size)
 
         for items in chunker.chunks(self.reading.entries(self.kind, file, start)):
             yield Chunk(items, chunker.place, read_so_far(), chunker.size)
-        yield Chunk(chunker.rest, chunker.place, self.size, last=True)
+        yield Chunk(chunker.rest, chunker.place, self.size, chunker.size, last=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +138,13 @@ class StandardInput:
         """Yield the items, one in each chunk."""
         chunker = Chunker(self.reading.shape, self.name, start, one_by_one=True)
         # Not sys.stdin: the interpreter closes it at its end, and aborts if a thread is still in the middle of a read.
+        # Nor is this one closed, which would wait for the end of a read that somebody has given up.
+        raw = BufferedReader(FileIO(STDIN_NUMBER, closefd=False), BUFFER_BYTES)
         try:
-            with BufferedReader(FileIO(STDIN_NUMBER, closefd=False), BUFFER_BYTES) as raw:
-                kind = kind_of(".jsonl" if raw.peek(1)[:1] == b"{" else "", self.reading.choice)
-                for items in chunker.chunks(self.reading.entries(kind, File(self.name, raw), start)):
-                    yield Chunk(items, chunker.place, 0)
-            yield Chunk(chunker.rest, chunker.place, 0, last=True)
+            kind = kind_of(".jsonl" if raw.peek(1)[:1] == b"{" else "", self.reading.choice)
+            for items in chunker.chunks(self.reading.entries(kind, File(self.name, raw), start, piped=True)):
+                yield Chunk(items, chunker.place, 0, chunker.size)
+            yield Chunk(chunker.rest, chunker.place, 0, chunker.size, last=True)
         except DAMAGE as error:
             yield broken(chunker, error)
 
@@ -152,7 +155,7 @@ def broken(chunker: Chunker, error: BaseException) -> Chunk:
     why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     place = f" (behind entry {chunker.place.entry:,} and {last:,} more)" if chunker.place.entry or last else ""
     refused = Refused(chunker.where(0), f"cannot be read{' to its end' if place else ''}: {why}{place}", broken=True)
-    return Chunk([*chunker.rest, refused], chunker.place, 0, last=True)
+    return Chunk([*chunker.rest, refused], chunker.place, 0, chunker.size, last=True)
 
 
 class GivenSource:
@@ -171,8 +174,9 @@ class GivenSource:
     def chunks(self, start: Place) -> Iterator[Chunk]:
         """Yield the items, one in each chunk."""
         for item in self._items:
-            yield Chunk([item], start, 0)
-        yield Chunk([], start, 0, last=True)
+            size = len(item.data if isinstance(item, Refused) else item.value)
+            yield Chunk([item], start, 0, size)
+        yield Chunk([], start, 0, 0, last=True)
 
 
 def read_items(sources: Iterable[Source]) -> Iterator[Item | Refused]:

@@ -27,7 +27,7 @@ class Summary:
     broken_before: int = 0
     """How many of them this call did not read again."""
     examples: list[Refused] = field(default_factory=list)
-    """The first refusals."""
+    """The first refusals, without what stood there."""
     seconds: float = 0.0
     bytes_read: int = 0
     """Of the sources, as they lie on disk, those of earlier runs included."""
@@ -49,7 +49,7 @@ class Summary:
         self.refused += 1
         self.broken += refused.broken
         if len(self.examples) < EXAMPLES:
-            self.examples.append(refused)
+            self.examples.append(refused.told)
 
 
 Progress = Callable[[Summary], None]

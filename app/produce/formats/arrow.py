@@ -7,11 +7,10 @@ from typing import Any, Final
 from ..extras import library
 from ..items import Place
 from .protocol import Bad, Entry, File, Needs
+from .rows import rows_of
 
 MAGIC: Final = b"ARROW1"
 """What a file begins with, and a stream does not (Arrow columnar format, IPC file format)."""
-ROWS: Final = 512
-"""Rows that are objects of Python at once."""
 
 
 def read_arrow(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
@@ -23,15 +22,15 @@ def read_arrow(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
         if bad := needs.missing(schema.names):
             yield 0, 0, bad
             return
-        columns = [name for name in schema.names if needs.columns is None or name in needs.columns]
+        # By number, for names may be there twice.
+        columns = [n for n, name in enumerate(schema.names) if needs.columns is None or name in needs.columns]
         for batch in batches:
             skip = min(max(0, start.entry - number), batch.num_rows)
             number += skip
-            for begin in range(skip, batch.num_rows, ROWS):
-                for row in batch.select(columns).slice(begin, ROWS).to_pylist():
-                    number += 1
-                    yield number, 0, row
-    except (arrow.ArrowException, OSError) as error:
+            for row in rows_of(batch.select(columns).slice(skip)):
+                number += 1
+                yield number, 0, row
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         yield number + 1, 0, Bad(f"no Arrow data, or damaged: {error}", broken=True)
 
 

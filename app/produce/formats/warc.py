@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from io import BufferedReader
 from typing import Any, Final
 
+from ..compressed import DAMAGE
 from ..extras import library
 from ..items import Place
 from .protocol import Bad, Content, Entry, File, Needs
@@ -28,8 +29,12 @@ def read_warc(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
             number += 1
             if number > start.entry and record.rec_type in PAGES:
                 yield number, 0, _content(record, needs)
+    except DAMAGE:
+        raise
     except failed as error:
         yield number + 1, 0, Bad(f"no WARC, or damaged: {str(error).splitlines()[0]}", broken=True)
+    except Exception as error:  # noqa: BLE001 - warcio meets odd headers with any error, and reads no further then
+        yield number + 1, 0, Bad(f"warcio cannot read this record: {type(error).__name__}: {error}", broken=True)
 
 
 class _Pieces:
@@ -59,7 +64,7 @@ def _content(record: Any, needs: Needs) -> Content:
         return Bad("the record is cut off", broken=True)
     try:
         text = data.decode(kind.partition(_CHARSET)[2].strip("\"' ") or "utf-8")
-    except (UnicodeDecodeError, LookupError) as error:
+    except (ValueError, LookupError) as error:  # no such charset, no such text in it, or no name of one
         return Bad(f"not the text that it says it is: {error}", data)
     about = record.rec_headers.get_header
     return {

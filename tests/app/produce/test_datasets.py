@@ -1,6 +1,8 @@
 """Data sets of Hugging Face: on disk, and streamed from a folder as from the hub."""
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,8 @@ from typing import Any
 import datasets
 import pytest
 
-from tests.app.produce.files import write_jsonl
+from tests.app.produce.files import as_lines, write_jsonl
+from tests.app.produce.hub import NAME, hub
 from tests.app.produce.reading import reading_of
 from tokenmill.app.produce import Item, Refused, find_sources, read_items
 from tokenmill.errors import InputError
@@ -28,6 +31,40 @@ def test_a_data_set_is_streamed(tmp_path: Path) -> None:
     found = read(f"hf://{tmp_path}", "train")
 
     assert [json.loads(item.value) for item in found if isinstance(item, Item)] == ROWS
+
+
+READ_TWICE = """
+import sys
+from tests.app.produce.reading import reading_of
+from tokenmill.app.produce import find_sources, read_items
+from tokenmill.errors import InputError
+
+for _ in range(2):
+    sources = find_sources([sys.argv[1]], reading_of(plain=True), "train")
+    print(sources[0].signature().decode(), *(item.text for item in read_items(sources)))
+try:
+    find_sources([sys.argv[1] + "-of-nobody"], reading_of())[0].signature()
+except InputError as error:
+    print(error)
+"""
+"""In a process of its own, for the libraries take the hub's address from the environment when they are imported."""
+
+
+def test_the_commit_that_a_run_began_with_is_the_one_that_is_read(tmp_path: Path) -> None:
+    """Though somebody pushes another one in between; the next call notices that, and what is not there is named."""
+    command = [sys.executable, "-c", READ_TWICE, f"hf://{NAME}"]
+    with hub([as_lines([{"text": "old"}]), as_lines([{"text": "new"}, {"text": "newer"}])]) as server:
+        environment = {"HF_ENDPOINT": server.address, "HF_HOME": str(tmp_path), "NO_PROXY": "127.0.0.1"}
+        done = subprocess.run(
+            command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=True
+        )
+        first, second = server.commits
+
+    old, new, missing = done.stdout.splitlines()
+    assert old == f"{first} old"
+    assert new == f"{second} new newer"
+    assert missing.startswith(f"hf://{NAME}-of-nobody: the hub does not tell its commit")
+    assert missing.endswith("check the name and the connection, or send it in one go (--no-resume)")
 
 
 def test_a_split_must_be_chosen_where_there_are_several(tmp_path: Path) -> None:

@@ -46,8 +46,8 @@ class Chunks:
         """Yield the chunks behind a place, which counts chunks, and an empty last one."""
         for number in range(start.entry, len(self._sizes)):
             names = [f"{self.name}-{number}-{n}" for n in range(self._sizes[number])]
-            yield Chunk([Item(name.encode(), name) for name in names], Place(number + 1), 1)
-        yield Chunk([], Place(len(self._sizes)), self.size, last=True)
+            yield Chunk([Item(name.encode(), name) for name in names], Place(number + 1), 1, sum(map(len, names)))
+        yield Chunk([], Place(len(self._sizes)), self.size, 0, last=True)
 
 
 def turns(sources: Sequence[Chunks], start: State) -> list[Turn]:

@@ -1,15 +1,21 @@
 """Parquet and Arrow: schemas that differ, nulls, damage."""
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
 import pytest
 
 from tests.app.produce.files import write_arrow, write_parquet, write_stream
 from tests.app.produce.reading import found_in, reading_of, refusals, values
+from tokenmill.app.produce.formats import File, Needs
+from tokenmill.app.produce.formats.parquet import read_parquet
+from tokenmill.app.produce.items import Place
 
 Write = Callable[[Path, list[dict[str, Any]]], None]
 each = pytest.mark.parametrize(
@@ -75,3 +81,69 @@ def test_nested_and_foreign_values_can_be_had(tmp_path: Path) -> None:
     ]
     found = found_in(reading_of(fields=["raw"], plain=True), tmp_path / "a.parquet")
     assert values(found) == ["grün".encode()]
+
+
+def strings(values: list[bytes]) -> pa.Array:
+    """Return a column of strings, whatever their bytes: nobody who writes one is made to check."""
+    return pa.Array.from_buffers(pa.string(), len(values), pa.array(values, pa.binary()).buffers())
+
+
+TABLES: dict[str, Callable[[Path, pa.Table], None]] = {
+    "a.parquet": lambda path, table: pa.parquet.write_table(
+        table, path, write_batch_size=4, row_group_size=600, compression="none"
+    ),
+    "a.arrow": lambda path, table: pa.feather.write_feather(table, path, compression="uncompressed"),
+}
+every = pytest.mark.parametrize("name", [*TABLES])
+
+
+@every
+def test_a_row_that_is_no_text_is_refused_and_the_others_are_read(name: str, tmp_path: Path) -> None:
+    """Bytes that are no UTF-8 in a column of strings, of which the libraries make an error for a whole batch."""
+    texts = [b"text %d" % number for number in range(1500)]
+    texts[700] = b"gr\xfcn"
+    TABLES[name](tmp_path / name, pa.table({"n": range(1500), "text": strings(texts)}))
+
+    found = found_in(reading_of(plain=True), tmp_path / name)
+
+    assert values(found) == texts[:700] + texts[701:]
+    assert refusals(found) == [(f"{name}:701", "not UTF-8: invalid start byte at byte 2 of 'text'")]
+    assert not found[700].broken  # type: ignore[union-attr]
+
+
+@every
+def test_a_value_that_python_does_not_have_is_refused(name: str, tmp_path: Path) -> None:
+    """A day in the year 36812: the rows with other days are read, and without that column all are."""
+    days = pa.array([0, 2**40, 0], pa.timestamp("s"))
+    TABLES[name](tmp_path / name, pa.table({"text": ["one", "two", "three"], "day": days}))
+
+    found = found_in(reading_of(carry=["day"]), tmp_path / name)
+
+    assert [json.loads(value)["day"] for value in values(found)] == ["1970-01-01 00:00:00"] * 2
+    assert refusals(found) == [(f"{name}:2", "'day' cannot be read: date value out of range")]
+    assert values(found_in(reading_of(plain=True), tmp_path / name)) == [b"one", b"two", b"three"]
+
+
+def test_columns_of_one_name_are_no_harm(tmp_path: Path) -> None:
+    """Arrow allows them; the last one counts."""
+    TABLES["a.parquet"](tmp_path / "a.parquet", pa.table([["one"], ["two"]], names=["text", "text"]))
+    TABLES["a.arrow"](tmp_path / "b.arrow", pa.table([["one"], ["two"]], names=["text", "text"]))
+
+    assert values(found_in(reading_of(plain=True), tmp_path)) == [b"two", b"two"]
+
+
+def test_a_row_group_of_books_is_never_in_memory(tmp_path: Path) -> None:
+    """Pyarrow holds some megabytes of it at once, as small as its pages are."""
+    count, size = 480, 100_000
+    path = tmp_path / "a.parquet"
+    TABLES["a.parquet"](path, pa.table({"text": [f"{number:0{size}}" for number in range(count)]}))
+    file = File("a", io.BufferedReader(io.BytesIO()), str(path))
+    before, most, ends = pa.total_allocated_bytes(), 0, []
+
+    for _, _, content in read_parquet(file, Needs(size), Place()):
+        most = max(most, pa.total_allocated_bytes() - before)
+        assert isinstance(content, dict)
+        ends.append(int(content["text"][-9:]))
+
+    assert ends == list(range(count))
+    assert most < 8 << 20

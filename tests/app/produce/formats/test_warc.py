@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.app.produce.files import warc_record
 from tests.app.produce.reading import found_in, reading_of, refusals, values
+from tokenmill.app.produce import Refused
 
 HTTP = "application/http; msgtype=response"
 
@@ -45,3 +46,37 @@ def test_an_archive_that_is_cut_off_is_named(tmp_path: Path) -> None:
         found = found_in(reading_of(), tmp_path / name)
         assert len(values(found)) == whole
         assert found[-1].broken  # type: ignore[union-attr]
+
+
+def test_a_charset_that_is_none_is_refused(tmp_path: Path) -> None:
+    """Whatever a page says of itself, the pages behind it are read."""
+    kinds = ["text/plain; charset=\0utf", "text/plain; charset=no-such", "text/plain; charset=utf-16"]
+    records = [warc_record("conversion", "odd", "grün", kind) for kind in kinds]
+    (tmp_path / "a.wet").write_bytes(b"".join([*records, warc_record("conversion", "good", "text")]))
+
+    found = found_in(reading_of(plain=True), tmp_path / "a.wet")
+
+    assert values(found) == [b"text"]
+    assert [where for where, why in refusals(found) if why.startswith("not the text that it says it is")] == [
+        "a.wet:1",
+        "a.wet:2",
+        "a.wet:3",
+    ]
+    assert not any(item.broken for item in found if isinstance(item, Refused))
+
+
+def test_an_archive_that_warcio_cannot_read_is_named(tmp_path: Path) -> None:
+    """A response must have an address; the pages before one without are documents, and the file is broken there."""
+    odd = warc_record("response", "odd", "HTTP/1.1 200 OK\r\n\r\ntext", HTTP)
+    lines = [line for line in odd.split(b"\r\n") if not line.startswith(b"WARC-Target-URI")]
+    good = warc_record("conversion", "good", "text")
+    (tmp_path / "a.warc").write_bytes(good + b"\r\n".join(lines) + good)
+    (tmp_path / "b.warc").write_bytes(good)
+
+    found = found_in(reading_of(plain=True), tmp_path)
+
+    assert values(found) == [b"text", b"text"]
+    ((where, why),) = refusals(found)
+    assert where == "a.warc:2"
+    assert why.startswith("warcio cannot read this record: AttributeError")
+    assert [item.broken for item in found if isinstance(item, Refused)] == [True]
