@@ -21,7 +21,7 @@ SAMPLE_BYTES: Final = 16 * 1024 * 1024
 SPEED_SECONDS: Final = 1.0
 """How long an engine is timed, unless the text ends before."""
 BATCH: Final = 512
-"""Documents in a batch, as in the mill."""
+"""Documents in a batch: enough for what an engine needs for each call not to count."""
 SEARCHED_CHARACTERS: Final = 100_000
 """Of each document, in the search: `tokenizers` needs a second for a few megabytes."""
 SHOWN_DIFFERENCES: Final = 20

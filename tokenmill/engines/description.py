@@ -1,11 +1,14 @@
 """What a ``tokenizer.json`` says of itself, for people."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Literal, Self
 
 from tokenmill.engines.tokenizer_file import TokenizerFile
+
+_SEQUENCES: Final = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}
+"""Where a sequence of several keeps its parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +35,18 @@ class Description:
         fallback = " with byte fallback" if model.get("byte_fallback") else ""
         return cls(
             model=model.get("type", "BPE") + fallback,
-            normalizer=_parts(file.get("normalizer"), "normalizers"),
-            pre_tokenizer=_parts(file.get("pre_tokenizer"), "pretokenizers"),
+            normalizer=_names(parts_of(file, "normalizer")),
+            pre_tokenizer=_names(parts_of(file, "pre_tokenizer")),
             special={token["content"]: token["id"] for token in tokens if token["special"]},
             added={token["content"]: token["id"] for token in tokens if not token["special"]},
         )
 
 
-def _parts(part: Mapping[str, Any] | None, inner: str) -> str:
-    if not part:
-        return "none"
-    return ", ".join(str(one["type"]) for one in part.get(inner, [part])) or "none"
+def parts_of(file: Mapping[str, Any], name: Literal["normalizer", "pre_tokenizer"]) -> list[dict[str, Any]]:
+    """Return the parts, one after the other, of a ``tokenizer.json``'s normalizer or pre-tokenizer."""
+    part = file.get(name)
+    return list(part.get(_SEQUENCES[name], [part])) if part else []
+
+
+def _names(parts: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(str(part["type"]) for part in parts) or "none"

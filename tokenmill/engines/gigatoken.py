@@ -13,6 +13,7 @@ import gigatoken
 import numpy as np
 from tokenizers import Tokenizer
 
+from tokenmill.engines.description import parts_of
 from tokenmill.engines.protocol import TokenBatch
 from tokenmill.errors import SettingsError
 
@@ -75,8 +76,7 @@ class Gigatoken:
         return [text if self._ascii_is_normal and text.isascii() else self._normalize(text) for text in texts]
 
     def _is_unicode_form(self) -> bool:
-        normalizer = self._file.get("normalizer")
-        parts = normalizer.get("normalizers", [normalizer]) if normalizer else []
+        parts = parts_of(self._file, "normalizer")
         return bool(parts) and all(part.get("type") in _UNICODE_FORMS for part in parts)
 
     def _normalize_first(self, content: bytes) -> None:
@@ -111,7 +111,7 @@ def _without_special_tokens(file: dict[str, Any]) -> None:
 
 def _refuse_ignored(file: dict[str, Any]) -> None:
     """Raise `SettingsError` for what the library would leave out without a word, and so encode wrongly."""
-    model, parts = file.get("model", {}), _pre_tokenizers(file)
+    model, parts = file.get("model", {}), parts_of(file, "pre_tokenizer")
     types = [part.get("type") for part in parts]
     ignored = [name for name in ("end_of_word_suffix", "continuing_subword_prefix") if model.get(name)]
     if any(token.get("single_word") for token in file["added_tokens"]):
@@ -122,11 +122,6 @@ def _refuse_ignored(file: dict[str, Any]) -> None:
         ignored.append("use_regex = false")
     if ignored:
         raise SettingsError(f"gigatoken cannot do this tokenizer: it would ignore {', '.join(ignored)}")
-
-
-def _pre_tokenizers(file: dict[str, Any]) -> list[dict[str, Any]]:
-    part = file.get("pre_tokenizer")
-    return list(part.get("pretokenizers", [part])) if part else []
 
 
 def _process_bytes() -> int:
