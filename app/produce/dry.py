@@ -6,13 +6,13 @@ from typing import Final
 
 from .items import Item, Place, Refused
 from .sources import Source
-from .summary import EXAMPLES
+from .summary import PassedOver
 
 SAMPLES: Final = 3
 
 
 @dataclass(slots=True)
-class Dry:
+class Dry(PassedOver):
     """What would be sent."""
 
     topic: str
@@ -21,10 +21,6 @@ class Dry:
     """Of the records' values."""
     samples: list[Item] = field(default_factory=list)
     """The first documents."""
-    refused: int = 0
-    broken: int = 0
-    examples: list[Refused] = field(default_factory=list)
-    """The first refusals, without what stood there."""
 
 
 def dry_run(sources: Sequence[Source], topic: str, limit: int | None = None) -> Dry:
@@ -34,9 +30,7 @@ def dry_run(sources: Sequence[Source], topic: str, limit: int | None = None) -> 
         for chunk in source.chunks(Place()):
             for item in chunk.items:
                 if isinstance(item, Refused):
-                    found.refused += 1
-                    found.broken += item.broken
-                    found.examples += [item.told] if len(found.examples) < EXAMPLES else []
+                    found.refuse(item)
                     continue
                 if limit is not None and found.documents >= limit:
                     return found

@@ -11,23 +11,36 @@ EXAMPLES: Final = 20
 """How many refusals are remembered word for word; all are counted."""
 
 
+@dataclass(slots=True, kw_only=True)
+class PassedOver:
+    """What was no document."""
+
+    refused: int = 0
+    """How often that was so."""
+    broken: int = 0
+    """Sources that could not be read to their end."""
+    examples: list[Refused] = field(default_factory=list)
+    """The first refusals, without what stood there."""
+
+    def refuse(self, refused: Refused) -> None:
+        """Count something that is no document."""
+        self.refused += 1
+        self.broken += refused.broken
+        if len(self.examples) < EXAMPLES:
+            self.examples.append(refused.told)
+
+
 @dataclass(slots=True)
-class Summary:
-    """What a run did, so far or in all."""
+class Summary(PassedOver):
+    """What a run did, so far or in all; what it passed over counts also where an earlier call of the run met it."""
 
     topic: str
     partitions: dict[int, Sent]
     """What is acknowledged, by partition."""
     before: int = 0
     """Documents that were in the topic already: an earlier run of the same command was interrupted, or had ended."""
-    refused: int = 0
-    """What was no document, also what an earlier call of the run met and this one did not read again."""
-    broken: int = 0
-    """Sources that could not be read to their end, counted likewise."""
     broken_before: int = 0
-    """How many of them this call did not read again."""
-    examples: list[Refused] = field(default_factory=list)
-    """The first refusals, without what stood there."""
+    """How many of the broken sources this call did not read again."""
     seconds: float = 0.0
     bytes_read: int = 0
     """Of the sources, as they lie on disk, those of earlier runs included."""
@@ -43,13 +56,6 @@ class Summary:
     def bytes(self) -> int:
         """Bytes of the acknowledged records' values."""
         return sum(sent.bytes for sent in self.partitions.values())
-
-    def refuse(self, refused: Refused) -> None:
-        """Count something that is no document."""
-        self.refused += 1
-        self.broken += refused.broken
-        if len(self.examples) < EXAMPLES:
-            self.examples.append(refused.told)
 
 
 Progress = Callable[[Summary], None]
