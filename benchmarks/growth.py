@@ -1,10 +1,8 @@
 """``make growth``: what it costs to start, resume, append and read, as the log and the store grow a hundredfold."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from shutil import rmtree
 from statistics import median
 from time import perf_counter
 from typing import Annotated, Final, NamedTuple
@@ -15,14 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.grown import Grown, small_settings
-from benchmarks.machine import describe_machine, versions
 from benchmarks.resuming import resume_mill, resume_segments
+from benchmarks.workplace import RESULTS, about_this_run, workplace, write_result
 from tokenmill.app.broker import Broker
-from tokenmill.app.logs import set_up_logging
 from tokenmill.consumers import Batches
 from tokenmill.segments import PartitionWriter, open_partition
 
-RESULTS: Final = Path(__file__).with_name("results")
 DIRECTORY: Final = Path(".tokenmill/growth")
 BLOCKS: Final = (2_000, 20_000, 200_000)
 BATCH: Final = 64
@@ -52,24 +48,19 @@ def main(
     output: Annotated[Path, typer.Option(help="Where growth.json goes.")] = RESULTS,
 ) -> None:
     """Measure, print a table, and write `growth.json`."""
-    set_up_logging(log_level="warning")
-    rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
     sizes = [int(size) for size in blocks.split(",")]
-    with Broker(directory / "broker") as broker:
+    about = about_this_run()
+    with workplace(directory), Broker(directory / "broker") as broker:
         found = asyncio.run(_all_sizes(broker, directory / "store", sizes, repetitions))
     _print(found)
     ratios = {name: _ratio(found, name) for name in found[sizes[0]]}
     result = {
-        "machine": describe_machine(),
-        "versions": versions(),
+        **about,
         "repetitions": repetitions,
         "seconds": {size: {name: cost._asdict() for name, cost in costs.items()} for size, costs in found.items()},
         "largest_to_smallest": ratios,
     }
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "growth.json").write_text(json.dumps(result, indent=1) + "\n")
-    rmtree(directory)
+    write_result(output, "growth.json", result)
 
 
 async def _all_sizes(broker: Broker, store: Path, sizes: list[int], repetitions: int) -> dict[int, dict[str, Cost]]:

@@ -1,11 +1,8 @@
 """``make bench``: TokenMill beside what one would write or install instead, in one go (`benchmarks/README.md`)."""
 
-import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
-from shutil import rmtree
 from typing import Annotated, Any, Final
 
 import typer
@@ -13,16 +10,13 @@ from rich.console import Console
 
 from benchmarks.contenders import Contender
 from benchmarks.field import CONTENDERS, DOCUMENTS, QUICK, WORKERS, Documents
-from benchmarks.machine import describe_machine, versions
 from benchmarks.picture import draw
 from benchmarks.report import Cell, cell_json, print_cell
 from benchmarks.rounds import Run, Track, turned
 from benchmarks.where import bars_of, look
-from tests.vocabularies import gpt2
+from benchmarks.workplace import RESULTS, about_this_run, gpt2_in, workplace, write_result
 from tokenmill.app.broker import Broker
-from tokenmill.app.logs import set_up_logging
 
-RESULTS: Final = Path(__file__).with_name("results")
 DIRECTORY: Final = Path(".tokenmill/bench")
 GROUP_DELAY_MS: Final = 3000
 """Kafka's own default: both workers of two are members when the group first forms, so neither does the other's work."""
@@ -40,26 +34,17 @@ def main(
     output: Annotated[Path, typer.Option(help="Where ingest.json and ingest.png go.")] = RESULTS,
 ) -> None:
     """Measure how fast raw text becomes token blocks on disk, and write `ingest.json`."""
-    set_up_logging(log_level="warning")
-    rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    tokenizer = directory / "gpt2.json"
-    tokenizer.write_bytes(gpt2())
     contenders = [contender for contender in CONTENDERS if slow or not contender.slow]
     kinds, workers = (QUICK, WORKERS[:1]) if quick else (DOCUMENTS, WORKERS)
     result: dict[str, Any] = {
-        "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": describe_machine(),
-        "versions": versions(),
+        **about_this_run(),
         "vocabulary": "GPT-2",
         "rounds": 1 if quick else rounds,
         "cells": [],
     }
-    broker = Broker(
-        directory / "broker", settings={"group.initial.rebalance.delay.ms": "0" if quick else str(GROUP_DELAY_MS)}
-    )
-    with broker:
-        track = Track(broker, directory / "runs", tokenizer)
+    delay = {"group.initial.rebalance.delay.ms": "0" if quick else str(GROUP_DELAY_MS)}
+    with workplace(directory), Broker(directory / "broker", settings=delay) as broker:
+        track = Track(broker, directory / "runs", gpt2_in(directory))
         for documents, count in product(kinds, workers):
             cell = race(track, contenders, documents, count, result["rounds"])
             result["cells"].append(cell)
@@ -68,10 +53,8 @@ def main(
             with console.status("watching where the CPU seconds go"):
                 result["where_cpu_goes"] = look(track, kinds, result["cells"])
             draw(bars_of(result["where_cpu_goes"]), output / "ingest.png")
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "ingest.json").write_text(json.dumps(result, indent=1) + "\n")
+    write_result(output, "ingest.json", result)
     console.print(f"{output / 'ingest.json'} holds all numbers{', ingest.png where the time goes' if picture else ''}.")
-    rmtree(directory)
 
 
 def race(

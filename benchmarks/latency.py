@@ -1,14 +1,12 @@
 """``make latency``: how soon a text is trainable: at low load, after a clean stop, and after a worker was killed."""
 
 import asyncio
-import json
 import os
 import signal
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import rmtree
 from statistics import median, quantiles
 from time import perf_counter
 from typing import Annotated, Final
@@ -18,19 +16,16 @@ from aiokafka import AIOKafkaProducer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.machine import describe_machine, versions
 from benchmarks.measuring import BenchmarkError
-from tests.vocabularies import gpt2
+from benchmarks.workplace import RESULTS, about_this_run, gpt2_in, workplace, write_result
 from tokenmill.app.broker import Broker
 from tokenmill.app.kafka import producer
-from tokenmill.app.logs import set_up_logging
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor import Supervisor, beside
 from tokenmill.app.topics import ensure_topics
 from tokenmill.records import FLUSH_HEADER
 from tokenmill.segments import open_partition
 
-RESULTS: Final = Path(__file__).with_name("results")
 DIRECTORY: Final = Path(".tokenmill/latency")
 PARTITIONS: Final = 2
 """One for each of two mill workers, so that the one that is killed leaves something to take over."""
@@ -50,14 +45,11 @@ def main(
     output: Annotated[Path, typer.Option(help="Where latency.json goes.")] = RESULTS,
 ) -> None:
     """Measure, print a table, and write `latency.json`."""
-    set_up_logging(log_level="error")
-    rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    (directory / "gpt2.json").write_bytes(gpt2())
-    with Broker(directory / "broker") as broker:
+    about = about_this_run()
+    with workplace(directory, log_level="error"), Broker(directory / "broker") as broker:
         settings = Settings(
             bootstrap_servers=broker.bootstrap_servers,
-            tokenizer=str(directory / "gpt2.json"),
+            tokenizer=str(gpt2_in(directory)),
             store=directory / "store",
             splits={"all": 1000},
             workers=2,
@@ -65,14 +57,11 @@ def main(
         found = asyncio.run(_measure(settings, directory, documents, rounds))
     _print(found, settings.session_timeout)
     result = {
-        "machine": describe_machine(),
-        "versions": versions(),
+        **about,
         "session_timeout": settings.session_timeout,
         "seconds": {name: [round(seconds, 4) for seconds in times] for name, times in found.items()},
     }
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "latency.json").write_text(json.dumps(result, indent=1) + "\n")
-    rmtree(directory)
+    write_result(output, "latency.json", result)
 
 
 async def _measure(settings: Settings, directory: Path, documents: int, rounds: int) -> dict[str, list[float]]:

@@ -1,13 +1,10 @@
 """``python -m benchmarks.produce``: JSON lines into a raw topic, beside loops written by hand (`README.md`)."""
 
-import json
 import resource
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
-from shutil import rmtree
 from statistics import median
 from typing import Annotated, Any, Final
 
@@ -17,12 +14,10 @@ from rich.table import Table
 
 from benchmarks.cluster import make_topics
 from benchmarks.corpus import documents
-from benchmarks.machine import describe_machine, versions
+from benchmarks.workplace import RESULTS, about_this_run, workplace, write_result
 from tokenmill.app.broker import Broker
-from tokenmill.app.logs import set_up_logging
 from tokenmill.app.settings import Settings
 
-RESULTS: Final = Path(__file__).with_name("results")
 DIRECTORY: Final = Path(".tokenmill/produce")
 SIZES: Final = {3_700: 200_000_000, 200: 40_000_000}
 """Bytes of text of a document, and of all of them."""
@@ -54,25 +49,18 @@ def main(
     output: Annotated[Path, typer.Option(help="Where produce.json goes.")] = RESULTS,
 ) -> None:
     """Measure CPU seconds of the producing process, print a table, and write `produce.json`."""
-    set_up_logging(log_level="warning")
-    rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
     result: dict[str, Any] = {
-        "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": describe_machine(),
-        "versions": versions(),
+        **about_this_run(),
         "rounds": rounds,
         "cells": [],
     }
-    with Broker(directory / "broker") as broker:
+    with workplace(directory), Broker(directory / "broker") as broker:
         for size, total in SIZES.items():
             with console.status(f"documents of {size} bytes"):
                 cell = _cell(broker, directory, size, int(total * share), rounds)
             result["cells"].append(cell)
             _print(cell)
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "produce.json").write_text(json.dumps(result, indent=1) + "\n")
-    rmtree(directory)
+    write_result(output, "produce.json", result)
 
 
 def _cell(broker: Broker, directory: Path, size: int, total: int, rounds: int) -> dict[str, Any]:

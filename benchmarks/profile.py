@@ -2,7 +2,6 @@
 
 from functools import partial
 from pathlib import Path
-from shutil import rmtree
 from typing import Annotated, Final
 
 import typer
@@ -11,11 +10,9 @@ from rich.console import Console
 from benchmarks.field import CONTENDERS, DOCUMENTS, OURS
 from benchmarks.rounds import Track
 from benchmarks.sampling import flame_graphs
-from tests.vocabularies import gpt2
+from benchmarks.workplace import RESULTS, gpt2_in, workplace
 from tokenmill.app.broker import Broker
-from tokenmill.app.logs import set_up_logging
 
-RESULTS: Final = Path(__file__).with_name("results")
 DIRECTORY: Final = Path(".tokenmill/profile")
 
 console = Console(highlight=False)
@@ -28,23 +25,20 @@ def main(
     output: Annotated[Path, typer.Option(help="Where the pictures go.")] = RESULTS,
 ) -> None:
     """Mill each kind of documents once with one worker, and draw what the two processes were at."""
-    set_up_logging(log_level="warning")
-    rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
     output.mkdir(parents=True, exist_ok=True)
-    tokenizer = directory / "gpt2.json"
-    tokenizer.write_bytes(gpt2())
     options = ["--native"] if native else ["--nonblocking"]
     ours = next(contender for contender in CONTENDERS if contender.name == OURS)
-    with Broker(directory / "broker", settings={"group.initial.rebalance.delay.ms": "0"}) as broker:
-        track = Track(broker, directory / "runs", tokenizer)
+    with (
+        workplace(directory),
+        Broker(directory / "broker", settings={"group.initial.rebalance.delay.ms": "0"}) as broker,
+    ):
+        track = Track(broker, directory / "runs", gpt2_in(directory))
         for documents in DOCUMENTS:
             watching = partial(flame_graphs, output=output, name=documents.name.replace(" ", ""), options=options)
             with console.status(f"documents of {documents.name}"):
                 _, drawn = track.watch(ours, documents, watching)
             for file in drawn:
                 console.print(str(file))
-    rmtree(directory)
 
 
 if __name__ == "__main__":
