@@ -4,7 +4,7 @@ from typing import Any
 
 from tokenmill.errors import InputError
 
-from ..produce import Dry, Summary
+from ..produce import Dry, PassedOver, Summary
 from ..settings import Settings
 from .output import count, say, show, show_json, size
 
@@ -21,13 +21,13 @@ def tell_open(settings: Settings, summary: Summary) -> None:
         say(f"the last {most:,} tokens or less wait in open blocks; to fill these: tokenmill flush {summary.topic}")
 
 
-def tell_refusals(summary: Summary | Dry) -> None:
+def tell_refusals(found: PassedOver) -> None:
     """Name the first documents that were passed over, and how many there were."""
-    shown = summary.examples[:SHOWN_REFUSALS]
+    shown = found.examples[:SHOWN_REFUSALS]
     for refused in shown:
         say(f"{refused.where}: {refused.why}")
-    if summary.refused > len(shown):
-        say(f"… passed over {summary.refused:,} in all")
+    if found.refused > len(shown):
+        say(f"… passed over {found.refused:,} in all")
 
 
 def summary_line(summary: Summary) -> str:

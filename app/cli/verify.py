@@ -1,12 +1,9 @@
 """``tokenmill verify``: whether every block is what it must be."""
 
-import time
-from types import TracebackType
-from typing import Annotated, Final, Self
+from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 from rich.table import Table
 
 from tokenmill.errors import TokenMillError
@@ -14,10 +11,8 @@ from tokenmill.errors import TokenMillError
 from ..settings import Settings
 from ..verify import ChainResult, Progress, VerifyResult, verify
 from .options import examples, with_settings
-from .output import AsJson, count, messages, say, show, show_json, show_table, size
-
-PLAIN_SECONDS: Final = 5.0
-"""How often a log file hears of the progress."""
+from .output import AsJson, count, say, show, show_json, show_table, size
+from .progress import Line
 
 Streams = Annotated[
     list[str] | None,
@@ -115,37 +110,16 @@ def verdict(result: VerifyResult) -> str:
     return f"equal: {', '.join(parts)} ({result.seconds:.1f} s)"
 
 
-class Reporter:
-    """Called with the progress, shows it; a context manager that clears its line at the end."""
+class Reporter(Line):
+    """Called with the progress, shows it."""
 
     def __init__(self) -> None:
-        console = messages()
         columns = (TextColumn("verify"), BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"))
-        self._bar = (
-            Bar(*columns, TimeRemainingColumn(), console=console, transient=True) if console.is_terminal else None
-        )
-        self._task = self._bar.add_task("", total=None) if self._bar is not None else None
-        self._said = time.monotonic()
-
-    def __enter__(self) -> Self:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        super().__init__(*columns, TimeRemainingColumn())
 
     def __call__(self, progress: Progress) -> None:
         """Show how far the verification is."""
         line = f"{count(progress.blocks, 'block')}, {size(progress.value_bytes)}"
-        if self._bar is not None and self._task is not None:
-            self._bar.update(
-                self._task, completed=progress.offsets, total=progress.of_offsets or None, description=line
-            )
-        elif time.monotonic() - self._said >= PLAIN_SECONDS:
-            self._said = time.monotonic()
-            share = progress.offsets / max(progress.of_offsets, 1)
-            say(f"verified {line}, {share:.0%} of the source")
+        share = progress.offsets / max(progress.of_offsets, 1)
+        plain = f"verified {line}, {share:.0%} of the source"
+        self.show(line, progress.offsets, progress.of_offsets, lambda: plain)

@@ -8,7 +8,7 @@ from .paths import find_sources
 from .run import Plan, produce
 from .shape import Shape
 from .sources import GivenSource, Reading, Source, read_items
-from .summary import Progress, Summary
+from .summary import PassedOver, Progress, Summary
 from .wishes import Wishes, shape_for
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "GivenSource",
     "Identity",
     "Item",
+    "PassedOver",
     "Plan",
     "Progress",
     "Reading",
