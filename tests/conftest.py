@@ -23,6 +23,11 @@ settings.load_profile("tokenmill")
 _numbers = itertools.count(1)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the switch between the short and the long form of the fault tests and simulations."""
+    parser.addoption("--full", action="store_true", help="every fault, many rounds (`make faults`); takes an hour")
+
+
 class TopicFactory(Protocol):
     """Creates a topic and returns its name, which no other test uses. Works in plain tests and in coroutines.
 

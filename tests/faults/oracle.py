@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
+from tests.faults.trial import Trial
 from tests.service import Service
 from tokenmill.app.settings import Settings, Stream, dead_letter_topic
 from tokenmill.engines import REFERENCE, load_tokenizer
@@ -128,10 +129,10 @@ def expected_chains(settings: Settings) -> list[Expected]:
     return chains
 
 
-def judge(service: Service) -> tuple[Account, list[Expected]]:
+def judge(service: Service, trial: Trial | None = None) -> tuple[Account, list[Expected]]:
     """Wait until the store is complete, starting workers anew as a supervisor does; hold everything against the chains.
 
-    The raw topics must have got all that they will get.
+    The raw topics must have got all that they will get. What held is noted in ``trial``.
     """
     settings = service.settings
     service.wait_until(lambda: all(read_control(settings, stream).genesis for stream in settings.streams()))
@@ -144,6 +145,8 @@ def judge(service: Service) -> tuple[Account, list[Expected]]:
     service.wait_until(complete)
     account = assert_all_equal(settings, chains)
     print(account)  # noqa: T201 - what the run came to
+    if trial is not None:
+        trial.held("exact", "complete", "conserved", "dead letters", "topic", **account._asdict())
     return account, chains
 
 

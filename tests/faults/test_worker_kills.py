@@ -1,18 +1,19 @@
 """SIGKILL at random moments while documents flow: whoever takes over continues, block for block."""
 
-import random
 import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import TopicFactory
 from tests.faults.feeding import Feeder
 from tests.faults.oracle import judge
+from tests.faults.trial import Trial
 from tests.service import Service, Worker, service_settings
 from tokenmill.app.broker import Broker
 
-ROUNDS = 3
-"""Kills of each role."""
+pytestmark = pytest.mark.fault("worker-killed")
 
 
 def busy(service: Service, role: str) -> list[Worker]:
@@ -25,26 +26,25 @@ def busy(service: Service, role: str) -> list[Worker]:
 
 
 def test_killed_workers_lose_and_repeat_nothing(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, rng: random.Random
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:
     """Workers of both roles die in the middle of their work, others take over; all is equal to the reference."""
     settings = service_settings(broker, topic(4), tmp_path, session_timeout=2.0, splits={"train": 900, "dev": 100})
-    kills = {"mill": 0, "segment": 0}
+    rounds = trial.rounds(3, 100)
     with Service(settings, tmp_path) as service:
-        with Feeder(settings, rng):
+        with Feeder(settings, trial.rng):
             for start in (service.mill, service.segment):
                 start()
                 start()
-            for role in rng.sample(["mill", "segment"] * ROUNDS, 2 * ROUNDS):
+            for role in trial.rng.sample(["mill", "segment"] * rounds, 2 * rounds):
                 service.wait_until(lambda: bool(busy(service, role)))  # noqa: B023 - called before the next round
-                time.sleep(rng.uniform(0, 1))
+                time.sleep(trial.rng.uniform(0, 1))
                 victims = busy(service, role)
                 if victims:
-                    victim = rng.choice(victims)
+                    victim = trial.rng.choice(victims)
                     victim.kill()
                     assert victim.process.returncode == -signal.SIGKILL
-                    kills[role] += 1
+                    trial.fired(f"{role} SIGKILL")
                     service.mill() if role == "mill" else service.segment()
-        judge(service)
-    assert all(kills.values()), f"hardly anything was killed: {kills}"
-    print(kills)  # noqa: T201 - what the run came to
+        judge(service, trial)
+    assert len(trial.faults) == 2, f"hardly anything was killed: {trial.faults}"

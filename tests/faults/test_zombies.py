@@ -1,12 +1,14 @@
 """SIGSTOP past the Kafka session: another worker takes over, and the stopped one comes back as a zombie."""
 
-import random
 from collections.abc import Collection
 from pathlib import Path
+
+import pytest
 
 from tests.conftest import TopicFactory
 from tests.faults.feeding import Feeder, document, flush_all
 from tests.faults.oracle import judge
+from tests.faults.trial import Trial
 from tests.service import Raw, Service, Worker, send, service_settings
 from tokenmill.app.broker import Broker
 
@@ -18,8 +20,9 @@ AHEAD = 20
 """Blocks by which the heir is ahead in every chain when the zombie goes on: all that it sends is there already."""
 
 
+@pytest.mark.fault("mill-stopped")
 def test_blocks_of_a_zombie_mill_are_dropped_by_number(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, rng: random.Random
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:
     """A mill that is stopped with messages on their way sends them after another wrote the same blocks."""
     # Small messages: one of a chain is in flight at a time, so that publishing takes seconds, milling less.
@@ -31,7 +34,7 @@ def test_blocks_of_a_zombie_mill_are_dropped_by_number(
         splits={"train": 500, "dev": 500},
         message_bytes=200,
     )
-    send(settings, [Raw(document(rng), rng.randrange(4)) for _ in range(BACKLOG)])
+    send(settings, [Raw(document(trial.rng), trial.rng.randrange(4)) for _ in range(BACKLOG)])
     flush_all(settings)
     with Service(settings, tmp_path) as service:
         segment = service.segment()
@@ -42,8 +45,8 @@ def test_blocks_of_a_zombie_mill_are_dropped_by_number(
         (heir,) = service.mill()
         service.wait_until(lambda: all(published(heir).get(chain, 0) > before[chain] + AHEAD for chain in before))
         zombie.resume()
-        account, _ = judge(service)
-        assert account.duplicates, "the zombie wrote nothing: it was no zombie"
+        account, _ = judge(service, trial)
+        trial.fired("blocks written by a zombie", account.duplicates)
         service.wait_until(lambda: segment.beats.status["counters"]["duplicates"] >= account.duplicates)
 
 
@@ -56,14 +59,15 @@ def published(worker: Worker) -> dict[tuple[str, str], int]:
     }
 
 
+@pytest.mark.fault("segment-worker-stopped")
 def test_stopped_segment_worker_keeps_its_directories(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, rng: random.Random
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:
     """Who takes over from a stopped segment worker says what it waits for, and writes nothing until it may."""
     settings = service_settings(broker, topic(2), tmp_path, session_timeout=SESSION_SECONDS, splits={"train": 1000})
 
     with Service(settings, tmp_path) as service:
-        with Feeder(settings, rng):
+        with Feeder(settings, trial.rng):
             service.mill()
             stopped, heir = service.segment(), service.segment()
             for end in (stopped.resume, stopped.kill):
@@ -73,9 +77,10 @@ def test_stopped_segment_worker_keeps_its_directories(
                 service.wait_until(lambda: is_waiting(heir, kept))  # noqa: B023 - called before the next round
                 assert {owned_blocks(heir)[name] for name in kept} == {None}
                 assert "waiting for the directory" in heir.log
+                trial.fired("directory held by a stopped process")
                 end()
                 service.wait_until(lambda: not is_waiting(heir, kept))  # noqa: B023
-        judge(service)
+        judge(service, trial)
         assert all(block is not None for block in owned_blocks(heir).values())
 
 

@@ -1,0 +1,50 @@
+"""What a fault test shows for itself: that its fault fired, and what was held against what afterwards."""
+
+import random
+from collections import Counter
+from typing import Final, Literal, get_args
+
+Oracle = Literal["exact", "complete", "conserved", "dead letters", "topic", "reader", "alive", "loud"]
+"""What can be held against a service after, or while, it was broken.
+
+exact: the committed blocks of each chain are, byte for byte, a prefix of the reference's answer
+complete: they are all of it
+conserved: the totals balance, and are the reference's
+dead letters: each record that is no document has one, with the right reason, counted once an offset
+topic: the token topic, duplicates dropped, has the same blocks in the same order
+reader: who reads all the while gets every block once, in order, and no other
+alive: after the fault a new document is committed without anyone's hand
+loud: what cannot heal says where, why and what to do, with the right exit code or state, and nothing else stops
+"""
+
+ORACLES: Final = get_args(Oracle)
+
+
+class Trial:
+    """One run of a fault test: its random numbers and its length, and what it saw.
+
+    A test that ends well without a fault that fired, or without an oracle, has failed (`tests/faults/conftest.py`).
+    """
+
+    def __init__(self, rng: random.Random, *, full: bool) -> None:
+        """Start with nothing seen."""
+        self.rng = rng
+        """From a seed that is printed; ``FAULT_SEED=<number>`` repeats a run's choices."""
+        self.full = full
+        """Whether this is a full run (`make faults`): rounds are many, not few."""
+        self.faults: Counter[str] = Counter()
+        self.oracles: set[Oracle] = set()
+        self.figures: Counter[str] = Counter()
+
+    def rounds(self, short: int, full: int) -> int:
+        """Return how often to do what the test does."""
+        return full if self.full else short
+
+    def fired(self, what: str, times: int = 1) -> None:
+        """Note that a fault was seen to take effect (an exit by the signal, an error in the log), so many times."""
+        self.faults[what] += times
+
+    def held(self, *oracles: Oracle, **figures: int) -> None:
+        """Note which oracles were asked and agreed, and figures worth adding up (blocks, duplicates, bytes cut)."""
+        self.oracles.update(oracles)
+        self.figures.update(figures)
