@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 
-from tests.simulation.eras import EraHistory, follow
-from tokenmill.eras import Era, EraFollower
-from tokenmill.eras.follower import LogRecord
+from tests.eras.histories import look
+from tests.simulation.eras import EraHistory
+from tokenmill.eras import ERA_KEY, Era, EraFollower, LogRecord
 
 HISTORIES = 300
 HISTORIES_IN_FULL = 20_000
@@ -21,7 +21,7 @@ EXPECTED = {
     "records ignored",
     "readers halted over an era that was lost",
     "writers ended over a log that was rewritten",
-    "eras read",
+    "looks",
 }
 
 
@@ -42,17 +42,16 @@ def test_all_readers_agree_on_eras_that_have_every_block_once(request: pytest.Fi
 def test_reader_that_does_not_look_at_its_own_head_goes_wrong() -> None:
     """The rule is needed: without it, a log that was rewritten is taken for one that grew."""
 
-    def follow_blindly(follower: EraFollower, log: list[LogRecord]) -> list[Era] | None:
-        position = follower.position
-        if position is None:
-            return follow(follower, log)
-        head = LogRecord(position, b"era", follower.log[len(follower.log) - 1].pack())
-        return follower.look([head, *(record for record in log if record.offset > position)])
+    def look_blindly(follower: EraFollower, log: list[LogRecord]) -> list[Era]:
+        position, last = follower.position, follower.log.last
+        if position is None or last is None:
+            return look(follower, log)
+        return look(follower, [LogRecord(position, ERA_KEY, last.pack()), *(r for r in log if r.offset > position)])
 
     wrong = 0
     for seed in range(HISTORIES):
         try:
-            EraHistory(seed, follow=follow_blindly).run()
+            EraHistory(seed, look=look_blindly).run()
         except AssertionError:
             wrong += 1
     assert wrong

@@ -1,7 +1,7 @@
 """Eras: which blocks of all partitions are trainable, and in which order everyone reads them."""
 
 from tokenmill.eras.closing import Extent, close_era
-from tokenmill.eras.follower import EraFollower
+from tokenmill.eras.follower import EraFollower, LogRecord
 from tokenmill.eras.log import EraLog
 from tokenmill.eras.order import Permutation
 from tokenmill.eras.record import ERA_KEY, Era, EraRange, first_hash
@@ -13,6 +13,7 @@ __all__ = [
     "EraLog",
     "EraRange",
     "Extent",
+    "LogRecord",
     "Permutation",
     "close_era",
     "first_hash",

@@ -29,13 +29,13 @@ def close_era(
 
     An era is closed at ``era_blocks`` new blocks, all partitions together, or as soon as there is one when it is
     ``overdue``. It takes all new blocks, not the first ``era_blocks``: a token partition's last message says how far it
-    reaches, and the hashes between would have to be read from all messages before. A partition whose blocks do not
-    reach beyond the last era has no range. With ``end``, the end marker is returned once no blocks are left, and before
-    that an era of those that are.
+    reaches, and the hashes between would have to be read from all messages before. With ``end``, the end marker is
+    returned once no blocks are left, and before that an era of those that are.
 
     Args:
         log: the eras so far, as the control topic has them now.
-        extents: how far each token partition reaches; one that is missing is left out, and continued another time.
+        extents: how far each token partition reaches. One that is missing, or reaches less far than the eras, as after
+            a lost tail, is continued another time.
         now: milliseconds since 1970, for the record.
         era_blocks: new blocks that close an era, 1 at least.
         overdue: whether the oldest new block has waited long enough.
@@ -45,11 +45,12 @@ def close_era(
     if log.ended:
         return None
     ranges = []
-    for partition, extent in sorted(extents.items()):
-        start = log.end(partition)
-        if extent.blocks > start.block:
-            ranges.append(EraRange(partition, start.block, extent.blocks, start.hash, extent.hash))
+    for partition in range(max([log.partitions, *(number + 1 for number in extents)])):
+        first, before = log.end(partition)
+        extent = extents.get(partition)
+        reached = Extent(first, before) if extent is None or extent.blocks <= first else extent
+        ranges.append(EraRange(first, reached.blocks, before, reached.hash))
     new = sum(part.blocks for part in ranges)
     if new and (new >= era_blocks or overdue or end):
-        return Era(len(log), log.head, tuple(ranges), now)
-    return Era(len(log), log.head, (), now, end=True) if end and not new else None
+        return Era(log.next_number, log.head, tuple(ranges), now)
+    return Era(log.next_number, log.head, tuple(ranges), now, end=True) if end and not new else None

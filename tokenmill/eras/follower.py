@@ -1,6 +1,15 @@
-"""Reading eras from a log that may lose its tail: the reader's position is its own head's record."""
+"""Reading eras from a log that may lose its tail: the reader's position is its own head's record.
 
-from collections.abc import Iterable
+A look, with ``read`` for reading a log from an offset (None: its beginning) to its end::
+
+    records = read(follower.position)
+    if follower.position is not None and not follower.holds(next(records)):
+        follower.restart()
+        records = read(None)
+    eras = [era for record in records if (era := follower.add(record))]
+    follower.finish()
+"""
+
 from typing import NamedTuple
 
 from tokenmill.eras.log import EraLog
@@ -17,66 +26,70 @@ class LogRecord(NamedTuple):
 
 
 class EraFollower:
-    """Follows the eras on a control topic, look by look.
+    """Follows the eras on a control topic, look by look, in constant memory."""
 
-    Each look reads from `position`, the record of the last era that was seen, that record included. If it is there,
-    what comes after it continues what is known. If it is not, the broker lost its log's tail, and other records may
-    stand at the same offsets: `look` says so, and `restart` reads the log from its beginning.
-    """
-
-    def __init__(self, fingerprint: bytes, stream: str) -> None:
-        """Begin before the first era."""
-        self._fingerprint = fingerprint
+    def __init__(self, stream: str, fingerprint: bytes, last: Era | None = None, position: int | None = None) -> None:
+        """Begin after era ``last``, whose record was seen at offset ``position``; with None before the first era."""
         self._stream = stream
-        self._position: int | None = None
-        self.log = EraLog(fingerprint)
-        """The eras seen so far."""
-
-    @property
-    def position(self) -> int | None:
+        self._fingerprint = fingerprint
+        self._known: Era | None = None
+        """While the log is read again: the era that must be met on the way."""
+        self.position = position if last is not None else None
         """The offset from which to look; None: from the log's beginning."""
-        return self._position
+        self.log = EraLog(fingerprint, last)
+        """How far the eras go that were seen."""
 
-    def look(self, records: Iterable[LogRecord]) -> list[Era] | None:
-        """Take the records from `position` to the log's end; return the new eras, or None if the log was rewritten.
+    def holds(self, record: LogRecord | None) -> bool:
+        """Return whether the first record of a look from `position` is the last era that was seen.
 
-        After None nothing has changed; the next call is `restart`.
+        If not, the broker lost its log's tail, and other records may stand at the same offsets: `restart`.
         """
-        if self._position is None:
-            return self._take(self.log, records)
-        found = iter(records)
-        head = next(found, None)
-        if head is None or head.offset != self._position or head.key != ERA_KEY:
-            return None
-        if head.value != self.log[len(self.log) - 1].pack():
-            return None
-        return self._take(self.log, found)
+        last = self.log.last
+        return (
+            record is not None
+            and last is not None
+            and (record.offset, record.key) == (self.position, ERA_KEY)
+            and record.value == last.pack()
+        )
 
-    def restart(self, records: Iterable[LogRecord]) -> list[Era]:
-        """Take the whole log once more; return the new eras.
+    def restart(self) -> None:
+        """Expect the log's records from its beginning; the last era that was seen must be among the eras there."""
+        self._known = self._known or self.log.last
+        self.log = EraLog(self._fingerprint)
+        self.position = None
+
+    def add(self, record: LogRecord) -> Era | None:
+        """Take the next record; return the era if it is one that was not seen before.
 
         Raises:
-            DifferenceError: the last era that was seen is not on the chain that stands there now. Nothing has changed.
+            DifferenceError: the era that was seen last is not on the chain that stands there now.
 
         """
-        log = EraLog(self._fingerprint)
-        known, before = len(self.log), self._position
-        self._take(log, records)
-        if known and (len(log) < known or log[known - 1] != self.log[known - 1]):
-            self._position = before
-            raise DifferenceError(
-                f"era {known - 1} of {self._stream} is not on its control topic any more, which lost its tail: the "
-                "topic cannot tell what was trained on since; go on from a checkpoint before that era, or give new "
-                "text a stream of its own (stream_suffix)"
-            )
-        self.log = log
-        return list(log)[known:]
+        era = self.log.add(record.value) if record.key == ERA_KEY else None
+        if era is None:
+            return None
+        self.position = record.offset
+        if self._known is None:
+            return era
+        if era.number == self._known.number:
+            if era != self._known:
+                raise self._lost(self._known)
+            self._known = None
+        return None
 
-    def _take(self, log: EraLog, records: Iterable[LogRecord]) -> list[Era]:
-        new = []
-        for record in records:
-            era = log.add(record.value) if record.key == ERA_KEY else None
-            if era is not None:
-                self._position = record.offset
-                new.append(era)
-        return new
+    def finish(self) -> None:
+        """End a look: the log's end was reached.
+
+        Raises:
+            DifferenceError: the log was read again and ends before the era that was seen last.
+
+        """
+        if self._known is not None:
+            raise self._lost(self._known)
+
+    def _lost(self, era: Era) -> DifferenceError:
+        return DifferenceError(
+            f"era {era.number} of {self._stream} is not on its control topic any more, which lost its tail: the topic "
+            "cannot tell what was trained on since; go on from a checkpoint before that era, or give new text a "
+            "stream of its own (stream_suffix)"
+        )

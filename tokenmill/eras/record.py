@@ -7,10 +7,12 @@
         "closed": 1767225600000,
         "end": false,
         "era": 7,
-        "ranges": [[0, 4096, 8000, "<chain hash before block 4096>", "<... after block 7999>"], [1, ...]],
+        "ranges": [[4096, 8000, "<chain hash before block 4096>", "<chain hash after block 7999>"], [...], ...],
     }
 
-The control topic's key is ``era``. The hash of an era is that of these bytes (xxh3_128), so the spelling is fixed.
+``ranges`` has an entry for each partition that the stream has had since the first era, in order, an empty one where
+nothing is new: so the last era alone says how the next one must continue. The control topic's key is ``era``. The hash
+of an era is that of these bytes (xxh3_128), so the spelling is fixed.
 """
 
 import json
@@ -27,15 +29,14 @@ ERA_KEY: Final = b"era"
 
 
 class EraRange(NamedTuple):
-    """The blocks ``[first, stop)`` of one partition."""
+    """The blocks ``[first, stop)`` of a partition."""
 
-    partition: int
     first: int
     stop: int
     before: bytes
     """The chain hash before block ``first``, 16 bytes."""
     after: bytes
-    """The chain hash after block ``stop - 1``, 16 bytes."""
+    """The chain hash after block ``stop - 1``, 16 bytes; ``before`` where the range is empty."""
 
     @property
     def blocks(self) -> int:
@@ -45,13 +46,13 @@ class EraRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Era:
-    """A numbered set of block ranges, at most one for each partition, that becomes trainable at once."""
+    """A numbered set of block ranges, one for each partition, that becomes trainable at once."""
 
     number: int
     before: bytes
     """The hash of the era before; of era 0: `first_hash`."""
     ranges: tuple[EraRange, ...]
-    """In the order of their partitions, none of them empty."""
+    """Of partitions 0, 1, ..."""
     closed: int
     """When it was written, in milliseconds since 1970: for people and for lags; nothing is decided by it."""
     end: bool = False
@@ -59,12 +60,12 @@ class Era:
 
     @property
     def blocks(self) -> int:
-        """How many blocks it has."""
+        """How many blocks it has, all partitions together."""
         return sum(part.blocks for part in self.ranges)
 
     @property
     def hash(self) -> bytes:
-        """Return the hash that the next era names: of this record, and through ``before`` of all before it."""
+        """The hash that the next era names: of this record, and through ``before`` of all before it."""
         return xxhash.xxh3_128_digest(self.pack())
 
     def pack(self) -> bytes:
@@ -73,7 +74,7 @@ class Era:
             {
                 "era": self.number,
                 "before": self.before.hex(),
-                "ranges": [[p, first, stop, a.hex(), b.hex()] for p, first, stop, a, b in self.ranges],
+                "ranges": [[first, stop, before.hex(), after.hex()] for first, stop, before, after in self.ranges],
                 "closed": self.closed,
                 "end": self.end,
             }
@@ -96,9 +97,10 @@ class Era:
                 closed=found["closed"],
                 end=found["end"],
             )
-        except (TypeError, LookupError, RecursionError) as error:
+            spelled = era.pack()
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise ValueError(f"no era: {error!r}") from error
-        if era.pack() != value:  # numbers that are no integers, other spellings, unknown fields
+        if spelled != value:  # numbers that are no integers, other spellings, unknown fields
             raise ValueError("no era: spelled in another way")
         _require_sound(era)
         return era
@@ -110,18 +112,19 @@ def first_hash(fingerprint: bytes) -> bytes:
 
 
 def _range(part: Sequence[Any]) -> EraRange:
-    partition, first, stop, before, after = part
-    return EraRange(partition, first, stop, bytes.fromhex(before), bytes.fromhex(after))
+    first, stop, before, after = part
+    return EraRange(first, stop, bytes.fromhex(before), bytes.fromhex(after))
 
 
 def _require_sound(era: Era) -> None:
     """Raise ValueError for what no writer writes: this much is said by the record alone."""
-    numbers = [number for part in era.ranges for number in part[:3]] + [era.number, era.closed]
+    numbers = [era.number, era.closed, *(number for part in era.ranges for number in part[:2])]
     if not all(type(number) is int and number >= 0 for number in numbers) or type(era.end) is not bool:
         raise ValueError("no era: a number is negative, or none")
-    partitions = [part.partition for part in era.ranges]
-    hashes = [era.before, *(found for part in era.ranges for found in (part.before, part.after))]
-    if partitions != sorted(set(partitions)) or any(part.blocks < 1 for part in era.ranges):
-        raise ValueError("no era: its ranges are empty or out of order")
-    if any(len(found) != HASH_BYTES for found in hashes) or era.end == bool(era.ranges):
-        raise ValueError("no era: a hash is too short, or an end has blocks, or another record none")
+    hashes = [era.before, *(found for part in era.ranges for found in part[2:])]
+    if any(len(found) != HASH_BYTES for found in hashes):
+        raise ValueError("no era: a hash has another length")
+    if any(part.blocks < 0 or (not part.blocks and part.before != part.after) for part in era.ranges):
+        raise ValueError("no era: a range ends before it begins, or is empty and changes the hash")
+    if era.end == bool(era.blocks):
+        raise ValueError("no era: it has no blocks, or is the end marker and has some")
