@@ -97,7 +97,7 @@ class Worker:
     def __init__(
         self, role: str, settings: Settings, log: Path, environment: Mapping[str, str], entry: str = "tokenmill.app.cli"
     ) -> None:
-        """Start ``tokenmill mill`` or ``tokenmill segment`` with exactly these settings, by running module ``entry``."""
+        """Start ``tokenmill mill`` or ``tokenmill segment`` with exactly these settings; module ``entry`` is run."""
         self.role = role
         self.log_path = log
         self.beats = Beats()
@@ -170,9 +170,9 @@ class Service:
         self._directory = directory
         self._environment = environment
 
-    def mill(self, count: int = 1, **environment: str) -> list[Worker]:
+    def mill(self, count: int = 1, environment: Mapping[str, str] | None = None) -> list[Worker]:
         """Start mill workers, with more variables than the others have where there are any."""
-        return [self._start("mill", **environment) for _ in range(count)]
+        return [self._start("mill", environment) for _ in range(count)]
 
     def segment(self) -> Worker:
         """Start a segment worker."""
@@ -229,10 +229,10 @@ class Service:
         for worker in self.workers:
             worker.kill()
 
-    def _start(self, role: str, **environment: str) -> Worker:
+    def _start(self, role: str, environment: Mapping[str, str] | None = None) -> Worker:
         log = self._directory / f"{role}-{self.started}.log"
         self.started += 1
-        self.workers.append(Worker(role, self.settings, log, {**self._environment, **environment}, self.entry))
+        self.workers.append(Worker(role, self.settings, log, {**self._environment, **(environment or {})}, self.entry))
         return self.workers[-1]
 
 

@@ -28,7 +28,7 @@ class Breakable(Service):
 
     def mill_until(self, point: Failpoint) -> Worker:
         """Start a mill that dies there; gone on return."""
-        (mill,) = self.mill(**{VARIABLE: str(point)})
+        (mill,) = self.mill(environment={VARIABLE: str(point)})
         self.wait_until(lambda: not mill.running)
         assert mill.process.returncode == -signal.SIGKILL, f"{point}: {mill.log}"
         self.workers.remove(mill)

@@ -66,7 +66,7 @@ def test_mills_of_two_groups_write_the_same_stream_once(
         with Feeder(settings, trial.rng):
             (first,) = service.mill()
             service.settings = settings.model_copy(
-                update={"group": f"{settings.group}-by-mistake", "message_bytes": settings.message_bytes * 2}
+                update={"group": f"{settings.group}-by-mistake", "message_bytes": settings.message_bytes // 2}
             )
             (second,) = service.mill()
             for _ in range(trial.rounds(1, 10)):

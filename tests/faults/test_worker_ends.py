@@ -66,10 +66,11 @@ def test_workers_come_and_go_under_load(broker: Broker, topic: TopicFactory, tmp
             service.segment()
             service.wait_until(lambda: bool(busy(service, "mill") and busy(service, "segment")))
             for _ in range(trial.rounds(1, 10)):
-                for step in [1] * (MOST - 1) + [-1] * (MOST - 1):
-                    for role in ("mill", "segment"):
+                for step in (1, -1):
+                    for role in ("mill", "segment") * (MOST - 1):
                         scale(service, role, step, trial)
                         time.sleep(trial.rng.uniform(0, CHANGE_SECONDS))
+                    service.wait_until(lambda: all(worker.partitions for worker in service.workers))
         service.tend()
         judge(service, trial)
         moved = sum(path.read_text().count("partitions assigned") for path in tmp_path.glob("*-*.log"))
