@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 from aiokafka import TopicPartition
-from confluent_kafka import Consumer
-from confluent_kafka import TopicPartition as Place
 
 from tests.conftest import TopicFactory
 from tests.faults.failpoints import SIDES, SKIPPING, VARIABLE, Failpoint
-from tests.faults.feeding import Feeder, flush_all
+from tests.faults.feeding import document, flush_all
 from tests.faults.harmful_step import HANGS, KILLS, RAISES
 from tests.faults.oracle import PREFIX, judge, read_control, read_topic
 from tests.faults.trial import Trial
@@ -38,6 +36,9 @@ pytestmark = pytest.mark.fault("step-fails")
 
 FUNCTION = "tests.faults.harmful_step:harmful"
 TEXT = b"a text of some length, so that a few of them fill a block; "
+BURST = 1500
+"""Records of a partition that come at once, and take a mill seconds."""
+SKIPS = 3
 COMMAND = re.compile(r"`tokenmill (skip \S+ \d+ \d+)`")
 
 
@@ -168,28 +169,30 @@ def test_request_that_comes_too_late_changes_nothing(
 
 
 def test_skips_race_with_mills(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
-    """Records at the end of the log are skipped while mills run past them: each is skipped by all, or milled by all."""
-    settings = service_settings(broker, topic(2), tmp_path, session_timeout=2.0, splits={"train": 900, "dev": 100})
-    ends = Consumer({"bootstrap.servers": settings.bootstrap_servers, "group.id": "ends"})
+    """Records are skipped while mills run past them: each is skipped by all, or milled by all."""
+    # Small messages: one of a chain is in flight at a time, so that publishing takes seconds.
+    settings = service_settings(
+        *(broker, topic(2), tmp_path), session_timeout=2.0, splits={"train": 900, "dev": 100}, message_bytes=200
+    )
+    (raw_topic,) = settings.raw_topics
     with Service(settings, tmp_path) as service:
         service.segment()
-        with Feeder(settings, trial.rng, burst=6):
-            service.mill(2)
-            for _ in range(trial.rounds(4, 60)):
-                service.wait_until(lambda: len([w for w in service.workers if w.role == "mill" and w.partitions]) == 2)
-                time.sleep(trial.rng.uniform(0, 1))
-                partition = trial.rng.randrange(2)
-                _, end = ends.get_watermark_offsets(Place(settings.raw_topics[0], partition), 20)
+        service.mill(2)
+        for number in range(trial.rounds(2, 30)):
+            service.wait_until(lambda: len([w for w in service.workers if w.role == "mill" and w.partitions]) == 2)
+            send(settings, [Raw(document(trial.rng), partition) for _ in range(BURST) for partition in (0, 1)])
+            for _ in range(SKIPS):
+                partition, offset = trial.rng.randrange(2), number * BURST + trial.rng.randrange(BURST)
                 try:
-                    in_own_loop(lambda: skip(settings, settings.raw_topics[0], partition, end - 1))  # noqa: B023
+                    in_own_loop(lambda: skip(settings, raw_topic, partition, offset))  # noqa: B023
                 except InputError as error:
                     assert "is settled" in str(error)  # noqa: PT017 - either answer is right
-                    continue
-                trial.fired("record skipped while it was milled")
-                service.wait_until(lambda: is_decided(service))
+                else:
+                    trial.fired("record skipped while it was milled")
+            service.wait_until(lambda: is_decided(service))
+        flush_all(settings)
         _, chains = judge(service, trial)
         trial.held(skipped=sum(list(chain.dead.values()).count("skipped") for chain in chains))
-    ends.close()
 
 
 def is_decided(service: Service) -> bool:
