@@ -7,6 +7,7 @@ repeats the choices (not the moments at which the machine lets them happen).
 """
 
 import argparse
+import logging
 import random
 import secrets
 import sys
@@ -23,6 +24,7 @@ from tests.faults.feeding import Feeder
 from tests.faults.following import Follower
 from tests.faults.oracle import judge
 from tests.faults.producing import Producing
+from tests.faults.test_worker_kills import busy
 from tests.faults.trial import ORACLES, Trial
 from tests.service import Service, service_settings
 from tokenmill.app.broker import Broker
@@ -40,8 +42,8 @@ Say = Callable[[str], None]
 
 def soak(directory: Path, trial: Trial, seconds: float, say: Say) -> None:
     """Run rounds until the time is over; raises what a round found wrong."""
-    began, number = time.monotonic(), 0
     with Broker(directory / "broker") as broker:
+        began, number = time.monotonic(), 0
         while number == 0 or time.monotonic() - began < seconds:
             left = seconds - (time.monotonic() - began)
             home = directory / f"round-{number}"
@@ -61,6 +63,7 @@ def run_round(directory: Path, broker: Broker, trial: Trial, seconds: float, say
             with Feeder(settings, trial.rng, burst=BURST) as feeder:
                 service.mill(2)
                 service.segment()
+                service.wait_until(lambda: bool(busy(service, "segment")))
                 deadline = time.monotonic() + seconds
                 while time.monotonic() < deadline:
                     time.sleep(trial.rng.uniform(*PAUSE_SECONDS))
@@ -74,7 +77,7 @@ def run_round(directory: Path, broker: Broker, trial: Trial, seconds: float, say
         follower.require_all(chains)
         trial.held("reader", "alive", followed=follower.seen, documents_produced=producing.require_once())
     trial.figures["largest worker, MB"] = max(trial.figures["largest worker, MB"], breaker.largest >> 20)
-    trial.figures["longest recovery, s"] = max(trial.figures["longest recovery, s"], recovered)
+    trial.figures["longest time to all equal, s"] = max(trial.figures["longest time to all equal, s"], recovered)
     say(f"all equal after {recovered} s: {account}, {feeder.sent:,} documents sent, {follower.seen:,} blocks followed")
 
 
@@ -95,6 +98,7 @@ def main() -> int:
     arguments = parser.parse_args()
     seed = secrets.randbits(32) if arguments.seed is None else arguments.seed
     began = time.monotonic()
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # that the broker is away is no news here
 
     def say(text: str) -> None:
         minutes, seconds = divmod(int(time.monotonic() - began), 60)

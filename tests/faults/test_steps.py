@@ -36,7 +36,7 @@ pytestmark = pytest.mark.fault("step-fails")
 
 FUNCTION = "tests.faults.harmful_step:harmful"
 TEXT = b"a text of some length, so that a few of them fill a block; "
-BURST = 1500
+BURST = 800
 """Records of a partition that come at once, and take a mill seconds."""
 SKIPS = 3
 COMMAND = re.compile(r"`tokenmill (skip \S+ \d+ \d+)`")
@@ -178,7 +178,7 @@ def test_skips_race_with_mills(broker: Broker, topic: TopicFactory, tmp_path: Pa
     with Service(settings, tmp_path) as service:
         service.segment()
         service.mill(2)
-        for number in range(trial.rounds(2, 30)):
+        for number in range(trial.rounds(1, 30)):
             service.wait_until(lambda: len([w for w in service.workers if w.role == "mill" and w.partitions]) == 2)
             send(settings, [Raw(document(trial.rng), partition) for _ in range(BURST) for partition in (0, 1)])
             for _ in range(SKIPS):
