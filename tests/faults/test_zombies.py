@@ -16,6 +16,7 @@ SESSION_SECONDS = 2.0
 BACKLOG = 2500
 """Documents that wait when the mill starts: its queue of messages is far from empty when it is stopped."""
 
+MESSAGE_BYTES = 200
 OTHER_MESSAGE_BYTES = 700
 """The heir's messages hold three blocks and more, the zombie's one."""
 AHEAD = 20
@@ -30,24 +31,25 @@ def test_blocks_of_a_zombie_mill_are_dropped_by_number(
 
     The zombie's message ends inside one of the heir's, which goes on where the zombie's cursor never was.
     """
-    # Small messages: one of a chain is in flight at a time, so that publishing takes seconds, milling less.
+    # The zombie's messages are small: one of a chain is in flight at a time, so that publishing takes seconds.
     settings = service_settings(
         broker,
         topic(4),
         tmp_path,
         session_timeout=SESSION_SECONDS,
         splits={"train": 500, "dev": 500},
-        message_bytes=200,
+        message_bytes=OTHER_MESSAGE_BYTES,
     )
     send(settings, [Raw(document(trial.rng), trial.rng.randrange(4)) for _ in range(BACKLOG)])
     flush_all(settings)
     with Service(settings, tmp_path) as service:
         segment = service.segment()
+        service.settings = settings.model_copy(update={"message_bytes": MESSAGE_BYTES})
         (zombie,) = service.mill()
         service.wait_until(lambda: any(published(zombie).values()))
         zombie.pause()
         before = published(zombie)
-        service.settings = settings.model_copy(update={"message_bytes": OTHER_MESSAGE_BYTES})
+        service.settings = settings
         (heir,) = service.mill()
         service.wait_until(lambda: all(published(heir).get(chain, 0) > before[chain] + AHEAD for chain in before))
         zombie.resume()
