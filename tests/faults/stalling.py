@@ -1,4 +1,4 @@
-"""`tokenmill`, whose messages of blocks wait while the file ``STALL`` exists: ``python -m tests.faults.stalling mill``."""
+"""`tokenmill`, whose messages of blocks wait while a file exists: ``STALL=file``, ``-m tests.faults.stalling mill``."""
 
 import asyncio
 import os
