@@ -168,6 +168,7 @@ def test_request_that_comes_too_late_changes_nothing(
         assert verify(settings, store=settings.store, processes=1).ok
 
 
+@pytest.mark.needs("minutes")
 def test_skips_race_with_mills(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
     """Records are skipped while mills run past them: each is skipped by all, or milled by all."""
     # Small messages: one of a chain is in flight at a time, so that publishing takes seconds.
