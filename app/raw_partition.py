@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,14 +20,20 @@ from tokenmill.partition import Milled, PartitionMill
 from . import metrics
 from .control import Settled
 from .dead_letters import send_dead_letters
+from .ending import end_process
 from .kafka import consumer
 from .metrics.measuring import Standing, State
 from .metrics.mill_meter import MillMeter
 from .publisher import Publisher, Send
 from .settings import Settings, dead_letter_topic
+from .skip_list import SkipList
+from .suspects import Board, Note, Suspects
 from .tail import read_tail
 from .transport import Batch
 
+HANG_SECONDS = 15.0
+"""A record that takes as long is named, and its partition shown as halted, until it is done. Nothing else follows from
+it: what becomes of a record depends on no clock."""
 HALTING = (SourceError, GapError, DifferenceError, DamagedError, EngineError)
 """What a new start cannot mend for this partition, while the others can go on: it stands until a person acts."""
 
@@ -42,9 +47,12 @@ class MillContext:
     settings: Settings
     stages: Stages
     streams: Sequence[Settled]
+    skip_list: SkipList
     retention: Mapping[str, float | None]
     """How long each token topic keeps its messages, in seconds; None: for ever."""
     send: Send
+    board: Board | None = None
+    """Where a supervisor reads what is being milled."""
     start_partition: Callable[[TP, int], Awaitable[int | None]]
     set_durable: Callable[[TP, int], None]
 
@@ -67,6 +75,8 @@ class RawPartition:
         self._since_message: dict[str, tuple[float, int]] = {}
         self._bytes = 0
         self._meter = MillMeter(tp.topic)
+        self._note = Note(tp.topic, tp.partition, context.board)
+        self._hanging: Suspects | None = None
 
     async def resume(self) -> None:
         """Find where each chain continues, and let the source flow from the lowest of these places.
@@ -88,7 +98,6 @@ class RawPartition:
     async def _resume(self) -> None:
         context = self._context
         chains = []
-        skips: AbstractSet[int] = frozenset()
         async with consumer(context.settings) as client:
             for settled in context.streams:
                 recipe = settled.genesis.recipe
@@ -104,8 +113,9 @@ class RawPartition:
                     cursor=tail.point.cursor,
                     on_durable=partial(self._on_durable, settled.stream.name),
                 )
-                skips = skips | settled.control.skips.get(self.tp.partition, set())
-        self._mill = PartitionMill(context.stages, chains, skips)
+            cursors = [publisher.durable for publisher in self._publishers.values()]
+            skips = await context.skip_list.settle(client, self.tp.partition, cursors)
+        self._mill = PartitionMill(context.stages, chains, skips, self._note)
         self.position = self._mill.next_offset
         lowest = min(
             (publisher.durable for publisher in self._publishers.values()), key=lambda cursor: cursor.next_offset
@@ -119,9 +129,22 @@ class RawPartition:
         self._meter.clock.wait()
         log.info("partition resumed", topic=self.tp.topic, partition=self.tp.partition, offset=self.position)
 
+    def heed_skips(self) -> None:
+        """End the process where a person wants a record skipped that can still be: the next owner does it."""
+        if self._mill is None:
+            return  # it resumes, and asks by itself
+        cursors = [publisher.durable for publisher in self._publishers.values()]
+        for offset in self._context.skip_list.wanted(self.tp.partition, cursors):
+            end_process(
+                f"offset {offset} of {self.tp.topic}[{self.tp.partition}] is to be skipped: the next start does"
+            )
+
     def stop(self) -> None:
-        """Send nothing more."""
+        """Send nothing more; a thread that hangs in a record cannot be ended, so the process is."""
         self._stand_still()
+        if self.stuck:
+            end_process(f"{self.tp.topic}[{self.tp.partition}] is given up while {self.halted}")
+        self._note.close()
         self._meter.clock.stop()
 
     def _stand_still(self) -> None:
@@ -141,6 +164,9 @@ class RawPartition:
             except HALTING as error:
                 self._halt(error)
                 return
+            finally:
+                self._note.done()
+            self._go_on()
             seconds = milled.seconds
             self._meter.clock.divide({"decode": seconds.decode, "tokenize": seconds.tokenize, "pack": seconds.pack})
             if self._epoch != batch.epoch:
@@ -170,7 +196,8 @@ class RawPartition:
 
     async def tick(self) -> None:
         """Write a carry for each chain that needs one."""
-        if self._mill is None or self._epoch is None:
+        self._look_for_hanging()
+        if self._mill is None or self._epoch is None or self._lock.locked():
             return
         async with self._lock:
             for split, chain in self._mill.chains.items():
@@ -178,6 +205,26 @@ class RawPartition:
                     carry = chain.carry(self.position)
                     if carry is not None:
                         await self._publish(split, [carry])
+
+    def _look_for_hanging(self) -> None:
+        """Say so, once, when a record takes very long."""
+        hanging = self._note.hanging(HANG_SECONDS)
+        if hanging is None or hanging == self._hanging:
+            return
+        self._hanging = hanging
+        self.halted = f"milling has hung for {HANG_SECONDS:.0f} s at {hanging}"
+        log.critical("partition hangs", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
+
+    def _go_on(self) -> None:
+        """Show the partition as running again after a record that took very long."""
+        if self._hanging is not None:
+            self._hanging = self.halted = None
+            log.warning("partition goes on", topic=self.tp.topic, partition=self.tp.partition)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a thread of this process hangs in one of the partition's records."""
+        return self._hanging is not None and self._note.hanging(0) is not None
 
     def _is_due(self, split: str) -> bool:
         """Whether a chain went far, or long, without a message, or its last one will soon be removed from the topic."""

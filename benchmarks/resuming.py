@@ -8,6 +8,7 @@ from faust.types import TP
 from benchmarks.grown import Grown
 from benchmarks.measuring import BenchmarkError
 from tokenmill.app.raw_partition import MillContext, RawPartition
+from tokenmill.app.skip_list import SkipList
 from tokenmill.app.token_partition import SegmentContext, TokenPartition
 
 
@@ -17,6 +18,7 @@ async def resume_mill(grown: Grown) -> None:
         settings=grown.settings,
         stages=grown.stages,
         streams=[grown.settled],
+        skip_list=SkipList(grown.settings, [grown.settled]),
         retention={},
         send=_no_send,
         start_partition=_started,

@@ -11,7 +11,7 @@ from tokenmill.engines import Engine
 from tokenmill.errors import RecordError
 from tokenmill.records import SourceRecord, is_flush
 from tokenmill.splits import SplitRule
-from tokenmill.steps import Rejected, Step
+from tokenmill.steps import CustomStep, Rejected, Step
 
 SKIPPED: Final = "skipped"
 """Dead-letter reason of a record that a person put on the skip list."""
@@ -61,6 +61,11 @@ class Stages:
     engine: Engine
     engine_refused: str = ""
     """Why a faster engine is not used; empty where the fastest is, or the reference was asked for."""
+
+    @property
+    def custom(self) -> bool:
+        """Whether one of the steps is a user's own function, which may do anything."""
+        return any(isinstance(step, CustomStep) for step in self.steps)
 
     def outcome(self, record: SourceRecord, skips: Collection[int] = ()) -> Outcome:
         """Return what becomes of the record; ``skips`` are the offsets that a person put on the skip list.

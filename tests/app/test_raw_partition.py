@@ -15,6 +15,7 @@ from tokenmill.app.kafka import consumer, producer, read_range
 from tokenmill.app.raw_partition import MillContext, RawPartition
 from tokenmill.app.recipes import plan_topic
 from tokenmill.app.settings import Settings
+from tokenmill.app.skip_list import SkipList
 from tokenmill.app.transport import Batch
 
 EPOCH = 7
@@ -41,6 +42,7 @@ async def resumed(settings: Settings) -> AsyncIterator[RawPartition]:
             settings=settings,
             stages=plan.stages,
             streams=streams,
+            skip_list=SkipList(settings, streams),
             retention={},
             send=publish,
             start_partition=start_partition,

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka import Message as KafkaMessage
 
 from tests.faults.trial import Trial
 from tests.service import Service
@@ -61,9 +62,9 @@ class Account(NamedTuple):
     """Records that were dead-lettered; each once or more often."""
 
 
-def read_topic(settings: Settings, topic: str, partition: int) -> list[Kept]:
-    """Return the committed records of a partition."""
-    reader = _reader(settings.bootstrap_servers)
+def read_topic(settings: Settings, topic: str, partition: int, reader: Consumer | None = None) -> list[Kept]:
+    """Return the committed records of a partition; threads bring readers of their own."""
+    reader = reader or _reader(settings.bootstrap_servers)
     kept: list[Kept] = []
     reader.list_topics(topic, POLL_SECONDS)  # else it learns of the topic in a second, by the way
     reader.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
@@ -74,11 +75,16 @@ def read_topic(settings: Settings, topic: str, partition: int) -> list[Kept]:
             if error.code() == KafkaError._PARTITION_EOF:
                 return kept
             continue  # a broker that restarts, or a topic that is being made again: it tries again by itself
-        pairs: Any = message.headers() or []  # its type has a dictionary as well, which it never is here
-        headers = [(name, _bytes(value)) for name, value in pairs]
-        offset, timestamp = message.offset(), message.timestamp()[1]
-        assert offset is not None
-        kept.append(Kept(offset, timestamp, _or_none(message.key()), _or_none(message.value()), headers))
+        kept.append(kept_of(message))
+
+
+def kept_of(message: KafkaMessage) -> Kept:
+    """Return a message without the client's wrapping."""
+    pairs: Any = message.headers() or []  # its type has a dictionary as well, which it never is here
+    headers = [(name, _bytes(value)) for name, value in pairs]
+    offset, timestamp = message.offset(), message.timestamp()[1]
+    assert offset is not None
+    return Kept(offset, timestamp, _or_none(message.key()), _or_none(message.value()), headers)
 
 
 def partitions_of(settings: Settings, topic: str) -> int:
@@ -89,6 +95,11 @@ def partitions_of(settings: Settings, topic: str) -> int:
 @cache
 def _reader(bootstrap_servers: str) -> Consumer:
     """Return the one reader of a broker: a new one takes half a second to begin."""
+    return new_reader(bootstrap_servers)
+
+
+def new_reader(bootstrap_servers: str) -> Consumer:
+    """Return a reader for one thread."""
     return Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -102,10 +113,10 @@ def _reader(bootstrap_servers: str) -> Consumer:
     )
 
 
-def read_control(settings: Settings, stream: Stream) -> ControlLog:
+def read_control(settings: Settings, stream: Stream, reader: Consumer | None = None) -> ControlLog:
     """Return what a stream's control topic says."""
     log = ControlLog()
-    for record in read_topic(settings, stream.control_topic, 0):
+    for record in read_topic(settings, stream.control_topic, 0, reader):
         log.add(record.key, record.value)
     return log
 

@@ -1,6 +1,5 @@
 """What a worker cannot work with: one clear line, and an exit code of its own."""
 
-import asyncio
 import os
 import shutil
 import subprocess
@@ -12,18 +11,13 @@ from typing import NamedTuple
 import pytest
 
 from tests.conftest import TopicFactory
-from tests.faults.oracle import read_topic
-from tests.service import Service, in_own_loop, service_settings
+from tests.faults.test_two_at_once import settle_first
+from tests.service import in_own_loop, service_settings
 from tokenmill.app.broker import Broker
-from tokenmill.app.control import settle
 from tokenmill.app.recipes import plan_topic
 from tokenmill.app.settings import Settings
-from tokenmill.app.topics import ensure_topics
-from tokenmill.errors import FingerprintError
-from tokenmill.genesis import GENESIS_KEY, Genesis
+from tokenmill.genesis import Genesis
 from tokenmill.segments import Store, StreamInfo
-
-RACES = 3
 
 
 class Ended(NamedTuple):
@@ -116,49 +110,3 @@ def test_copied_store_is_refused(broker: Broker, topic: TopicFactory, tmp_path: 
     shutil.copytree(tmp_path / "original", settings.store)
     ended = run("segment", settings, tmp_path)
     assert_refused(ended, 6, "it gets an identity (and a consumer group) of its own")
-
-
-async def settle_first(settings: Settings) -> FingerprintError | None:
-    """Settle the first stream; return the error where it was settled with other settings."""
-    plan = plan_topic(settings, settings.raw_topics[0])
-    stream = settings.streams()[0]
-    try:
-        await settle(settings, stream, plan.recipes[stream], plan.tokenizer.content)
-    except FingerprintError as error:
-        return error
-    return None
-
-
-async def test_one_genesis_wins_a_race(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
-    """Of two that find the control topic empty, the first to write wins; the other is refused, or is content."""
-    races, same = 0, 0
-    for number in range(RACES):
-        one = service_settings(broker, topic(), tmp_path)
-        for two, refused in ((one.model_copy(update={"min_chars": number + 1}), 1), (one, 0)):
-            suffix = {"stream_suffix": f"-{refused}"}
-            rivals = [one.model_copy(update=suffix), two.model_copy(update=suffix)]
-            await ensure_topics(rivals[0])
-            errors = await asyncio.gather(*(settle_first(settings) for settings in rivals))
-            assert sum(error is not None for error in errors) == refused
-            control = read_topic(rivals[0], rivals[0].streams()[0].control_topic, 0)
-            geneses = [record for record in control if record.key == GENESIS_KEY]
-            races += refused and len(geneses) == 2
-            same += not refused and len(geneses) == 2
-    assert races, "nobody raced"
-    assert same, "nobody raced"
-
-
-def test_mill_with_other_settings_loses_the_race(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
-    """Two mills start on a new stream with different settings: one ends with the code for it, the other mills."""
-    one = service_settings(broker, topic(), tmp_path, session_timeout=2.0)
-    two = one.model_copy(update={"min_chars": 3, "group": "another"})
-    with Service(one, tmp_path) as service:
-        service.mill()
-        service.settings = two
-        service.mill()
-        first, second = service.workers
-        service.wait_until(lambda: not (first.running and second.running))
-        loser, winner = (first, second) if not first.running else (second, first)
-        service.wait_until_ended(loser)
-        assert loser.process.returncode == FingerprintError.exit_code
-        service.wait_until(lambda: bool(winner.partitions))

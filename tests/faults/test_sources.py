@@ -10,7 +10,8 @@ from confluent_kafka import Producer
 
 from tests.conftest import TopicFactory
 from tests.faults.feeding import flush_all
-from tests.faults.oracle import judge, read_topic
+from tests.faults.oracle import judge, read_control, read_topic
+from tests.faults.trial import Trial
 from tests.service import Raw, Service, in_own_loop, send, service_settings
 from tokenmill.app.broker import Broker
 from tokenmill.app.settings import Settings
@@ -87,7 +88,10 @@ def carried(settings: Settings) -> tuple[int, bytes] | None:
     return last.cursor.next_offset, bytes(last.open_tokens).rstrip(b"\0 ").rpartition(b" ")[2]
 
 
-def test_skip_list_is_honoured_after_a_restart(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+@pytest.mark.fault("step-fails")
+def test_skip_list_is_honoured_after_a_restart(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+) -> None:
     """A skipped record is dead-lettered, by workers and reference; one that was milled already cannot be skipped."""
     settings = service_settings(broker, topic(), tmp_path, session_timeout=2.0, splits={"train": 1000})
     (stream,) = settings.streams()
@@ -104,5 +108,7 @@ def test_skip_list_is_honoured_after_a_restart(broker: Broker, topic: TopicFacto
         with pytest.raises(InputError, match="what became of that record is settled"):
             in_own_loop(lambda: skip(settings, stream.raw_topic, 0, 3))
         service.mill()
-        _, chains = judge(service)
+        service.wait_until(lambda: read_control(settings, stream).skips == {0: {12}})
+        trial.fired("record skipped")
+        _, chains = judge(service, trial)
         assert chains[0].dead == {12: "skipped"}
