@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Self
 
 from tokenmill.canonical import canonical_json
-from tokenmill.errors import FingerprintError, StoreError
-from tokenmill.segments.durable import put_file, sync_directory
+from tokenmill.errors import DiskError, FingerprintError, StoreError
+from tokenmill.segments.durable import blaming, put_file, sync_directory, sync_way_to
 from tokenmill.segments.layout import (
     FORMAT,
     STORE_FILE,
@@ -42,14 +42,14 @@ class Store:
 
         Raises:
             StoreError: the directory is no store, or its identity belongs to another host or directory.
+            DiskError: its identity cannot be read.
 
         """
         path = Path(path).absolute()
         file = path / STORE_FILE
         try:
-            identity = json.loads(file.read_bytes())
-        except FileNotFoundError:
-            raise StoreError(f"{path} is no store: it has no {STORE_FILE}; give the directory that has one") from None
+            with blaming(path):
+                identity = json.loads(_identity_bytes(file))
         except ValueError as error:
             raise StoreError(f"{file} is not JSON ({error}); remove it, and the store gets a new identity") from error
         known = isinstance(identity, dict) and identity.get("format") == FORMAT
@@ -70,13 +70,35 @@ class Store:
 
         Raises:
             StoreError: the identity belongs to another host or directory.
+            DiskError: the directory cannot be made, read or written to.
 
         """
         path = Path(path).absolute()
-        path.mkdir(parents=True, exist_ok=True)
-        if not (path / STORE_FILE).exists():
-            _create_identity(path)
+        with blaming(path):
+            path.mkdir(parents=True, exist_ok=True)
+            if not (path / STORE_FILE).exists():
+                _create_identity(path)
+            sync_way_to(path)  # always: who created it may have died before
         return cls.open(path)
+
+    def require(self) -> None:
+        """Check that this very store still lies in its place, which an unmounted disk's directory is not.
+
+        Raises:
+            DiskError: nothing, or another store, lies there.
+
+        """
+        try:
+            there = self.open(self.path).id
+        except DiskError:
+            raise
+        except StoreError:
+            there = None
+        if there != self.id:
+            raise DiskError(
+                f"{self.path} no longer holds the store {self.id}: mount its disk again, or move it back, and the "
+                "segment worker goes on by itself. To begin a new store here, stop the service and start it again"
+            )
 
     def add_stream(self, info: StreamInfo, tokenizer: bytes | None) -> StreamInfo:
         """Bring a stream's description and tokenizer file (None for raw bytes) into the store, durably.
@@ -85,8 +107,13 @@ class Store:
 
         Raises:
             FingerprintError: the store holds a stream of that name with another fingerprint or other segments.
+            DiskError: the store cannot be read or written to.
 
         """
+        with blaming(self.path):
+            return self._add_stream(info, tokenizer)
+
+    def _add_stream(self, info: StreamInfo, tokenizer: bytes | None) -> StreamInfo:
         directory = stream_directory(self.path, info.name)
         if (directory / STREAM_FILE).exists():
             known = read_stream(self.path, info.name)
@@ -96,6 +123,7 @@ class Store:
                     f"{known.segment_blocks} blocks a segment; now {info.fingerprint.hex()}, {info.segment_blocks}): "
                     "use another store, or a new stream name"
                 )
+            sync_directory(directory)  # who put it there may have died before
             return known
         directory.mkdir(exist_ok=True)
         sync_directory(self.path)
@@ -136,6 +164,15 @@ def partitions_in(store: Path | str, stream: str) -> list[int]:
     return partition_numbers(path.name for path in stream_directory(Path(store), stream).iterdir())
 
 
+def _identity_bytes(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        raise StoreError(
+            f"{file.parent} is no store: it has no {STORE_FILE}; give the directory that has one"
+        ) from None
+
+
 def _here(path: Path) -> tuple[str, str]:
     return socket.gethostname(), str(path.resolve())
 
@@ -152,4 +189,3 @@ def _create_identity(path: Path) -> None:
         pass
     finally:
         mine.unlink()
-    sync_directory(path)
