@@ -36,9 +36,10 @@ class Part(NamedTuple):
 
 WHOLE: Final = Part("whole")
 ABSENT: Final = Part("absent")
+NOTHING: Final[Mapping[int, Part]] = {}
 
 
-def tree_of(ops: Iterable[Op], parts: Mapping[int, Part] = {}) -> Tree:  # noqa: B006 - read only
+def tree_of(ops: Iterable[Op], parts: Mapping[int, Part] = NOTHING) -> Tree:
     """Return what the changes leave; all are whole but those that ``parts`` names by their index."""
     files: dict[int, bytearray] = {}
     names: dict[str, int] = {}
@@ -104,7 +105,7 @@ def put_tree(root: Path, tree: Tree) -> None:
             (root / path).write_bytes(content)
 
 
-def real_tree(root: Path) -> dict[str, bytes | None]:
+def real_tree(root: Path) -> Tree:
     """Return what a directory really holds."""
     found: dict[str, bytes | None] = {}
     for directory, names, files in os.walk(root):
@@ -137,11 +138,11 @@ def _parts_of(op: Op, rng: random.Random) -> list[Part]:
         return [ABSENT, WHOLE]
     cut = rng.randrange(len(op.data))
     sectors = [(at, min(at + SECTOR, len(op.data))) for at in range(0, len(op.data), SECTOR)]
-    some = tuple(sector for sector in sectors if rng.random() < 0.5)  # noqa: PLR2004 - each as likely as not
+    some = tuple(sector for sector in sectors if rng.random() < 0.5)
     return [
         ABSENT,
         WHOLE,
         Part("torn", ((0, cut),)),
-        Part("in sectors", some, full_size=rng.random() < 0.5),  # noqa: PLR2004
+        Part("in sectors", some, full_size=rng.random() < 0.5),
         Part("length alone", full_size=True),
     ]

@@ -13,7 +13,7 @@ from tokenmill.errors import DiskError
 from tokenmill.segments import PartitionWriter, Store, open_partition, read_stream
 
 INFO: Final = make_info(block_tokens=40, segment_blocks=4)
-BLOCKS: Final = 14
+BLOCKS: Final = 15
 CHAIN: Final = make_chain(INFO, BLOCKS)
 TOKENIZER: Final = b"{}" * 40
 STARTS_MOST: Final = 10
@@ -60,7 +60,7 @@ class Script:
             store.add_stream(INFO, TOKENIZER)
             self.said.stream = True
             self.on_step()
-            for parts in ([1, 3, -4], [6, 7, -9, -10], [-11], [12, BLOCKS]):
+            for parts in ([1, -2], [3, 6, 7, -9, -10], [-11], [12, 13, -14], [BLOCKS]):
                 self._write(store, parts)
         except DiskError as error:
             self.on_error(error)

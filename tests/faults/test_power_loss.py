@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from tests.faults.crashes import crash_states, put_tree, real_tree, tree_of, unsettled
+from tests.faults.crashes import Tree, crash_states, put_tree, real_tree, tree_of, unsettled
 from tests.faults.recording import Fail, Recording
 from tests.faults.scripted import STORE, Acknowledged, Script, assert_recovers, calm_store
 from tests.faults.trial import Trial
@@ -69,7 +69,7 @@ class Life:
 class Crash:
     """What is left, and what had been said."""
 
-    def __init__(self, tree: dict[str, bytes | None], said: Acknowledged) -> None:
+    def __init__(self, tree: Tree, said: Acknowledged) -> None:
         self.tree = tree
         self.said = said
 
@@ -80,7 +80,7 @@ class Crash:
             return assert_recovers(root, self.said, whole)
 
 
-def without_locks(tree: dict[str, bytes | None]) -> dict[str, bytes | None]:
+def without_locks(tree: Tree) -> Tree:
     """Leave out what is for people."""
     return {path: content for path, content in tree.items() if Path(path).name != LOCK}
 
