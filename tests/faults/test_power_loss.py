@@ -45,6 +45,7 @@ class Life:
         put_tree(root, after.tree if after else {})
         self.record.start_from(after.tree if after else {})
         self.start = len(self.record.ops)
+        self._compare = not self.start
         said = copy(after.said) if after else Acknowledged()
         self._steps = [(0, copy(said))]
         script = Script(root, said, on_step=lambda: self._step(said))
@@ -63,7 +64,8 @@ class Life:
 
     def _step(self, said: Acknowledged) -> None:
         self._steps.append((len(self.record.ops), copy(said)))
-        assert without_locks(real_tree(self.root)) == without_locks(tree_of(self.record.ops)), "not all is recorded"
+        if self._compare:
+            assert without_locks(real_tree(self.root)) == without_locks(tree_of(self.record.ops)), "not all is recorded"
 
 
 class Crash:
@@ -91,7 +93,7 @@ def test_every_state_that_a_crash_can_leave_is_recovered_from(
 ) -> None:
     """All that was said to be durable is there, nothing else than what was appended, and the end is the same."""
     life = Life(tmp_path / "root")
-    most = trial.rounds(10, 300)
+    most = trial.rounds(4, 200)
     for index in range(len(life.record.ops) + 1):
         for crash in life.crashes(index, trial, most):
             cut_off = crash.judge(life.root, whole)
@@ -106,7 +108,7 @@ def test_power_is_lost_again_while_a_store_recovers(tmp_path: Path, trial: Trial
     """A recovery that is cut short leaves nothing that the next one does not recover from."""
     root = tmp_path / "root"
     first = Life(root)
-    for index in range(0, len(first.record.ops), trial.rounds(4, 1)):
+    for index in range(0, len(first.record.ops), trial.rounds(8, 1)):
         before = trial.rng.choice([*first.crashes(index, trial, 3)])
         second = Life(root, after=before)
         for _ in range(trial.rounds(2, 20)):
@@ -128,11 +130,12 @@ def test_after_any_failed_call_no_later_sync_is_believed(
     be written again.
     """
     root = tmp_path / "root"
-    calls = len(Life(root).record.calls)
-    for nth in range(1, calls + 1, trial.rounds(3, 1)):
+    numbers = [number for number, call in enumerate(Life(root).record.calls, 1) if can(call, code)]
+    for nth in trial.rng.sample(numbers, len(numbers) // trial.rounds(5, 1)):
         lasts = trial.rng.choice([1, 1, 2, 5])
         life = Life(root, lambda call, number: code if nth <= number < nth + lasts and can(call, code) else None)  # noqa: B023
-        assert bool(life.starts) == bool(life.record.failed)
+        assert life.record.failed
+        assert life.starts or set(life.record.failed) == {"mkdir"}  # which is no failure where the directory exists
         for call in life.record.failed:
             trial.fired(f"{call} {errno.errorcode[code]}")
         assert (root / STORE).is_dir()
