@@ -14,12 +14,13 @@ from typing import Final
 import pytest
 
 from tests.conftest import TopicFactory
+from tests.faults.alive import published, wait_until_alive
 from tests.faults.feeding import Feeder
 from tests.faults.following import Following
 from tests.faults.mounts import SmallDisk
 from tests.faults.oracle import judge
 from tests.faults.trial import Trial
-from tests.service import Service, Worker, service_settings, stored_blocks
+from tests.service import Service, Worker, service_settings
 from tokenmill.app.broker import Broker
 from tokenmill.app.ending import RESUME_CODE
 from tokenmill.app.settings import Settings
@@ -56,7 +57,7 @@ def test_a_worker_whose_disk_refuses_says_so_and_the_next_one_goes_on(
     }
     with Service(settings, tmp_path) as service:
         service.mill()
-        with Feeder(settings, trial.rng, burst=4), Following(settings.store) as reader:
+        with Feeder(settings, trial.rng, burst=1), Following(settings.store) as reader:
             for reason in trial.rng.sample([*faults], len(faults)) * trial.rounds(1, 5):
                 break_it, mend = faults[reason]
                 worker = service.segment()
@@ -70,7 +71,7 @@ def test_a_worker_whose_disk_refuses_says_so_and_the_next_one_goes_on(
                 mend()
                 service.workers.remove(worker)
             service.segment()
-            judge_alive(service)
+            wait_until_alive(service)
         judge(service, trial)
     trial.held("loud", "alive", "reader", read=reader.blocks)
 
@@ -79,26 +80,6 @@ def limit(worker: Worker, what: int, soft: int) -> None:
     """Give a running process less."""
     _, hard = resource.prlimit(worker.process.pid, what)
     resource.prlimit(worker.process.pid, what, (soft, hard))
-
-
-def published(service: Service) -> dict[tuple[str, int], int]:
-    """Return the next block of every chain that the mills milled."""
-    return {
-        (f"{name.rpartition('/')[0]}.{split}", int(name.rpartition("/")[2])): chain["block"]
-        for worker in service.workers
-        for name, partition in worker.partitions.items()
-        for split, chain in partition.get("chains", {}).items()
-    }
-
-
-def judge_alive(service: Service) -> float:
-    """Wait until the store has more than all that is milled by now, while documents flow; return the seconds."""
-    began, goal = time.monotonic(), published(service)
-    assert goal
-    service.wait_until(
-        lambda: all(blocks > goal[chain] for chain, blocks in stored_blocks(service.settings, goal).items())
-    )
-    return time.monotonic() - began
 
 
 class Served:
@@ -163,11 +144,11 @@ def test_a_disk_that_is_full_or_gone_is_waited_for(
         there = settings.model_copy(update={"store": disk.mount / "store"})
         with Service(settings, tmp_path) as service, served(disk, there, tmp_path / "serve.log") as serving:
             service.mill()
-            with Feeder(settings, trial.rng, burst=4):
+            with Feeder(settings, trial.rng, burst=1):
                 service.wait_until(lambda: bool(published(service)) and (settings.store / "store.json").exists())
                 with Following(settings.store) as reader:
                     for name in trial.rng.sample([*faults], len(faults)) * trial.rounds(1, 2):
-                        judge_alive(service)
+                        wait_until_alive(service)
                         break_it, mend, reason = faults[name]
                         mark = serving.mark
                         break_it()
@@ -178,7 +159,7 @@ def test_a_disk_that_is_full_or_gone_is_waited_for(
                         lines = serving.said(mark).count("\n")
                         assert lines <= LINES_A_SECOND * HELD_SECONDS, serving.said(mark)
                         mend()
-                        seconds = judge_alive(service)
+                        seconds = wait_until_alive(service)
                         trial.held("loud", "alive", lines=lines, **{f"seconds to live after {name}": round(seconds)})
             judge(service, trial)
         trial.held("reader", read=reader.blocks)

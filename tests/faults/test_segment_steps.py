@@ -1,0 +1,53 @@
+"""A real segment worker is killed, or refused, at single calls by which it changes its store."""
+
+import signal
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.faults.alive import wait_until_alive
+from tests.faults.feeding import Feeder
+from tests.faults.following import Following
+from tests.faults.oracle import judge
+from tests.faults.stracing import injection, stracing
+from tests.faults.trial import Trial
+from tests.service import Service, service_settings
+from tokenmill.app.broker import Broker
+from tokenmill.app.ending import RESUME_CODE
+
+CALLS: Final = ("pwrite64", "fdatasync", "fsync", "rename")
+"""What a worker calls all the time, and for its store alone."""
+FURTHEST: Final = 12
+"""At most so many calls of a thread later: some segments are sealed by then."""
+
+
+@pytest.mark.fault("step-killed", "sync-failed", "disk-full")
+@pytest.mark.needs("strace")
+def test_a_worker_that_ends_at_any_call_leaves_what_the_next_one_continues(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+) -> None:
+    """By SIGKILL, or by itself after an error of the disk; a reader follows all the while."""
+    settings = service_settings(broker, topic(2), tmp_path, session_timeout=2.0, splits={"train": 1000})
+    with Service(settings, tmp_path) as service:
+        service.mill()
+        with Feeder(settings, trial.rng, burst=1), Following(settings.store) as reader:
+            for number in range(trial.rounds(3, 24)):
+                worker = service.segment()
+                if trial.rng.random() < 0.5:  # else strace is there while it recovers
+                    service.wait_until(lambda: any(p["block"] for p in worker.partitions.values()))  # noqa: B023
+                what = trial.rng.choice(["signal=KILL", "error=EIO", "error=ENOSPC"])
+                call, when = trial.rng.choice(CALLS), trial.rng.randint(1, FURTHEST)
+                options = ("-e", f"trace={call}", injection(call, what, when))
+                with stracing(worker.process.pid, tmp_path / f"calls-{number}", *options):
+                    code = service.wait_until_ended(worker)
+                assert code == (-signal.SIGKILL if what == "signal=KILL" else RESUME_CODE)
+                if code == RESUME_CODE:
+                    assert "tries again by itself" in (worker.beats.words or "")
+                trial.fired(f"{what} at {call}")
+                service.workers.remove(worker)
+            service.segment()
+            wait_until_alive(service)
+        judge(service, trial)
+    trial.held("loud", "alive", "reader", read=reader.blocks)
