@@ -93,7 +93,7 @@ def test_every_state_that_a_crash_can_leave_is_recovered_from(
 ) -> None:
     """All that was said to be durable is there, nothing else than what was appended, and the end is the same."""
     life = Life(tmp_path / "root")
-    most = trial.rounds(4, 200)
+    most = trial.rounds(4, 100)
     for index in range(len(life.record.ops) + 1):
         for crash in life.crashes(index, trial, most):
             cut_off = crash.judge(life.root, whole)
