@@ -14,11 +14,11 @@ from typing import Final
 import pytest
 
 from tests.conftest import TopicFactory
-from tests.faults.alive import published, wait_until_alive
 from tests.faults.feeding import Feeder
-from tests.faults.following import Following
 from tests.faults.mounts import SmallDisk
 from tests.faults.oracle import judge
+from tests.faults.store_alive import published, wait_until_alive
+from tests.faults.store_follower import Following
 from tests.faults.trial import Trial
 from tests.service import Service, Worker, service_settings
 from tokenmill.app.broker import Broker

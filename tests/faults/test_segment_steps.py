@@ -7,10 +7,10 @@ from typing import Final
 import pytest
 
 from tests.conftest import TopicFactory
-from tests.faults.alive import wait_until_alive
 from tests.faults.feeding import Feeder
-from tests.faults.following import Following
 from tests.faults.oracle import judge
+from tests.faults.store_alive import wait_until_alive
+from tests.faults.store_follower import Following
 from tests.faults.stracing import injection, stracing
 from tests.faults.trial import Trial
 from tests.service import Service, service_settings

@@ -22,7 +22,7 @@ class Following:
         self.blocks = 0
         """How many blocks it read, each once and checked."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.following", str(store)],
+            [sys.executable, "-m", "tests.faults.store_follower", str(store)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
