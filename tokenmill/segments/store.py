@@ -46,10 +46,16 @@ class Store:
 
         """
         path = Path(path).absolute()
+        with blaming(path):
+            return cls._open(path)
+
+    @classmethod
+    def _open(cls, path: Path) -> Self:
         file = path / STORE_FILE
         try:
-            with blaming(path):
-                identity = json.loads(_identity_bytes(file))
+            identity = json.loads(file.read_bytes())
+        except FileNotFoundError:
+            raise StoreError(f"{path} is no store: it has no {STORE_FILE}; give the directory that has one") from None
         except ValueError as error:
             raise StoreError(f"{file} is not JSON ({error}); remove it, and the store gets a new identity") from error
         known = isinstance(identity, dict) and identity.get("format") == FORMAT
@@ -162,15 +168,6 @@ def streams_in(store: Path | str) -> list[str]:
 def partitions_in(store: Path | str, stream: str) -> list[int]:
     """Return the partitions of a stream that the store holds something of, in order."""
     return partition_numbers(path.name for path in stream_directory(Path(store), stream).iterdir())
-
-
-def _identity_bytes(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except FileNotFoundError:
-        raise StoreError(
-            f"{file.parent} is no store: it has no {STORE_FILE}; give the directory that has one"
-        ) from None
 
 
 def _here(path: Path) -> tuple[str, str]:
