@@ -103,6 +103,18 @@ def test_every_state_that_a_crash_can_leave_is_recovered_from(
     trial.held("exact", "complete", "reader", calls=len(life.record.calls))
 
 
+@pytest.mark.fault("step-killed")
+def test_a_writer_that_ends_before_any_call_loses_nothing(
+    tmp_path: Path, trial: Trial, whole: dict[str, bytes]
+) -> None:
+    """The system goes on: what the process did is there, synced or not (`test_store_steps.py` really kills it)."""
+    life = Life(tmp_path / "root")
+    for index in range(len(life.record.ops) + 1):
+        Crash(tree_of(life.record.ops[:index]), life.said(index)).judge(life.root, whole)
+        trial.fired("ends before a call")
+    trial.held("exact", "complete", "reader")
+
+
 @pytest.mark.fault("power-lost")
 def test_power_is_lost_again_while_a_store_recovers(tmp_path: Path, trial: Trial, whole: dict[str, bytes]) -> None:
     """A recovery that is cut short leaves nothing that the next one does not recover from."""
