@@ -12,7 +12,15 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from faust.types import TP
 
 from tokenmill.acceptance import Acceptor, Gap, Taken
-from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, GapError, LockedError, StoreError
+from tokenmill.errors import (
+    DamagedError,
+    DifferenceError,
+    DiskError,
+    FingerprintError,
+    GapError,
+    LockedError,
+    StoreError,
+)
 from tokenmill.recipe import Recipe
 from tokenmill.segments import PartitionWriter, Store
 
@@ -30,7 +38,11 @@ HALTING = (DamagedError, DifferenceError, FingerprintError, GapError)
 COMMIT_SECONDS: Final = 0.25
 """Shortest time between two commits of a partition: each syncs three times, so blocks that come faster share one."""
 LOCK_SECONDS: Final = 0.25
-"""How soon a partition that waits for its directory tries again."""
+"""How soon a partition that waits for another process to give its directory free tries again."""
+DISK_SECONDS: Final = 0.5
+"""How soon one that waits for its disk tries again; then ever later ..."""
+LONGEST_DISK_SECONDS: Final = 5.0
+"""... up to this: blocks come soon after the disk is mended, and until then it is hardly touched."""
 GAP_SECONDS: Final = 1.0
 """How soon a partition that misses a block looks through the whole token partition again; then ever later."""
 LONGEST_GAP_SECONDS: Final = 60.0
@@ -108,14 +120,17 @@ class TokenPartition:
         )  # fmt: skip
 
     async def _open_writer(self) -> PartitionWriter | None:
+        patience = DISK_SECONDS
         while not self._stopped:
             try:
                 writer = await self._opened()
             except LockedError as error:
-                if self.waiting is None:
-                    log.warning("waiting for the directory", reason=str(error))
-                self.waiting = str(error)
+                self._wait("waiting for the directory", error)
                 await asyncio.sleep(LOCK_SECONDS)
+            except DiskError as error:
+                self._wait("waiting for the disk", error)
+                await asyncio.sleep(patience)
+                patience = min(2 * patience, LONGEST_DISK_SECONDS)
             except HALTING as error:
                 self._halt(error)
                 return None
@@ -126,6 +141,12 @@ class TokenPartition:
                 self._committed = writer.next_block
                 return writer
         return None
+
+    def _wait(self, event: str, error: Exception) -> None:
+        """Say what the partition waits for, each reason once."""
+        if self.waiting != str(error):
+            log.warning(event, topic=self.tp.topic, partition=self.tp.partition, reason=str(error))
+        self.waiting = str(error)
 
     async def _opened(self) -> PartitionWriter:
         """Open the writer in a thread; if this is cancelled meanwhile, the writer is closed and not left behind."""

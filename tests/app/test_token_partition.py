@@ -182,3 +182,25 @@ async def test_cancelled_commit_ends_before_the_directory_is_free(
     store, stream = Store.open_or_create(appending.settings.store), appending.settled.stream.name
     with PartitionWriter.open(store, stream, 0) as writer:
         assert (writer.next_block, writer.truncated_bytes) == (5, 0)
+
+
+async def test_partition_waits_for_its_disk(appending: Appending, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is not there says what is waited for, and no process has to end; with it back, it goes on."""
+    monkeypatch.setattr(token_partition, "DISK_SECONDS", 0.01)
+    await appending.feed(0, 2)
+    await appending.end()
+    store = appending.settings.store
+    store.rename(store.with_name("away"))
+    heir = TokenPartition(appending.partition.tp, appending.partition._context)
+    resuming = asyncio.create_task(heir.resume())
+    async with asyncio.timeout(30):
+        while heir.waiting is None:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.01)
+    assert "no longer holds the store" in heir.waiting
+    assert heir.standing().state == "waiting"
+    assert not store.exists()
+    store.with_name("away").rename(store)
+    async with asyncio.timeout(30):
+        await resuming
+    assert heir.status() == {"block": 2, "halted": None, "waiting": None}
+    heir.stop()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.segments.chains import STREAM, fill, make_chain, make_info, make_store
-from tokenmill.errors import FingerprintError, StoreError
+from tokenmill.errors import DiskError, FingerprintError, StoreError
 from tokenmill.segments import Store, StreamInfo, open_partition, partitions_in, read_stream, streams_in
 
 
@@ -45,6 +45,29 @@ def test_a_store_of_another_host_is_refused(tmp_path: Path) -> None:
     (store.path / "store.json").write_text(json.dumps(identity | {"host": "elsewhere"}))
     with pytest.raises(StoreError, match="elsewhere"):
         Store.open(tmp_path)
+
+
+def test_a_store_knows_when_it_is_gone(tmp_path: Path) -> None:
+    """Moved or unmounted, or another one in its place; back again, it is there."""
+    store = Store.open_or_create(tmp_path / "store")
+    store.require()
+    store.path.rename(tmp_path / "away")
+    with pytest.raises(DiskError, match="no longer holds the store"):
+        store.require()
+    Store.open_or_create(store.path)
+    with pytest.raises(DiskError, match="no longer holds the store"):
+        store.require()
+    store.path.rename(tmp_path / "other")
+    (tmp_path / "away").rename(store.path)
+    store.require()
+
+
+def test_a_disk_that_takes_nothing_has_an_error_of_its_own(tmp_path: Path) -> None:
+    """Whatever the system says: one type, with the directory and the exit code that asks for another start."""
+    (tmp_path / "file").touch()
+    with pytest.raises(DiskError, match=r"file/store cannot be used \(Not a directory\)") as caught:
+        Store.open_or_create(tmp_path / "file" / "store")
+    assert caught.value.exit_code == 75
 
 
 @pytest.mark.parametrize("data", ["", "[]", '{"format":2}', '{"format":1}'])

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Self
 
 from tokenmill.canonical import canonical_json
-from tokenmill.errors import FingerprintError, StoreError
-from tokenmill.segments.durable import put_file, sync_directory
+from tokenmill.errors import DiskError, FingerprintError, StoreError
+from tokenmill.segments.durable import blaming, put_file, sync_directory, sync_way_to
 from tokenmill.segments.layout import (
     FORMAT,
     STORE_FILE,
@@ -42,9 +42,15 @@ class Store:
 
         Raises:
             StoreError: the directory is no store, or its identity belongs to another host or directory.
+            DiskError: its identity cannot be read.
 
         """
         path = Path(path).absolute()
+        with blaming(path):
+            return cls._open(path)
+
+    @classmethod
+    def _open(cls, path: Path) -> Self:
         file = path / STORE_FILE
         try:
             identity = json.loads(file.read_bytes())
@@ -70,13 +76,35 @@ class Store:
 
         Raises:
             StoreError: the identity belongs to another host or directory.
+            DiskError: the directory cannot be made, read or written to.
 
         """
         path = Path(path).absolute()
-        path.mkdir(parents=True, exist_ok=True)
-        if not (path / STORE_FILE).exists():
-            _create_identity(path)
+        with blaming(path):
+            path.mkdir(parents=True, exist_ok=True)
+            if not (path / STORE_FILE).exists():
+                _create_identity(path)
+            sync_way_to(path)  # always: who created it may have died before
         return cls.open(path)
+
+    def require(self) -> None:
+        """Check that this very store still lies in its place, which an unmounted disk's directory is not.
+
+        Raises:
+            DiskError: nothing, or another store, lies there.
+
+        """
+        try:
+            there = self.open(self.path).id
+        except DiskError:
+            raise
+        except StoreError:
+            there = None
+        if there != self.id:
+            raise DiskError(
+                f"{self.path} no longer holds the store {self.id}: mount its disk again, or move it back, and the "
+                "segment worker goes on by itself. To begin a new store here, stop the service and start it again"
+            )
 
     def add_stream(self, info: StreamInfo, tokenizer: bytes | None) -> StreamInfo:
         """Bring a stream's description and tokenizer file (None for raw bytes) into the store, durably.
@@ -85,8 +113,13 @@ class Store:
 
         Raises:
             FingerprintError: the store holds a stream of that name with another fingerprint or other segments.
+            DiskError: the store cannot be read or written to.
 
         """
+        with blaming(self.path):
+            return self._add_stream(info, tokenizer)
+
+    def _add_stream(self, info: StreamInfo, tokenizer: bytes | None) -> StreamInfo:
         directory = stream_directory(self.path, info.name)
         if (directory / STREAM_FILE).exists():
             known = read_stream(self.path, info.name)
@@ -96,6 +129,7 @@ class Store:
                     f"{known.segment_blocks} blocks a segment; now {info.fingerprint.hex()}, {info.segment_blocks}): "
                     "use another store, or a new stream name"
                 )
+            sync_directory(directory)  # who put it there may have died before
             return known
         directory.mkdir(exist_ok=True)
         sync_directory(self.path)
@@ -152,4 +186,3 @@ def _create_identity(path: Path) -> None:
         pass
     finally:
         mine.unlink()
-    sync_directory(path)

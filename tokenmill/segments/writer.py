@@ -1,6 +1,5 @@
 """The writer of one partition: appends accepted blocks, commits them, and seals what is full."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -8,7 +7,7 @@ from typing import Self
 
 from tokenmill.acceptance import Blocks
 from tokenmill.errors import GapError, InputError, StoreError
-from tokenmill.segments.durable import sync_directory
+from tokenmill.segments.durable import blaming, sync_directory
 from tokenmill.segments.layout import SegmentPaths, partition_directory
 from tokenmill.segments.lock import PartitionLock
 from tokenmill.segments.open_segment import OpenSegment
@@ -53,22 +52,23 @@ class PartitionWriter:
         Raises:
             LockedError: another writer holds the partition.
             DamagedError: what was committed is damaged.
-            StoreError: the store lacks the stream, holds foreign segments, or cannot be written to.
+            StoreError: the store lacks the stream, or holds foreign segments.
+            DiskError: the store cannot be read or written to, or no longer lies in its place.
 
         """
-        info = read_stream(store.path, stream)
         directory = partition_directory(store.path, stream, partition)
         lock = None
         try:
-            directory.mkdir(exist_ok=True)
-            sync_directory(directory.parent)
-            lock = PartitionLock(directory)
-            return cls(directory, info, partition, lock)
-        except BaseException as error:
+            with blaming(directory):
+                store.require()
+                info = read_stream(store.path, stream)
+                directory.mkdir(exist_ok=True)
+                sync_directory(directory.parent)
+                lock = PartitionLock(directory)
+                return cls(directory, info, partition, lock)
+        except BaseException:
             if lock is not None:
                 lock.close()
-            if isinstance(error, OSError):
-                raise _unwritable(directory, error) from error
             raise
 
     def append(self, blocks: Blocks, *, token_offset: int) -> None:
@@ -80,7 +80,7 @@ class PartitionWriter:
         Raises:
             GapError: the blocks do not begin with ``next_block``.
             InputError: tokens, entries and hashes do not belong together.
-            StoreError: a write or sync failed; the writer is closed.
+            DiskError: a write or sync failed; the writer is closed.
             DamagedError: the segment to be sealed changed since its commits; the writer is closed.
 
         """
@@ -92,10 +92,10 @@ class PartitionWriter:
         """Make all that was appended durable and visible to readers; one commit may cover many messages.
 
         Raises:
-            StoreError: a write or sync failed; the writer is closed.
+            DiskError: a write or sync failed, or the directory was moved away; the writer is closed.
 
         """
-        self._guard(self._segment.commit)
+        self._guard(self._commit)
 
     def chain_before(self, block: int) -> bytes | None:
         """Return the chain hash before any block that the store holds, or before the next; None for others."""
@@ -140,10 +140,8 @@ class PartitionWriter:
         if self._lock is None:
             raise StoreError(f"the writer of {self._directory} is closed; open it again, which recovers what counts")
         try:
-            action()
-        except OSError as error:
-            self.close()
-            raise _unwritable(self._directory, error) from error
+            with blaming(self._directory):
+                action()
         except BaseException:
             self.close()
             raise
@@ -164,19 +162,17 @@ class PartitionWriter:
             if not self._segment.room:
                 self._roll()
 
+    def _commit(self) -> None:
+        if self._lock is not None:
+            self._lock.check_place()
+        self._segment.commit()
+
     def _roll(self) -> None:
         """Commit and seal the full segment, and begin the next one."""
+        self._commit()
         full = self._segment
-        full.commit()
         full.close()
         seal(full.paths, self._info, self._partition, full.rows, self._chain_before)
         self._chain_before = self.chain
         following = SegmentPaths(self._directory, self.next_block)
         self._segment = OpenSegment(following, self._info, full.rows[:0], 0)
-
-
-def _unwritable(directory: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"{directory} cannot be written to ({os.strerror(error.errno) if error.errno else error}); what was committed "
-        "stands. Make room or mend the disk, then start the segment worker again"
-    )
