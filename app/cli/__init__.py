@@ -18,6 +18,7 @@ from . import (
     config,
     demo,
     inspect,
+    ledger,
     mill,
     produce,
     segment,
@@ -44,7 +45,7 @@ class Group(Protocol):
 
 GROUPS: Final[tuple[Group, ...]] = (
     *(demo, up, produce, serve, mill, segment),
-    *(verify, inspect, skip, topics, train_tokenizer, tokenizer, broker, config),
+    *(verify, ledger, inspect, skip, topics, train_tokenizer, tokenizer, broker, config),
 )
 """The modules, in the order in which help lists their commands."""
 

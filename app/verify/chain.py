@@ -85,9 +85,10 @@ class ChainCheck:
         """Hold what was milled next against both sides."""
         for message in messages:
             self.result.reference_blocks = message.end
-            self._topic_side.compare(message)
+            blocks = Expected.of(message)
+            self._topic_side.compare(message, blocks)
             if self.result.store_blocks is not None:
-                self._store_side.compare(Expected.of(message))
+                self._store_side.compare(blocks)
 
     def check_carries(self, offset: int) -> None:
         """Check the carries whose next offset is reached, with nothing but gaps from there to ``offset``."""
@@ -110,7 +111,10 @@ class ChainCheck:
             self.result.verified = Verified(carry, self._topic.next_offset) if carry is not None else None
 
     async def finish(self, dead: Collection[int]) -> None:
-        """After the last record below the mark: neither side may hold more; ``dead`` are the offsets of those that are no documents."""
+        """After the last record below the mark: neither side may hold more.
+
+        ``dead`` are the offsets of all records that must be dead-lettered.
+        """
         result = self.result
         self.check_carries(result.raw_range[1])
         for carry in self._topic.carries:

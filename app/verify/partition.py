@@ -3,11 +3,13 @@
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from itertools import pairwise
 from typing import Final
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
-from tokenmill.engines import REFERENCE, EngineName
+from tokenmill.engines import reference_of
 from tokenmill.outcomes import Stages
 from tokenmill.partition import PartitionMill
 from tokenmill.records import SourceRecord
@@ -20,12 +22,12 @@ from .result import Advance, ChainResult
 from .sample import SampleCheck, Sampler
 from .task import PartitionTask
 
-FETCH_BYTES: Final = 2 * 1024 * 1024
-"""Of one fetch of a partition: fewer cost more for each record, and more leave the processor's caches."""
+FETCHING: Final = {"max_partition_fetch_bytes": 2 * 1024 * 1024, "check_crcs": False}
+"""How the clients fetch. Fewer bytes at once cost more for each record, and more leave the processor's caches. The
+checksums on the wire are left out: a bit that flips on its way here makes blocks different, and so does not pass."""
 
 Report = Callable[[Advance], None]
-OpenStages = Callable[[PartitionTask, EngineName], Stages]
-"""Opens the stages of a partition with an engine."""
+OpenStages = Callable[[PartitionTask], Stages]
 
 
 async def check_partition(task: PartitionTask, open_stages: OpenStages, report: Report) -> list[ChainResult]:
@@ -40,8 +42,7 @@ async def check_partition(task: PartitionTask, open_stages: OpenStages, report: 
     """
     async with AsyncExitStack() as stack:
         clients = [
-            await stack.enter_async_context(consumer(task.settings, max_partition_fetch_bytes=FETCH_BYTES))
-            for _ in range(1 + len(task.chains))
+            await stack.enter_async_context(consumer(task.settings, **FETCHING)) for _ in range(1 + len(task.chains))
         ]
         checks = [ChainCheck(chain, client, task.store) for chain, client in zip(task.chains, clients[1:], strict=True)]
         for check in checks:
@@ -62,11 +63,10 @@ class _PartitionCheck:
     ) -> None:
         self._task = task
         self._checks = checks
-        self._open_stages = open_stages
         self._report = report
-        self._mill = PartitionMill(
-            open_stages(task, task.settings.engine), [check.mill for check in checks], task.skips
-        )
+        stages = open_stages(task)
+        self._reference = replace(stages, engine=reference_of(stages.engine))
+        self._mill = PartitionMill(stages, [check.mill for check in checks], task.skips)
         self._sampler = Sampler(task.sample, f"{task.raw_topic}/{task.partition}")
         self._dead = array("q")
 
@@ -86,14 +86,14 @@ class _PartitionCheck:
         blocks = sum(check.result.reference_blocks for check in self._checks)
         for check in self._checks:
             await check.read_to(records[-1].offset + 1)
-        low, high = self._sampler.choose(records)
+        size = sum([len(record.value or b"") for record in records])
+        low, high = self._sampler.choose(records, size)
         for part, sampled in self._parts(records, low, high):
             self._part(part, sampled=sampled)
         for check in self._checks:
             check.remember()
-        read = sum(len(record.value or b"") for record in records)
         made = sum(check.result.reference_blocks for check in self._checks) - blocks
-        self._report(Advance(len(records), made, read))
+        self._report(Advance(len(records), made, size))
 
     def _parts(
         self, records: Sequence[ConsumerRecord], low: int, high: int
@@ -105,7 +105,7 @@ class _PartitionCheck:
         if cuts:
             bounds |= {sum(record.offset < cut for record in records) for cut in cuts}
         ordered = sorted(bounds)
-        for start, stop in zip(ordered, ordered[1:], strict=False):
+        for start, stop in pairwise(ordered):
             yield records[start:stop], low <= start < high
 
     def _part(self, records: Sequence[SourceRecord], *, sampled: bool) -> None:
@@ -113,8 +113,7 @@ class _PartitionCheck:
             check.check_carries(records[0].offset)
         samples = []
         if sampled:
-            stages = self._open_stages(self._task, REFERENCE)
-            samples = [SampleCheck(check, stages, self._task.skips) for check in self._checks]
+            samples = [SampleCheck(check, self._reference, self._task.skips) for check in self._checks]
         milled = self._mill.feed(records)
         self._dead.extend(outcome.record.offset for outcome in milled.dead_letters)
         for check in self._checks:

@@ -8,14 +8,17 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from multiprocessing.resource_tracker import ensure_running
+from operator import add
+from typing import Final
 
-from tokenmill.engines import RAW_BYTES, EngineName, TokenizerFile
+from tokenmill.engines import RAW_BYTES, TokenizerFile
 from tokenmill.errors import TokenMillError
 from tokenmill.opening import reopen_stages
 from tokenmill.outcomes import Stages
@@ -23,6 +26,9 @@ from tokenmill.outcomes import Stages
 from .partition import check_partition
 from .result import Advance, ChainResult
 from .task import PartitionTask
+
+REPORT_SECONDS: Final = 0.2
+"""How often a process says how far it is."""
 
 
 def check_partitions(
@@ -108,27 +114,44 @@ def _work(connection: Connection, threads: int) -> None:
     """Verify the partitions that come through the pipe, until it closes."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["RAYON_NUM_THREADS"] = str(threads)  # read by tokenizers when it first encodes
-    opened: dict[tuple[bytes, EngineName], Stages] = {}
+    opened: dict[bytes, Stages] = {}
 
-    def stages(task: PartitionTask, engine: EngineName) -> Stages:
+    def stages(task: PartitionTask) -> Stages:
         """Open a raw topic's stages once for all its partitions."""
-        key = task.stages_key, engine
+        key = task.stages_key
         if key not in opened:
             chain = task.chains[0]
             name = RAW_BYTES if task.tokenizer is None else chain.tokens_topic
-            opened[key] = reopen_stages(chain.genesis.recipe, TokenizerFile(name, task.tokenizer), engine)
+            file = TokenizerFile(name, task.tokenizer)
+            opened[key] = reopen_stages(chain.genesis.recipe, file, task.settings.engine)
         return opened[key]
 
     try:
         while True:
             task: PartitionTask = connection.recv()
             try:
-                answer: list[ChainResult] | TokenMillError = asyncio.run(check_partition(task, stages, connection.send))
+                report = _Reports(connection)
+                answer: list[ChainResult] | TokenMillError = asyncio.run(check_partition(task, stages, report))
             except TokenMillError as error:
                 answer = error
             connection.send(answer)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # nobody listens any more
+
+
+class _Reports:
+    """Sends advances through the pipe, added up: a message for each fetch would wake up two processes."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._sum = Advance(0, 0, 0)
+        self._sent = time.monotonic()
+
+    def __call__(self, advance: Advance) -> None:
+        self._sum = Advance(*map(add, self._sum, advance))
+        if time.monotonic() - self._sent >= REPORT_SECONDS:
+            self._connection.send(self._sum)
+            self._sum, self._sent = Advance(0, 0, 0), time.monotonic()
 
 
 def _end_with_parent() -> None:

@@ -66,7 +66,7 @@ def verify(
     found, marks = asyncio.run(_look(settings, streams, store))
     notes = _check_store(found, store) if store is not None else []
     earlier = load_verified(since, store) if since is not None else {}
-    tasks = _tasks(settings, found, marks, store, earlier, sample)
+    tasks = _tasks(found, marks.chains, earlier, PartitionTask(settings, None, frozenset(), (), store, sample))
     cores = len(os.sched_getaffinity(0))
     chains = _run(tasks, processes or cores, progress)
     differences = [difference for chain in chains for difference in chain.differences]
@@ -107,23 +107,18 @@ def _check_store(streams: Sequence[Settled], store: Path) -> list[str]:
 
 
 def _tasks(
-    settings: Settings,
-    streams: Sequence[Settled],
-    marks: Marks,
-    store: Path | None,
-    earlier: Chains,
-    sample: Sample,
+    streams: Sequence[Settled], marks: Sequence[ChainMarks], earlier: Chains, plain: PartitionTask
 ) -> list[PartitionTask]:
-    """Return the partitions, each with the chains that one pass over its records can serve."""
+    """Return the partitions, each with the chains that one pass over its records can serve; else they are ``plain``."""
     by_name = {settled.stream.name: settled for settled in streams}
     tasks: dict[tuple[int, bytes, frozenset[int]], PartitionTask] = {}
-    for chain in marks.chains:
+    for chain in marks:
         settled = by_name[chain.stream]
         genesis = settled.genesis
         skips = frozenset(settled.control.skips.get(chain.partition, ()))
         key = chain.partition, stages_key(genesis), skips
         if key not in tasks:
-            tasks[key] = PartitionTask(settings, tokenizer_of(settled).content, skips, (), store, sample)
+            tasks[key] = replace(plain, tokenizer=tokenizer_of(settled).content, skips=skips)
         one = ChainTask(genesis, settled.stream.tokens_topic, chain, _since(settled, chain, earlier))
         tasks[key] = replace(tasks[key], chains=(*tasks[key].chains, one))
     return list(tasks.values())

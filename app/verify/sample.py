@@ -17,8 +17,8 @@ from .compare import BlockBytes, compare_blocks
 from .result import Difference
 from .task import Sample
 
-EVERY_BYTES: Final = 32 * 1024 * 1024
-"""One run in so many bytes of values: the reference takes a hundred times as long, and so a fifth of the whole."""
+EVERY_BYTES: Final = 64 * 1024 * 1024
+"""One run in so many bytes of values: the reference takes some fifty times as long, and so a twentieth of the whole."""
 RUN_BYTES: Final = 64 * 1024
 """A run is as many records as have so many bytes, and one at least."""
 FIRST_BYTES: Final = 256 * 1024
@@ -36,12 +36,15 @@ class Sampler:
         self._window = 0
         self._next: tuple[int, int] = (0, FIRST_BYTES)
 
-    def choose(self, records: Sequence[SourceRecord]) -> tuple[int, int]:
-        """Return which of the next records, ``[low, high)``, are a run; none where both are equal."""
+    def choose(self, records: Sequence[SourceRecord], size: int) -> tuple[int, int]:
+        """Return which of the next records, ``[low, high)``, are a run; none where both are equal.
+
+        ``size``: bytes of their values.
+        """
         if self._everything:
             return 0, len(records)
         at, (start, stop) = self._passed, self._next
-        self._passed += sum(len(record.value or b"") + 1 for record in records)
+        self._passed += size + len(records)  # even a record without a value is passed
         if self._passed <= start:
             return 0, 0
         low = 0
@@ -73,9 +76,9 @@ class SampleCheck:
         self._stages = AheadStages(stages, check.recipe.split, skips)
 
     def compare(self, records: Sequence[SourceRecord], milled: Mapping[str, Sequence[Message]]) -> None:
-        """Compute the records' blocks, and hold the chain's messages in ``milled``, and what is left open, against them.
+        """Compute the records' blocks; hold the chain's messages in ``milled``, and what is left open, against them.
 
-        A difference goes into the chain's result, the first one only.
+        The first difference goes into the chain's result.
         """
         check, point = self._check, self._point
         differs = any(known.side == "reference" for known in check.result.differences)

@@ -23,12 +23,11 @@ class TopicSide:
         self._recipe = recipe
         self._result = result
 
-    def compare(self, expected: Message) -> None:
-        """Hold the topic's blocks with the numbers of a message, as far as there are any, against its blocks.
+    def compare(self, expected: Message, blocks: Expected) -> None:
+        """Hold the topic's blocks with the numbers of a message, as far as there are any, against its ``blocks``.
 
         Where one of the topic's messages ends, so does the expected one, or its cursor is wrong.
         """
-        blocks = Expected.of(expected)
         at = expected.first
         while at < expected.end and (run := self.take(at, expected.end, blocks)) is not None:
             self._compare_run(run, blocks, expected)
@@ -60,6 +59,7 @@ class TopicSide:
             self.differs("account", wrong, run.end - 1, blocks.block(run.end - 1).entry)
         else:
             self._result.topic_equal += count
+            blocks.chains_are(run.first, run.chains)
 
     def _find(self, run: TopicRun, blocks: Expected) -> None:
         """Find the first block of a run that differs, and how."""

@@ -8,7 +8,7 @@ remembers still in the log, and notices a topic or store that holds other blocks
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,21 +41,20 @@ def load_verified(path: Path, store: Path | None) -> Chains:
     """
     try:
         values = json.loads(path.read_bytes())
+        version, known = values["format"], values["store"]
+        chains = {_chain(name): _decoded(value) for name, value in values["chains"].items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        raise _no_state(path, str(error)) from error
-    try:
-        if values["format"] != FORMAT:
-            raise ValueError(f"it has format {values['format']}, this version knows format {FORMAT}")
-        if values["store"] != _name(store):
-            raise InputError(
-                f"{path} tells of a verification of {values['store'] or 'the topics alone'}, and now it is "
-                f"{_name(store) or 'the topics alone'}: give each a file of its own"
-            )
-        return {_chain(name): _decoded(value) for name, value in values["chains"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise _no_state(path, repr(error)) from error
+    if version != FORMAT:
+        raise _no_state(path, f"it has format {version}, this version knows format {FORMAT}")
+    if known != _name(store):
+        raise InputError(
+            f"{path} tells of a verification of {known or 'the topics alone'}, and now it is "
+            f"{_name(store) or 'the topics alone'}: give each a file of its own"
+        )
+    return chains
 
 
 def save_verified(path: Path, store: Path | None, earlier: Chains, found: Iterable[tuple[str, int, Verified]]) -> None:
@@ -99,7 +98,8 @@ def _encoded(verified: Verified) -> dict[str, Any]:
 
 def _decoded(value: Mapping[str, Any]) -> Verified:
     try:
-        return Verified(decode_message(b64decode(value["carry"]), None), int(value["token_offset"]))
+        carry = replace(decode_message(b64decode(value["carry"]), None), tokens=b"")  # no view: it goes to a process
+        return Verified(carry, int(value["token_offset"]))
     except TokenMillError as error:
         raise ValueError(str(error)) from error
 
