@@ -16,6 +16,7 @@ from tokenmill.errors import TokenMillError
 from . import (
     broker,
     config,
+    dead_letters,
     demo,
     inspect,
     ledger,
@@ -45,7 +46,7 @@ class Group(Protocol):
 
 GROUPS: Final[tuple[Group, ...]] = (
     *(demo, up, produce, serve, mill, segment),
-    *(verify, ledger, inspect, skip, topics, train_tokenizer, tokenizer, broker, config),
+    *(verify, ledger, inspect, dead_letters, skip, topics, train_tokenizer, tokenizer, broker, config),
 )
 """The modules, in the order in which help lists their commands."""
 

@@ -31,7 +31,8 @@ async def test_the_ledger_is_what_the_reference_counts(milled: Milled) -> None:
     for chain in ledger.chains:
         assert chain.partition is not None
         assert chain.offset is not None
-        reference = Reference(plan.recipes[chain.stream], plan.stages, chain.partition, 0)
+        (recipe,) = (recipe for stream, recipe in plan.recipes.items() if stream.name == chain.stream)
+        reference = Reference(recipe, plan.stages, chain.partition, 0)
         below = [record for record in records[chain.partition] if record.offset < chain.offset]
         blocks = list(reference.blocks(below))
         assert chain.totals == reference.totals
