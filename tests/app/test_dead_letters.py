@@ -108,7 +108,7 @@ def test_the_commands_list_count_and_show(milled: Milled, capfdbinary: pytest.Ca
     run(capfdbinary, milled.settings, "show", name, code=12)
     run(capfdbinary, milled.settings, "resend", name, code=12)
     dry = run(capfdbinary, milled.settings, "resend", name, "--reason", "invalid_utf8", "--dry-run")
-    assert dry == f"would send 3 records, 33 B, to {name}\n".encode()
+    assert dry == f"would send 3 records, 30 B, to {name}\n".encode()
 
 
 @pytest.mark.usefixtures("logging_restored")

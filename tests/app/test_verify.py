@@ -233,6 +233,7 @@ def test_a_verification_goes_on_where_the_last_one_ended(broker: Broker, topic: 
     assert [(d.side, d.kind, d.stream) for d in found.differences] == [("topic", "account", names[0])]
     assert "counts" in found.differences[0].text
     assert place.read_bytes() == known
+    publish(settings, names[0], 0, false_carry(settings, names[0], further=1))
     with pytest.raises(SystemExit) as unbalanced:
         main(["ledger", "--bootstrap-servers", broker.bootstrap_servers, "--raw-topics", settings.raw_topics[0]])
     assert unbalanced.value.code == 8
@@ -314,14 +315,15 @@ def is_carry(message: Message | None) -> bool:
     return message is not None and message.is_carry
 
 
-def false_carry(settings: Settings, stream: str) -> Message:
-    """Return a carry for the end of partition 0 that counts a tombstone too many."""
+def false_carry(settings: Settings, stream: str, further: int = 0) -> Message:
+    """Return a carry for the end of partition 0, or ``further`` on, that counts a tombstone too many."""
     last = head(settings, stream, 0)
     assert last is not None
     assert last.is_carry
     totals = last.totals.copy()
     totals.tombstones += 1
-    return replace(last, totals=totals)
+    cursor = replace(last.cursor, next_offset=last.cursor.next_offset + further)
+    return replace(last, totals=totals, cursor=cursor)
 
 
 def flip(path: Path, at: int) -> None:
