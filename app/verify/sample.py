@@ -57,9 +57,9 @@ class Sampler:
         while high < len(records) and at < stop:
             at += len(records[high].value or b"") + 1
             high += 1
-        while self._passed >= self._next[1]:
-            self._window += EVERY_BYTES
-            start = self._window + self._random.randrange(EVERY_BYTES - RUN_BYTES)
+        if self._passed >= stop:
+            self._window = max(self._window + EVERY_BYTES, self._passed - self._passed % EVERY_BYTES)
+            start = max(self._passed, self._window + self._random.randrange(EVERY_BYTES - RUN_BYTES))
             self._next = (start, start + RUN_BYTES)
         return low, high
 
