@@ -1,40 +1,28 @@
-"""The command line, ``tokenmill``. One module per group of commands; a new one is a new module and a name in `GROUPS`.
+"""The command line, ``tokenmill``. A new command is a module beside this one and a line in `COMMANDS`.
 
 Data goes to standard output, messages to standard error. The exit code says what kind of thing went wrong
 (`tokenmill.errors`); 2 also stands for wrong usage, 130 for Ctrl-C.
 """
 
+import gc
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn, Protocol, cast
 
 import typer
 
 from tokenmill.errors import TokenMillError
 
-from . import (
-    broker,
-    config,
-    dead_letters,
-    demo,
-    inspect,
-    ledger,
-    mill,
-    produce,
-    segment,
-    serve,
-    skip,
-    tokenizer,
-    topics,
-    train_tokenizer,
-    up,
-    verify,
-)
 from .output import say
 
 INTERRUPTED: Final = 130
 """What shells make of a process that SIGINT ended: 128 + 2."""
+GARBAGE_OBJECTS: Final = 50_000
+"""New objects between two looks for garbage. Imports make many and leave none; a fetch makes some ten thousand, which
+live until it is milled, without cycles. At Python's own 700 a start takes a tenth longer, and each fetch is looked at
+some dozen times."""
 
 
 class Group(Protocol):
@@ -44,15 +32,34 @@ class Group(Protocol):
         """Add the module's commands to the command line."""
 
 
-GROUPS: Final[tuple[Group, ...]] = (
-    *(demo, up, produce, serve, mill, segment),
-    *(verify, ledger, inspect, dead_letters, skip, topics, train_tokenizer, tokenizer, broker, config),
-)
-"""The modules, in the order in which help lists their commands."""
+COMMANDS: Final = {
+    "demo": "demo",
+    "up": "up",
+    "produce": "produce",
+    "flush": "produce",
+    "serve": "serve",
+    "mill": "mill",
+    "segment": "segment",
+    "verify": "verify",
+    "ledger": "ledger",
+    "inspect": "inspect",
+    "dead-letters": "dead_letters",
+    "skip": "skip",
+    "topics": "topics",
+    "train-tokenizer": "train_tokenizer",
+    "tokenizer": "tokenizer",
+    "broker": "broker",
+    "config": "config",
+    "version": "config",
+}
+"""Each command and its module, in the order in which help lists them."""
 
 
-def create_cli() -> typer.Typer:
-    """Return the command line with all commands."""
+def create_cli(command: str | None = None) -> typer.Typer:
+    """Return the command line with all commands.
+
+    Where the first argument is a ``command``, only its module is loaded: a worker that starts need not know the demo.
+    """
     app = typer.Typer(
         name="tokenmill",
         help="Raw text in Kafka becomes training-ready token blocks, once each, in an order all trainers agree on.",
@@ -60,16 +67,24 @@ def create_cli() -> typer.Typer:
         pretty_exceptions_enable=False,  # a deliberate error is one line (`main`); any other needs its traceback
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for group in GROUPS:
-        group.register(app)
+    app.callback()(_nothing)  # with it, a command line of one command still wants that command's name
+    modules = [COMMANDS[command]] if command in COMMANDS else dict.fromkeys(COMMANDS.values())
+    for module in modules:
+        cast("Group", import_module(f".{module}", __package__)).register(app)
     return app
+
+
+def _nothing() -> None:
+    pass
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command of ``arguments`` (of the process without them) and exit with its code."""
+    gc.set_threshold(GARBAGE_OBJECTS, 10, 10)
     sys.path.insert(0, str(Path.cwd()))  # a user's own function may lie where they stand, as for `python -m`
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        create_cli()(arguments, prog_name="tokenmill")
+        create_cli(next(iter(given), None))(given, prog_name="tokenmill")
     except TokenMillError as error:
         say(str(error))
         sys.exit(error.exit_code)

@@ -106,7 +106,20 @@ def test_of_a_long_text_the_beginning_is_compared(reference: HuggingFace, monkey
     fast.seen.clear()
     text = "long " * SAMPLE_CHARACTERS
     checked.encode([text, "short"])
-    assert fast.seen == [text, "short", text[:SAMPLE_CHARACTERS], "short"]
+    assert fast.seen == [text, "short", text[:SAMPLE_CHARACTERS]]
+
+
+def test_ids_that_are_used_are_those_that_are_compared(reference: HuggingFace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that is wrong in batches alone is found, too."""
+    monkeypatch.setattr("tokenmill.engines.checked.SAMPLE_ONE_IN", 1)
+
+    class WrongInBatches(Wrong):
+        def encode(self, texts: Sequence[str]) -> TokenBatch:
+            return super().encode(texts) if len(texts) > 1 else reference.encode(texts)
+
+    checked = Checked("fast", WrongInBatches(reference, "second"), reference)
+    with pytest.raises(EngineError, match="is 7 by fast"):
+        checked.encode(["first", "a second text"])
 
 
 def test_everything_but_encoding_is_the_references(reference: HuggingFace) -> None:

@@ -44,7 +44,8 @@ class Checked:
         self._fast = Spelled(fast, reference)
         self._reference = reference
         try:
-            self._compare([*PROBE, *_trials(reference)])
+            for text in (*PROBE, *_trials(reference)):  # one by one, so that none hides behind another
+                self._compare(text, self._fast.encode([text])[0])
         except EngineError as error:
             raise SettingsError(f"{kind} does not give the ids of tokenizers: {error}") from error
 
@@ -71,7 +72,12 @@ class Checked:
 
         """
         batch = self._fast.encode(texts)
-        self._compare([texts[number][:SAMPLE_CHARACTERS] for number in sampled(batch)])
+        for number in sampled(batch):
+            text, ids = texts[number], batch[number]
+            if len(text) > SAMPLE_CHARACTERS:
+                text = text[:SAMPLE_CHARACTERS]
+                ids = self._fast.encode([text])[0]
+            self._compare(text, ids)
         return batch
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -82,13 +88,12 @@ class Checked:
         """Return the id of a token, added or not; None where there is none of this name."""
         return self._reference.token_id(token)
 
-    def _compare(self, texts: Sequence[str]) -> None:
-        """Raise `EngineError` at the first text whose ids differ; one by one, so that none hides behind another."""
-        for text in texts:
-            fast, right = self._fast.encode([text])[0], self._reference.encode([text])[0]
-            at = first_difference(fast, right)
-            if at is not None:
-                raise EngineError(self._explain(text, fast, right, at))
+    def _compare(self, text: str, ids: npt.NDArray[np.uint32]) -> None:
+        """Raise `EngineError` if these are not the reference's ids."""
+        right = self._reference.encode([text])[0]
+        at = first_difference(ids, right)
+        if at is not None:
+            raise EngineError(self._explain(text, ids, right, at))
 
     def _explain(self, text: str, fast: npt.NDArray[np.uint32], right: npt.NDArray[np.uint32], at: int) -> str:
         where = len(self._reference.decode(right[:at].tolist()))

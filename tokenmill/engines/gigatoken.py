@@ -7,10 +7,12 @@ that.
 import json
 import os
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any, Final
 
 import gigatoken
 import numpy as np
+import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from tokenmill.engines.description import parts_of
@@ -22,6 +24,9 @@ CACHE_BYTES: Final = 256 * 1024 * 1024
 
 Prose needs some 20 MB of it; only text without repeated words (keys, hashes) gets here, after about 400 MB.
 """
+SINGLY_CHARACTERS: Final = 1 << 14
+"""Texts of so many characters together are encoded one by one: what the library returns for a batch is made with
+awkward, which takes 0.4 seconds to load. A worker that starts has only short texts to compare, and perhaps to mill."""
 CACHE_CHECK_BYTES: Final = 32 * 1024 * 1024
 """Characters between two looks at the process's size: the cache grows by some times the text at most."""
 
@@ -58,6 +63,7 @@ class Gigatoken:
             self._normalize_first(content)
             self._tokenizer = self._load()
         self._parallel = None if os.environ.get("RAYON_NUM_THREADS") != "1" else False
+        self._one_at_a_time = Lock()
         self._unchecked = 0
         self._size = _process_bytes()
 
@@ -66,9 +72,15 @@ class Gigatoken:
         data = list(self._normalized(texts))
         if not data:
             return TokenBatch(np.empty(0, np.uint32), np.zeros(1, np.int64))
-        self._bound_cache(sum(map(len, data)))
-        layout = self._tokenizer.encode_batch(data, parallel=self._parallel).layout  # its arrays are views, not copies
-        return TokenBatch(np.asarray(layout.content.data), np.asarray(layout.offsets.data))
+        characters = sum(map(len, data))
+        # The library refuses a second thread, now and then ("Already borrowed"), and its cache is thrown away here.
+        # Most of a worker's time is not the engine's, so its threads seldom meet.
+        with self._one_at_a_time:
+            self._bound_cache(characters)
+            if characters <= SINGLY_CHARACTERS:
+                return _batch_of([self._tokenizer.encode(text) for text in data])
+            layout = self._tokenizer.encode_batch(data, parallel=self._parallel).layout
+        return TokenBatch(np.asarray(layout.content.data), np.asarray(layout.offsets.data))  # views, not copies
 
     def _normalized(self, texts: Sequence[str]) -> Sequence[str]:
         if self._normalize is None:
@@ -99,6 +111,10 @@ class Gigatoken:
             del self._tokenizer  # before the next one is there
             self._tokenizer = self._load()
             self._size = _process_bytes()
+
+
+def _batch_of(parts: Sequence[npt.NDArray[np.uint32]]) -> TokenBatch:
+    return TokenBatch(np.concatenate(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64))
 
 
 def _without_special_tokens(file: dict[str, Any]) -> None:

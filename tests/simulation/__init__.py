@@ -1,0 +1,1 @@
+"""The protocol under a simulated broker: histories of faults, drawn from seeds."""
