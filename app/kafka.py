@@ -1,7 +1,7 @@
 """Kafka clients outside Faust: made here and nowhere else, with the defaults that the promises need."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final
 
@@ -206,6 +206,20 @@ async def read_range(
         SourceError: the log does not hold these offsets: it starts after ``start``, or ends before ``end``.
 
     """
+    async for records in read_batches(client, partition, start, end):
+        for record in records:
+            yield record
+
+
+async def read_batches(
+    client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int
+) -> AsyncIterator[Sequence[ConsumerRecord]]:
+    """Yield what `read_range` yields, as lists that are not empty: all that a fetch brought at once.
+
+    Raises:
+        SourceError: as `read_range`.
+
+    """
     if start >= end:
         return  # nothing to read; and aiokafka's stop waits for ever on a partition that was never polled
     client.assign([partition])
@@ -218,10 +232,13 @@ async def read_range(
         records = batches.get(partition, ())
         if not records:
             await _require_range(client, partition, await client.position(partition), end)
-        for record in records:
-            if record.offset >= end:
-                return
-            yield record
+        if records and records[-1].offset >= end:
+            records = [record for record in records if record.offset < end]
+            if records:
+                yield records
+            return
+        if records:
+            yield records
 
 
 async def _require_range(client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int) -> None:

@@ -75,7 +75,7 @@ async def read_tail(client: AIOKafkaConsumer, genesis: Genesis, tokens: TopicPar
         if source_first <= run.point.cursor.next_offset:
             if run is not found[0]:
                 log.warning("resuming after a gap that the source cannot fill", topic=tokens.topic, block=run.first)
-            await _check_source(client, raw, run.point, source_first, source_end)
+            await check_source(client, raw, run.point, source_first, source_end)
             return Tail(run.point, end)
     wanted = found[-1].point.cursor.next_offset
     if len(found) > 1:
@@ -116,10 +116,17 @@ def _acceptor(recipe: Recipe, partition: int, block: int, chain: bytes | None) -
     return Acceptor(recipe.fingerprint, partition, recipe.block_bytes, block=block, chain=chain)
 
 
-async def _check_source(
+async def check_source(
     client: AIOKafkaConsumer, raw: TopicPartition, point: ResumePoint, source_first: int, source_end: int
 ) -> None:
-    """Check that the record that the cursor remembers is still there, unchanged, if the log still reaches it."""
+    """Check that the record that the cursor remembers is still there, unchanged, if the log still reaches it.
+
+    ``source_first`` and ``source_end`` are the range of offsets that the log holds.
+
+    Raises:
+        SourceError: it is not, or the log ends before the cursor.
+
+    """
     cursor = point.cursor
     where = f"{raw.topic}[{raw.partition}]"
     advice = "the topic was deleted, recreated or rewritten; begin a new stream with stream_suffix"

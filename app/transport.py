@@ -14,7 +14,6 @@ Here one event carries all the records that a fetch brought for a partition (abo
 """
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,12 +23,12 @@ from typing import Any, Final, Protocol, cast
 import aiokafka
 import faust
 from aiokafka import TopicPartition
-from faust.transport.consumer import Consumer as BaseConsumer
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from faust.types.tuples import ConsumerMessage
 
-FAUST_VERSION: Final = "0.15.3"
+from .faust_parts import check_faust
+
 FETCH_WAIT_MS: Final = 500
 """Longest wait of a fetch for its first byte; Faust fixes 1,500, which a partition that starts would have to wait."""
 GATHER_WAIT_MS: Final = 100
@@ -348,43 +347,6 @@ class BatchApp(faust.App):
         if not isinstance(consumer, BatchConsumer):
             raise TypeError(f"the app runs on {type(consumer).__name__}, not on BatchConsumer")
         return consumer
-
-
-def check_faust() -> None:
-    """Check that Faust is the version, and has the private parts, that the overrides above were written for.
-
-    Raises:
-        ImportError: it is not; the message says what was expected.
-
-    """
-    expected = {
-        (BaseConsumer, "_drain_messages"): ["self", "fetcher"],
-        (BaseConsumer, "_new_offset"): ["self", "tp"],
-        (BaseConsumer, "_filter_tps_with_pending_acks"): ["self", "topics"],
-        (BaseConsumer, "ack"): ["self", "message"],
-        (BaseConsumer, "perform_seek"): ["self"],
-        (driver.AIOKafkaConsumerThread, "_create_worker_consumer"): ["self", "transport"],
-        (driver.AIOKafkaConsumerThread, "_fetch_records"): [
-            "self",
-            "consumer",
-            "active_partitions",
-            "timeout",
-            "max_records",
-        ],
-        (driver.Producer, "_settings_extra"): ["self"],
-        (faust.App, "_new_transport"): ["self"],
-        (faust.App, "_new_producer_transport"): ["self"],
-    }
-    if faust.__version__ != FAUST_VERSION:
-        raise ImportError(
-            f"tokenmill.app.transport was written for faust-streaming {FAUST_VERSION}, not {faust.__version__}"
-        )
-    for (owner, name), parameters in expected.items():
-        method = getattr(owner, name, None)
-        if method is None or list(inspect.signature(method).parameters) != parameters:
-            raise ImportError(
-                f"faust-streaming {faust.__version__} changed {owner.__name__}.{name}: install {FAUST_VERSION}"
-            )
 
 
 check_faust()

@@ -43,6 +43,8 @@ class Outcome(NamedTuple):
     """Of a dead-lettered record: for people."""
     document: Document | None = None
     """Of a kept record: after all steps."""
+    exception: str = ""
+    """Of a dead-lettered record: the type of what was raised over it, for people; nothing where nothing was."""
 
     def kind_in(self, split: str) -> Kind:
         """Return the outcome as the chain of ``split`` counts it."""
@@ -112,4 +114,5 @@ class Stages:
     @staticmethod
     def refused(record: SourceRecord, split: str | None, error: RecordError) -> Outcome:
         """Return the outcome of a record that is no document, or over which a step failed."""
-        return Outcome(record, Kind.DEAD_LETTERED, split, error.reason, error.detail)
+        raised = type(error.__cause__ or error.__context__ or error).__qualname__
+        return Outcome(record, Kind.DEAD_LETTERED, split, error.reason, error.detail, exception=raised)

@@ -122,7 +122,7 @@ class PartitionMill:
         first, last, kind = columns.offsets[0], columns.offsets[-1], self._stages.engine.kind
         return EngineError(
             f"in the records at offsets {first} to {last}, {error}: blocks made before may be wrong, too. Run "
-            "`tokenmill verify`; if it finds no difference, go on with engine = "
+            "`tokenmill verify --engine tokenizers`; if it finds no difference, go on with engine = "
             f'"{REFERENCE}", else begin a new stream with stream_suffix; and tell the makers of {kind}'
         )
 

@@ -73,7 +73,10 @@ class Segment:
 
     def entry(self, number: int) -> memoryview:
         """Return the entry of a block: a read-only view of the file."""
-        start, end = entry_span(self.rows, number)
+        return self.documents(*entry_span(self.rows, number))
+
+    def documents(self, start: int, end: int) -> memoryview:
+        """Return these bytes of the document table, which must be committed: a read-only view of the file."""
         if len(self._documents) < end:
             self._documents = memoryview(_map(self.paths.documents, end))
         return self._documents[start:end]
