@@ -14,12 +14,15 @@ import typer
 from tokenmill.errors import TokenMillError
 
 from . import (
+    adopt,
     broker,
     config,
     demo,
     inspect,
     mill,
     produce,
+    repair,
+    retire,
     segment,
     serve,
     skip,
@@ -44,7 +47,7 @@ class Group(Protocol):
 
 GROUPS: Final[tuple[Group, ...]] = (
     *(demo, up, produce, serve, mill, segment),
-    *(verify, inspect, skip, topics, train_tokenizer, tokenizer, broker, config),
+    *(verify, inspect, repair, retire, adopt, skip, topics, train_tokenizer, tokenizer, broker, config),
 )
 """The modules, in the order in which help lists their commands."""
 

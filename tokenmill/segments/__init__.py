@@ -6,6 +6,7 @@ partition appends accepted blocks; a block is visible when its commit record is 
 """
 
 from tokenmill.segments.reader import DocumentPiece, PartitionReader, open_partition
+from tokenmill.segments.start import Start
 from tokenmill.segments.store import Store, partitions_in, read_stream, streams_in
 from tokenmill.segments.stream import StreamInfo
 from tokenmill.segments.writer import PartitionWriter
@@ -14,6 +15,7 @@ __all__ = [
     "DocumentPiece",
     "PartitionReader",
     "PartitionWriter",
+    "Start",
     "Store",
     "StreamInfo",
     "open_partition",

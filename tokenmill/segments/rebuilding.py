@@ -35,9 +35,11 @@ def build(place: SegmentPaths, info: StreamInfo, partition: int, blocks: Sequenc
     rows = _write(built, info, blocks, chain_before) if blocks else NO_ROWS
     if len(rows) == info.segment_blocks:
         seal(built, info, partition, rows, chain_before)
+    log_stays = bool(len(rows)) and _is_log_of(place, info, rows)  # also for what it says of the token topic
+    if log_stays or built.manifest.exists():
         built.commits.unlink()
     stale = [old.name for old, new in zip(place.all, built.all, strict=True) if old.exists() and not new.exists()]
-    if built.manifest.exists() and _is_log_of(place, info, rows):  # it stays, for what it says of the token topic
+    if log_stays:
         stale.remove(place.commits.name)
     put_file(workplace / READY_FILE, canonical_json({"first": place.first, "stale": stale}))
 

@@ -150,6 +150,7 @@ class Segment:
         if found.damage:
             # Seen while the writer finished one record and began the next: the first is whole when looked at again.
             found = self._scan_log()
+        self.damage = None
         if found.damage:
             error = damaged(self.paths.commits, f"after {self._log_bytes} good bytes, {found.damage}")
             if self._refuse:

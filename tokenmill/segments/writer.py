@@ -49,6 +49,11 @@ class PartitionWriter:
         self._chain_before = found.chain_before
         self._segment = OpenSegment(found.paths, info, found.rows, found.log_bytes)
 
+    @property
+    def segment_blocks(self) -> int:
+        """Blocks in a segment."""
+        return self._info.segment_blocks
+
     @classmethod
     def open(cls, store: Store, stream: str, partition: int) -> Self:
         """Lock a partition of a stream that the store holds, recover it, and be ready to append.
