@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 
+import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.chain import next_hash
@@ -15,6 +16,8 @@ from ..block_search import offset_before, record_at
 from ..kafka import consumer, offsets, read_range
 from ..settings import Settings
 from ..tail import message_of
+
+log = structlog.get_logger(__name__)
 
 
 class TopicDonor:
@@ -39,10 +42,14 @@ class TopicDonor:
     async def _read(self, first: int, end: int) -> list[Given]:
         async with consumer(self._settings) as client:
             span = (await offsets(client, [self._tokens]))[self._tokens]
-            oldest = await record_at(client, self._tokens, *span)
-            if oldest is None or (span[0] and message_of(oldest).first >= end):
-                return []
-            low = await offset_before(client, self._tokens, first, span)
+            low = span[0]
+            try:
+                oldest = await record_at(client, self._tokens, *span)
+                if oldest is None or (span[0] and message_of(oldest).first >= end):
+                    return []
+                low = await offset_before(client, self._tokens, first, span)
+            except DamagedError as error:  # somebody else's message: what is wanted lies anywhere
+                log.warning("reading the whole partition", reason=str(error))
             found = await self._collect(client, (low, span[1]), first, end)
             if _numbers(found) < end - first and low > span[0]:  # written again, below what the search looked at
                 found = await self._collect(client, span, first, end)
