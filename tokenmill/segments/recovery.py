@@ -5,6 +5,7 @@ only what was never committed, and refuses damage to what was.
 """
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from zlib import crc32
@@ -71,6 +72,7 @@ def recover_partition(directory: Path, info: StreamInfo, partition: int) -> Reco
     for first in firsts:
         paths = SegmentPaths(directory, first)
         if paths.manifest.name in names:
+            check_names(paths, names)
             continue
         found = recover_segment(paths, info, _chain_before(paths, info, partition, start))
         if len(found.rows) == info.segment_blocks:
@@ -181,6 +183,18 @@ def check_firsts(directory: Path, firsts: list[int], segment_blocks: int, start:
             raise damaged(paths.tokens, f"it does not begin at a multiple of {segment_blocks} blocks")
         if first != missing.first:
             raise damaged(missing.tokens, f"it is missing, but {paths.tokens.name} exists")
+
+
+def check_names(paths: SegmentPaths, names: Collection[str]) -> None:
+    """Check that a sealed segment's files are among the names in its directory, but for the commit log.
+
+    Raises:
+        DamagedError: one is missing.
+
+    """
+    for path in (paths.tokens, paths.documents, paths.index, paths.megatron):
+        if path.name not in names:
+            raise damaged(path, "it is missing")
 
 
 def _chain_before(paths: SegmentPaths, info: StreamInfo, partition: int, start: Start) -> bytes:
