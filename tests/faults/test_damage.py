@@ -284,6 +284,9 @@ def test_missing_foreign_and_stale_files_are_no_matter_or_refused_and_repaired(
         harm(scene, trial.rng)
         trial.fired("files gone or foreign")
         try:
+            PartitionWriter.open(scene.store, STREAM, 0).close()
+            reader = open_partition(scene.store.path, STREAM, 0, check=True)
+            reader.gather(range(reader.blocks))  # opening looks at the newest alone, and readers see the rest
             scene.recovered()
         except DamagedError as error:
             loud[what] = str(error)
