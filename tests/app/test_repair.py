@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,16 +10,13 @@ import pytest
 from aiokafka import TopicPartition
 
 from tests.conftest import TopicFactory
-from tests.milled import Milled
+from tests.milled import Milled, publish
 from tests.service import Raw, send
 from tokenmill.app.cli import main
 from tokenmill.app.inspecting import inspect_partition
 from tokenmill.app.recipes import plan_topic
 from tokenmill.app.repairing.topic_donor import TopicDonor
-from tokenmill.app.settings import Settings
 from tokenmill.app.verify import verify
-from tokenmill.message import HEADER_NAME, Message, encode_header
-from tokenmill.reference import ReferenceBlock
 from tokenmill.segments import PartitionWriter, Store, open_partition
 
 pytestmark = pytest.mark.usefixtures("logging_restored")
@@ -160,23 +157,6 @@ def test_blocks_that_were_written_again_out_of_order_are_found(milled: Milled, t
         # The message of 0 to 3 does not lead from its first hash to its last; 2 and 3 stand in another as well.
         wanted = [block for block in chain[2:] if first <= block.number < end]
         assert found == {block.number: (block.tokens, block.entry) for block in wanted}
-
-
-def publish(
-    settings: Settings, topic: str, fingerprint: bytes, blocks: Sequence[ReferenceBlock], before: bytes
-) -> None:
-    """Put blocks on a topic, as one message."""
-    message = Message(
-        fingerprint=fingerprint,
-        first=blocks[0].number,
-        cursor=blocks[-1].cursor,
-        before=before,
-        after=blocks[-1].chain,
-        totals=blocks[-1].totals,
-        tokens=b"".join(block.tokens for block in blocks),
-        entries=[block.entry for block in blocks],
-    )
-    send(settings, [Raw(bytes(message.tokens), 0, None, [(HEADER_NAME, encode_header(message))])], topic)
 
 
 def test_old_segments_are_retired_by_command(milled: Milled, store: Path, run: Run) -> None:
