@@ -25,8 +25,10 @@ from tokenmill.recipe import Recipe
 from tokenmill.segments import PartitionWriter, Store
 
 from . import metrics
+from .block_search import offset_before, record_at
 from .ending import end_for, end_process
-from .kafka import consumer, offsets, read_range
+from .kafka import consumer, offsets
+from .late_start import cut_off, late_start
 from .metrics.measuring import Standing, State
 from .metrics.stage_clock import StageClock
 from .metrics.trail import Trail
@@ -102,17 +104,13 @@ class TokenPartition:
         writer = await self._open_writer()
         if writer is None:
             return
-        recipe = self._context.recipe
-        self._acceptor = Acceptor(
-            recipe.fingerprint,
-            self.tp.partition,
-            recipe.block_bytes,
-            block=writer.next_block,
-            chain=writer.chain,
-            recall=writer.chain_before,
-        )
-        async with consumer(self._context.settings) as client:
-            start = await self._find_start(client, writer)
+        try:
+            async with consumer(self._context.settings) as client:
+                await self._begin_later(client, writer)
+                start = await self._find_start(client, writer)
+        except HALTING as error:
+            self._halt(error)
+            return
         await self._start(start)
         log.info(
             "partition resumed", topic=self.tp.topic, partition=self.tp.partition, block=writer.next_block,
@@ -160,26 +158,49 @@ class TokenPartition:
             opening.add_done_callback(lambda done: None if done.exception() else done.result().close())
             raise
 
+    async def _begin_later(self, client: AIOKafkaConsumer, writer: PartitionWriter) -> bool:
+        """Let a partition of which the store holds nothing begin where the token topic does; stand before its block.
+
+        Return whether the next block can come: False where the topic does not hold a segment's first block yet.
+        """
+        tokens = TopicPartition(self.tp.topic, self.tp.partition)
+        span = (await offsets(client, [tokens]))[tokens]
+        oldest = await record_at(client, tokens, *span)
+        reaches = not span[0] or oldest is None or message_of(oldest).first <= writer.next_block
+        if not (reaches or writer.begun):
+            start = await late_start(client, tokens, self._context.recipe, writer.segment_blocks)
+            reaches = start is not None
+            if start is not None:
+                async with self._lock:
+                    await _finished(asyncio.to_thread(writer.begin, start))
+                    self._committed = start.block
+                log.warning(
+                    "the store begins later: the token topic no longer holds what was before",
+                    topic=self.tp.topic, partition=self.tp.partition, block=start.block,
+                )  # fmt: skip
+        recipe = self._context.recipe
+        self._acceptor = Acceptor(
+            recipe.fingerprint,
+            self.tp.partition,
+            recipe.block_bytes,
+            block=writer.next_block,
+            chain=writer.chain,
+            recall=writer.chain_before,
+        )
+        return reaches
+
     async def _find_start(self, client: AIOKafkaConsumer, writer: PartitionWriter) -> int:
         """Return an offset at or below the wanted block: the hint where it is true, else found by number."""
         partition = TopicPartition(self.tp.topic, self.tp.partition)
         first, end = (await offsets(client, [partition]))[partition]
         if first <= writer.source_hint < end:
-            message = message_of(await _record_at(client, partition, writer.source_hint, end))
+            message = message_of(await record_at(client, partition, writer.source_hint, end))
             if message.first < writer.next_block <= message.end and (
                 message.end > writer.next_block or message.after == writer.chain
             ):
                 self._newest = message.cursor.last_timestamp
                 return writer.source_hint
-        low, high = first, end
-        while high - low > 1:
-            middle = (low + high) // 2
-            record = await _record_at(client, partition, middle, end)
-            if record is not None and message_of(record).first <= writer.next_block:
-                low = middle
-            else:
-                high = middle
-        return low
+        return await offset_before(client, partition, writer.next_block, (first, end))
 
     def stop(self) -> None:
         """Append nothing more, and give the directory free once what is being written is written."""
@@ -325,15 +346,14 @@ class TokenPartition:
         partition = TopicPartition(self.tp.topic, self.tp.partition)
         async with consumer(self._context.settings) as client:
             first, end = (await offsets(client, [partition]))[partition]
-            oldest = await _record_at(client, partition, first, end)
-        if first and oldest is not None and message_of(oldest).first > wanted:
-            self._halt(
-                GapError(
-                    f"{self.tp.topic}[{self.tp.partition}] no longer holds block {wanted}, its retention passed it: "
-                    "copy the segments from another store, or begin a new store"
-                )
-            )
-        elif not self._stopped:
+            oldest = await record_at(client, partition, first, end)
+            if first and oldest is not None and message_of(oldest).first > wanted:
+                if self._writer is None or self._writer.begun:
+                    self._halt(cut_off(self._context.store.path, self._context.stream, partition, wanted))
+                    return
+                if await self._begin_later(client, self._writer):
+                    first = await self._find_start(client, self._writer)
+        if not self._stopped:
             await self._start(first)
 
     async def _start(self, offset: int) -> None:
@@ -369,13 +389,6 @@ class TokenPartition:
             "halted": self.halted,
             "waiting": self.waiting,
         }
-
-
-async def _record_at(client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int) -> Any:
-    """Return the first record at or after ``start``; None where there is none before ``end``."""
-    async for record in read_range(client, partition, start, end):
-        return record
-    return None
 
 
 async def _finished(work: Coroutine[Any, Any, T]) -> T:

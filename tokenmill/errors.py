@@ -82,9 +82,17 @@ class LockedError(TokenMillError):
 
 
 class DamagedError(TokenMillError):
-    """Bytes that were committed are missing or changed; never repaired in silence."""
+    """Bytes that were committed are missing or changed; never repaired in silence.
+
+    ``what`` is the message without the advice: what is wrong, and where.
+    """
 
     exit_code = 8
+
+    def __init__(self, what: str, advice: str = "") -> None:
+        """Say what is wrong, then what to do."""
+        super().__init__(f"{what}. {advice}" if advice else what)
+        self.what = what
 
 
 class DifferenceError(TokenMillError):

@@ -7,8 +7,16 @@ from pathlib import Path
 import pytest
 
 from tests.segments.chains import STREAM, fill, make_chain, make_info, make_store
-from tokenmill.errors import DiskError, FingerprintError, StoreError
-from tokenmill.segments import Store, StreamInfo, open_partition, partitions_in, read_stream, streams_in
+from tokenmill.errors import DiskError, FingerprintError, LockedError, StoreError
+from tokenmill.segments import (
+    PartitionWriter,
+    Store,
+    StreamInfo,
+    open_partition,
+    partitions_in,
+    read_stream,
+    streams_in,
+)
 
 
 def test_a_store_keeps_its_identity(tmp_path: Path) -> None:
@@ -24,17 +32,23 @@ def test_a_directory_without_identity_is_no_store(tmp_path: Path) -> None:
 
 
 def test_a_copied_store_is_refused_and_can_be_adopted(tmp_path: Path) -> None:
-    """A copied identity would share a consumer group; without the file, the copy gets one of its own and goes on."""
+    """A copied identity would share a consumer group; adopted, the copy gets one of its own and goes on."""
     info = make_info()
     store = make_store(tmp_path / "a", info)
     chain = make_chain(info, 6)
     fill(store, info, chain, [6])
     shutil.copytree(tmp_path / "a", tmp_path / "b")
-    with pytest.raises(StoreError, match=r"remove .*b/store.json"):
+    with pytest.raises(StoreError, match=r"run `tokenmill adopt --store .*/b`"):
         Store.open_or_create(tmp_path / "b")
-    (tmp_path / "b" / "store.json").unlink()
-    adopted = Store.open_or_create(tmp_path / "b")
+    adopted = Store.adopt(tmp_path / "b")
     assert adopted.id != store.id
+    assert adopted == Store.open_or_create(tmp_path / "b")
+    with PartitionWriter.open(adopted, STREAM, 0) as writer:
+        assert writer.next_block == 6
+        with pytest.raises(LockedError):
+            Store.adopt(tmp_path / "b")
+    with pytest.raises(StoreError, match="is no store"):
+        Store.adopt(tmp_path)
     assert open_partition(adopted.path, STREAM, 0).blocks == 6
 
 

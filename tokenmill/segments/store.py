@@ -7,8 +7,10 @@ streams alone: they read copies, on any host, without asking who they are.
 
 import json
 import os
+import shlex
 import socket
 import uuid
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -22,9 +24,11 @@ from tokenmill.segments.layout import (
     STREAM_FILE,
     TEMPORARY,
     TOKENIZER_FILE,
+    partition_directory,
     partition_numbers,
     stream_directory,
 )
+from tokenmill.segments.lock import PartitionLock
 from tokenmill.segments.stream import StreamInfo
 
 
@@ -57,16 +61,19 @@ class Store:
         except FileNotFoundError:
             raise StoreError(f"{path} is no store: it has no {STORE_FILE}; give the directory that has one") from None
         except ValueError as error:
-            raise StoreError(f"{file} is not JSON ({error}); remove it, and the store gets a new identity") from error
+            raise StoreError(f"{file} is not JSON ({error}); {_adopt(path)} gives the store a new identity") from error
         known = isinstance(identity, dict) and identity.get("format") == FORMAT
         if not known or not isinstance(identity.get("id"), str):
-            raise StoreError(f"{file} is no identity of format {FORMAT}; use the version of tokenmill that wrote it")
+            raise StoreError(
+                f"{file} is no identity of format {FORMAT}; use the version of tokenmill that wrote it, or "
+                f"{_adopt(path)}, which gives the store a new one"
+            )
         owner, here = (identity.get("host"), identity.get("directory")), _here(path)
         if owner != here:
             raise StoreError(
                 f"the store {path} says that it is {owner[0]}:{owner[1]}, but this is {here[0]}:{here[1]}. If it was "
-                f"moved here, or is a copy, remove {file} and start again: it gets an identity (and a consumer group) "
-                "of its own and keeps what it holds"
+                f"moved here, or is a copy, run {_adopt(path)}: it gets an identity (and a consumer group) of its own "
+                "and keeps what it holds"
             )
         return cls(path, identity["id"])
 
@@ -106,6 +113,27 @@ class Store:
                 "segment worker goes on by itself. To begin a new store here, stop the service and start it again"
             )
 
+    @classmethod
+    def adopt(cls, path: Path | str) -> Self:
+        """Give a copied or moved store a new identity, bound to this host and directory, whatever it had before.
+
+        It is durable when this returns. What the store holds stays as it is.
+
+        Raises:
+            StoreError: the directory holds neither an identity nor a stream, so that it is hardly a store.
+            LockedError: somebody writes to it.
+
+        """
+        path = Path(path).absolute()
+        if not (path / STORE_FILE).exists() and not streams_in(path):
+            raise StoreError(f"{path} is no store: it has no {STORE_FILE} and no stream; give the directory of one")
+        with ExitStack() as locks:
+            for stream in streams_in(path):
+                for partition in partitions_in(path, stream):
+                    locks.enter_context(PartitionLock(partition_directory(path, stream, partition)))
+            put_file(path / STORE_FILE, _identity(path, uuid.uuid4().hex))
+        return cls.open(path)
+
     def add_stream(self, info: StreamInfo, tokenizer: bytes | None) -> StreamInfo:
         """Bring a stream's description and tokenizer file (None for raw bytes) into the store, durably.
 
@@ -144,6 +172,7 @@ def read_stream(store: Path | str, stream: str) -> StreamInfo:
 
     Raises:
         StoreError: the directory holds no such stream, or one of another format.
+        DamagedError: the stream's description was changed.
 
     """
     directory = stream_directory(Path(store), stream)
@@ -174,12 +203,20 @@ def _here(path: Path) -> tuple[str, str]:
     return socket.gethostname(), str(path.resolve())
 
 
+def _adopt(path: Path) -> str:
+    return f"`{shlex.join(['tokenmill', 'adopt', '--store', str(path)])}`"
+
+
+def _identity(path: Path, identity: str) -> bytes:
+    host, directory = _here(path)
+    return canonical_json({"format": FORMAT, "id": identity, "host": host, "directory": directory}) + b"\n"
+
+
 def _create_identity(path: Path) -> None:
     """Write a new identity, unless another process is quicker; the first one holds."""
     identity = uuid.uuid4().hex
-    host, directory = _here(path)
     mine = path / f"{STORE_FILE}.{identity}{TEMPORARY}"
-    put_file(mine, canonical_json({"format": FORMAT, "id": identity, "host": host, "directory": directory}) + b"\n")
+    put_file(mine, _identity(path, identity))
     try:
         os.link(mine, path / STORE_FILE)  # unlike a rename, this fails where the name is taken
     except FileExistsError:

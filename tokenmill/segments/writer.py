@@ -15,6 +15,7 @@ from tokenmill.segments.reader import PartitionReader
 from tokenmill.segments.recovery import recover_partition
 from tokenmill.segments.rows import chain_after
 from tokenmill.segments.sealing import seal
+from tokenmill.segments.start import Start, write_start
 from tokenmill.segments.store import Store, read_stream
 from tokenmill.segments.stream import StreamInfo
 
@@ -34,6 +35,8 @@ class PartitionWriter:
         A hint: believe it only if that message ends there with the hash ``chain``."""
         self.truncated_bytes = found.truncated_bytes
         """Bytes that recovery cut off because they had never been committed."""
+        self.begun = found.begun or len(found.rows) > 0
+        """Whether the partition holds blocks; if not, it may begin later (`begin`)."""
         self.next_block = found.paths.first + len(found.rows)
         """Number of the block that `append` wants next; committed or not, all before it are taken."""
         self.chain = chain_after(found.rows, -1) if len(found.rows) else found.chain_before
@@ -44,6 +47,11 @@ class PartitionWriter:
         self._lock: PartitionLock | None = lock
         self._chain_before = found.chain_before
         self._segment = OpenSegment(found.paths, info, found.rows, found.log_bytes)
+
+    @property
+    def segment_blocks(self) -> int:
+        """Blocks in a segment."""
+        return self._info.segment_blocks
 
     @classmethod
     def open(cls, store: Store, stream: str, partition: int) -> Self:
@@ -70,6 +78,25 @@ class PartitionWriter:
             if lock is not None:
                 lock.close()
             raise
+
+    def begin(self, start: Start) -> None:
+        """Let a partition that holds no block begin at ``start``, durably: what was before is nowhere any more.
+
+        Raises:
+            InputError: the partition holds blocks, or ``start`` lies below where it begins, or inside a segment.
+            StoreError: a write or sync failed; the writer is closed.
+
+        """
+        if self.begun or start.block < self.next_block or start.block % self._info.segment_blocks:
+            raise InputError(
+                f"{self._directory} cannot begin at block {start.block}: it must be empty, and segments begin at "
+                f"multiples of {self._info.segment_blocks}, here from block {self.next_block} on"
+            )
+        self._guard(lambda: write_start(self._directory, start))
+        self.next_block, self.chain = start.block, start.chain
+        self._chain_before = start.chain
+        empty = self._segment.rows[:0]
+        self._segment = OpenSegment(SegmentPaths(self._directory, start.block), self._info, empty, 0)
 
     def append(self, blocks: Blocks, *, token_offset: int) -> None:
         """Write the blocks of (a part of) the message at ``token_offset``; `commit` makes them count.
@@ -155,6 +182,7 @@ class PartitionWriter:
             self._segment.append(
                 tokens[start * size : end * size], blocks.entries[part], blocks.chains[part], token_offset
             )
+            self.begun = True
             self.next_block = blocks.first + end
             self.chain = blocks.chains[end - 1]
             self.source_hint = token_offset
