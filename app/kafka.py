@@ -23,6 +23,7 @@ from aiokafka.errors import (
 
 from tokenmill.errors import BrokerError, SettingsError, SourceError
 
+from .calm import calm
 from .refusal import why_not
 from .security import client_security
 from .settings import ConnectionSettings, Settings
@@ -124,6 +125,7 @@ async def producer(
     fixed["request_timeout_ms"] = DELIVERY_MS
     with broker_errors(settings):
         client = AIOKafkaProducer(**connection(settings), **(fixed | options))
+        calm(client.client)
         async with _running(settings, client.start, client.stop):
             yield client
 
@@ -147,6 +149,7 @@ async def consumer(settings: Settings, **options: Any) -> AsyncIterator[AIOKafka
     }
     with broker_errors(settings):
         client = AIOKafkaConsumer(**connection(settings), **(fixed | options))
+        calm(client._client)  # noqa: SLF001
         async with _running(settings, client.start, client.stop):
             yield client
 
@@ -162,6 +165,7 @@ async def admin(settings: ConnectionSettings) -> AsyncIterator[AIOKafkaAdminClie
     """
     with broker_errors(settings):
         client = AIOKafkaAdminClient(**connection(settings))
+        calm(client._client)  # noqa: SLF001
         async with _running(settings, client.start, client.close):
             yield client
 

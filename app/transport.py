@@ -29,6 +29,8 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from faust.types.tuples import ConsumerMessage
 
+from .calm import calm
+
 FAUST_VERSION: Final = "0.15.3"
 FETCH_WAIT_MS: Final = 500
 """Longest wait of a fetch for its first byte; Faust fixes 1,500, which a partition that starts would have to wait."""
@@ -106,6 +108,7 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         consumer._fetch_min_bytes = fetch_min_bytes  # noqa: SLF001
         consumer._fetch_max_wait_ms = GATHER_WAIT_MS if fetch_min_bytes > 1 else FETCH_WAIT_MS  # noqa: SLF001
         consumer._auto_offset_reset = "none"  # noqa: SLF001 - out of range must be an error, never a jump
+        calm(consumer._client)  # noqa: SLF001
         return consumer
 
     def hold(self, partitions: Iterable[TopicPartition]) -> None:
@@ -297,6 +300,11 @@ class DurableProducer(driver.Producer):
 
     logger = LOGGER
 
+    def _new_producer(self, transactional_id: str | None = None) -> aiokafka.AIOKafkaProducer:
+        producer = super()._new_producer(transactional_id)
+        calm(producer.client)
+        return producer
+
     def _settings_extra(self) -> Mapping[str, Any]:
         return {"acks": "all", "enable_idempotence": True}
 
@@ -371,6 +379,7 @@ def check_faust() -> None:
             "timeout",
             "max_records",
         ],
+        (driver.Producer, "_new_producer"): ["self", "transactional_id"],
         (driver.Producer, "_settings_extra"): ["self"],
         (faust.App, "_new_transport"): ["self"],
         (faust.App, "_new_producer_transport"): ["self"],

@@ -4,15 +4,14 @@ It reads with another Kafka client than the service, opens the store's files wit
 messages with code of its own.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from tests.faults.trial import Trial
-from tests.service import Service
 from tokenmill.app.settings import Settings, Stream, dead_letter_topic
 from tokenmill.engines import REFERENCE, load_tokenizer
 from tokenmill.genesis import ControlLog
@@ -27,6 +26,18 @@ from tokenmill.totals import Totals
 POLL_SECONDS: Final = 20.0
 """How long the broker may be silent before a read fails; takes milliseconds."""
 PREFIX: Final = "tokenmill.dead-letter."
+
+
+class Judged(Protocol):
+    """A service that runs: `tests.service.Service`, which tests tend, or `tests.faults.serving.Serving`."""
+
+    settings: Settings
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition, not for ever."""
+
+    def tend(self) -> None:
+        """Start anew what ended in order to be started anew, where nobody else does."""
 
 
 class Kept(NamedTuple):
@@ -129,7 +140,7 @@ def expected_chains(settings: Settings) -> list[Expected]:
     return chains
 
 
-def judge(service: Service, trial: Trial | None = None) -> tuple[Account, list[Expected]]:
+def judge(service: Judged, trial: Trial | None = None) -> tuple[Account, list[Expected]]:
     """Wait until the store is complete, starting workers anew as a supervisor does; hold everything against the chains.
 
     The raw topics must have got all that they will get. What held is noted in ``trial``.
