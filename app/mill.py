@@ -13,6 +13,7 @@ from faust.types import TP, StreamT
 from .control import Settled, settle
 from .ending import end_for
 from .faust_settings import faust_options
+from .growing import TokenPartitions
 from .kafka import require_group
 from .metrics import ENGINE
 from .metrics.measuring import measure
@@ -76,11 +77,13 @@ class Mill:
     def _context(
         self, plan: RawTopicPlan, streams: Sequence[Settled], retention: Mapping[str, float | None]
     ) -> MillContext:
+        topics = [settled.stream.tokens_topic for settled in streams]
         return MillContext(
             settings=self._settings,
             stages=plan.stages,
             streams=streams,
             retention=retention,
+            require_partition=TokenPartitions(self._settings, topics, self._app.know).require,
             send=self._send,
             start_partition=self._start_partition,
             set_durable=self._set_durable,

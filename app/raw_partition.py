@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from aiokafka import TopicPartition
 from faust.types import TP
 
-from tokenmill.errors import DamagedError, DifferenceError, EngineError, GapError, SourceError
+from tokenmill.errors import DamagedError, DifferenceError, EngineError, GapError, SourceError, TopicError
 from tokenmill.message import Message
 from tokenmill.milling import ChainMill
 from tokenmill.outcomes import Stages
@@ -31,6 +31,8 @@ from .transport import Batch
 
 HALTING = (SourceError, GapError, DifferenceError, DamagedError, EngineError)
 """What a new start cannot mend for this partition, while the others can go on: it stands until a person acts."""
+WAIT_SECONDS: Final = 5.0
+"""How soon a partition that lacks its token partition looks for it again."""
 
 log = structlog.get_logger(__name__)
 
@@ -44,6 +46,8 @@ class MillContext:
     streams: Sequence[Settled]
     retention: Mapping[str, float | None]
     """How long each token topic keeps its messages, in seconds; None: for ever."""
+    require_partition: Callable[[int], Awaitable[None]]
+    """Returns when all streams have a partition of this number; raises `TopicError` while they cannot."""
     send: Send
     start_partition: Callable[[TP, int], Awaitable[int | None]]
     set_durable: Callable[[TP, int], None]
@@ -57,6 +61,8 @@ class RawPartition:
         self.tp = tp
         self.halted: str | None = None
         """Why the partition stands, or None."""
+        self.waiting: str | None = None
+        """What the partition waits for at the moment, or None."""
         self.position = 0
         """The source offset up to which records have been milled."""
         self._context = context
@@ -87,6 +93,7 @@ class RawPartition:
 
     async def _resume(self) -> None:
         context = self._context
+        await self._require_token_partitions()
         chains = []
         skips: AbstractSet[int] = frozenset()
         async with consumer(context.settings) as client:
@@ -118,6 +125,19 @@ class RawPartition:
         self._epoch = await context.start_partition(self.tp, self.position)
         self._meter.clock.wait()
         log.info("partition resumed", topic=self.tp.topic, partition=self.tp.partition, offset=self.position)
+
+    async def _require_token_partitions(self) -> None:
+        """Wait until every stream has a partition for this one, which may be new; another may have to add it."""
+        while True:
+            try:
+                await self._context.require_partition(self.tp.partition)
+            except TopicError as error:
+                self.waiting = str(error)
+                log.warning("waiting", topic=self.tp.topic, partition=self.tp.partition, reason=self.waiting)
+                await asyncio.sleep(WAIT_SECONDS)
+            else:
+                self.waiting = None
+                return
 
     def stop(self) -> None:
         """Send nothing more."""
@@ -204,7 +224,8 @@ class RawPartition:
     def standing(self) -> Standing:
         """Return where the partition stands, for its gauges."""
         started = self._epoch is not None
-        state: State = "halted" if self.halted else "running" if started else "resuming"
+        state: State = "running" if started else "resuming"
+        state = "halted" if self.halted else "waiting" if self.waiting else state
         return self._meter.standing(state, self.position, self._publishers)
 
     def status(self) -> Mapping[str, Any]:
@@ -213,6 +234,7 @@ class RawPartition:
         return {
             "position": self.position,
             "halted": self.halted,
+            "waiting": self.waiting,
             "chains": {split: self._chain_status(split, chain) for split, chain in mill.chains.items()} if mill else {},
         }
 

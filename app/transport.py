@@ -39,7 +39,6 @@ GATHER_WAIT_MS: Final = 100
 POLL_SECONDS: Final = 0.1
 """How long a partition that goes on after back-pressure may wait for the running poll to end."""
 
-
 LOGGER: Final = logging.getLogger("faust.tokenmill")
 """The services below log as parts of Faust, so that their starts and stops are as quiet as Faust's own."""
 
@@ -349,6 +348,13 @@ class BatchApp(faust.App):
         connected = isinstance(self._consumer, BatchConsumer) and self._consumer.connected
         return None if connected else "no broker is connected"
 
+    async def know(self, topic: str, partition: int) -> None:
+        """Make the producer learn of a partition that exists, perhaps since a moment ago: it would refuse to send."""
+        client = cast("DurableProducer", self.producer)._ensure_producer().client  # noqa: SLF001
+        await client.add_topic(topic)
+        while partition not in (client.cluster.partitions_for_topic(topic) or ()):
+            await client.force_metadata_update()
+
     @property
     def batch_consumer(self) -> BatchConsumer:
         """The running consumer."""
@@ -365,6 +371,7 @@ def check_faust() -> None:
         ImportError: it is not; the message says what was expected.
 
     """
+    fetched = ["self", "consumer", "active_partitions", "timeout", "max_records"]
     expected = {
         (BaseConsumer, "_drain_messages"): ["self", "fetcher"],
         (BaseConsumer, "_new_offset"): ["self", "tp"],
@@ -372,15 +379,10 @@ def check_faust() -> None:
         (BaseConsumer, "ack"): ["self", "message"],
         (BaseConsumer, "perform_seek"): ["self"],
         (driver.AIOKafkaConsumerThread, "_create_worker_consumer"): ["self", "transport"],
-        (driver.AIOKafkaConsumerThread, "_fetch_records"): [
-            "self",
-            "consumer",
-            "active_partitions",
-            "timeout",
-            "max_records",
-        ],
+        (driver.AIOKafkaConsumerThread, "_fetch_records"): fetched,
         (driver.Producer, "_new_producer"): ["self", "transactional_id"],
         (driver.Producer, "_settings_extra"): ["self"],
+        (driver.Producer, "_ensure_producer"): ["self"],
         (faust.App, "_new_transport"): ["self"],
         (faust.App, "_new_producer_transport"): ["self"],
     }

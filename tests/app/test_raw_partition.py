@@ -37,11 +37,15 @@ async def resumed(settings: Settings) -> AsyncIterator[RawPartition]:
         async def start_partition(_tp: TP, _offset: int) -> int:
             return EPOCH
 
+        async def there(_partition: int) -> None:
+            return
+
         context = MillContext(
             settings=settings,
             stages=plan.stages,
             streams=streams,
             retention={},
+            require_partition=there,
             send=publish,
             start_partition=start_partition,
             set_durable=lambda _tp, _offset: None,
