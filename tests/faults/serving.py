@@ -51,6 +51,8 @@ class Serving:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._process is not None
+        if self._process.poll() is not None:
+            return
         self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(STOP_SECONDS)
@@ -86,6 +88,11 @@ class Serving:
     def samples(self) -> dict[Key, float]:
         """Return what ``/metrics`` says; nothing while nobody answers."""
         return scrape(self.port)
+
+    def wait_for_end(self) -> int:
+        """Wait until the supervisor ends by itself; return its exit code."""
+        assert self._process is not None
+        return self._process.wait(WAIT_SECONDS)
 
     def tend(self) -> None:
         """Do nothing: the supervisor does it."""
