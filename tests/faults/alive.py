@@ -28,7 +28,8 @@ def assert_alive_again(service: Judged, trial: Trial) -> float:
     wanted: dict[tuple[str, int], int] = {}
     for raw_topic in settings.raw_topics:
         streams = [stream for stream in settings.streams() if stream.raw_topic == raw_topic]
-        probes = [_probe(settings, raw_topic, stream.split, mark) for stream in streams]
+        text = mark * (2 * settings.for_topic(raw_topic).block_tokens // len(mark) + 2)
+        probes = [document_for(settings, raw_topic, stream.split, text) for stream in streams]
         numbers = range(partitions_of(settings, raw_topic))
         wanted |= {(s.name, number): _blocks(settings, s.name, number) for s in streams for number in numbers}
         send(settings, [Raw(probe, number) for number in numbers for probe in probes], raw_topic)
@@ -45,16 +46,13 @@ def assert_alive_again(service: Judged, trial: Trial) -> float:
     return seconds
 
 
-def _probe(settings: Settings, raw_topic: str, split: str, mark: str) -> bytes:
-    """Return a document that falls to the split and ends in a block that it fills."""
+def document_for(settings: Settings, raw_topic: str, split: str, text: str) -> bytes:
+    """Return a record with this text, and an id by which it falls to the split."""
     own = settings.for_topic(raw_topic)
     rule = SplitRule(own.shards, own.splits, own.split_by)
-    repeated = mark * (2 * own.block_tokens // len(mark) + 2)
-    for number in itertools.count():
-        document = Document(text=f"{repeated}{number}", id=f"{mark}{number}")
-        if rule.split_of_document(document) == split:
-            return json.dumps({"id": document.id, "text": document.text}).encode()
-    raise AssertionError("a split without shards cannot be")
+    ids = (f"{hash(text):x}-{number}" for number in itertools.count())
+    chosen = next(name for name in ids if rule.split_of_document(Document(text=text, id=name)) == split)
+    return json.dumps({"id": chosen, "text": text}).encode()
 
 
 def _blocks(settings: Settings, stream: str, partition: int) -> int:

@@ -121,8 +121,11 @@ def read_control(settings: Settings, stream: Stream) -> ControlLog:
     return log
 
 
-def expected_chains(settings: Settings) -> list[Expected]:
-    """Return every chain as the reference makes it of its genesis, its skip list and what the raw topic holds."""
+def expected_chains(settings: Settings, logs: Mapping[int, list[Kept]] | None = None) -> list[Expected]:
+    """Return every chain as the reference makes it of its genesis, its skip list and what the raw topic holds.
+
+    Where the raw topic, there is but one, no longer holds it all, ``logs`` are its partitions as they were.
+    """
     chains = []
     for stream in settings.streams():
         control = read_control(settings, stream)
@@ -131,7 +134,8 @@ def expected_chains(settings: Settings) -> list[Expected]:
         stages = reopen_stages(recipe, load_tokenizer(settings.tokenizer), REFERENCE)
         for partition in range(partitions_of(settings, stream.raw_topic)):
             start, skips = control.genesis.start(partition), control.skips.get(partition, set())
-            records = [Record(*kept) for kept in read_topic(settings, stream.raw_topic, partition)]
+            log = read_topic(settings, stream.raw_topic, partition) if logs is None else logs[partition]
+            records = [Record(*kept) for kept in log]
             reference = Reference(recipe, stages, partition, start, skips)
             blocks = list(reference.blocks(records))
             outcomes = [stages.outcome(record, skips) for record in records if record.offset >= start]

@@ -14,8 +14,10 @@ PRODUCE: Final = 0
 """The API's number."""
 COUNT_AT: Final = 57
 """Where a record batch says how many records it holds (Kafka's record batch format, version 2)."""
-CORRUPT: Final = -1
+UNKNOWN: Final = -1
 """The error code UNKNOWN_SERVER_ERROR, which no client tries again."""
+NOT_ENOUGH_REPLICAS: Final = 19
+"""One that clients try again. A single broker never gives it: no topic has fewer replicas than it was made with."""
 
 
 class Sent(NamedTuple):
@@ -44,12 +46,12 @@ def batches(request: Request) -> Iterator[Sent]:
             yield Sent(topic, partition, batch)
 
 
-def with_error(request: Request, answer: bytes, topic: str) -> bytes:
+def with_error(request: Request, answer: bytes, topic: str, code: int = UNKNOWN) -> bytes:
     """Return an answer that calls every batch for ``topic`` refused, whatever became of it."""
     kind: Any = getattr(produce, f"ProduceResponse_v{request.version}")
     found = kind.decode(io.BytesIO(answer[4:]))
     changed = [
-        (name, [(parts[0], CORRUPT, *parts[2:]) if name == topic else parts for parts in partitions])
+        (name, [(parts[0], code, *parts[2:]) if name == topic else parts for parts in partitions])
         for name, partitions in found.topics
     ]
     encoded: bytes = kind(changed, found.throttle_time_ms).encode()

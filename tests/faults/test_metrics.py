@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import random
 import signal
 import threading
 import time
@@ -10,8 +9,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import TopicFactory
 from tests.faults.feeding import Feeder
+from tests.faults.trial import Trial
 from tests.marked import until
 from tests.scraping import Key, ask, free_port, rising, scrape, total
 from tests.service import service_settings
@@ -96,8 +98,9 @@ def works(watcher: Watcher, worker: str) -> bool:
     )
 
 
+@pytest.mark.fault("metrics-scraped")
 def test_no_counter_falls_when_workers_are_killed(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, rng: random.Random
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:
     """Each kill is seen as a restart of that worker; every counter and histogram of every worker only rises."""
     port = free_port()
@@ -107,12 +110,13 @@ def test_no_counter_falls_when_workers_are_killed(
     try:
         assert until(lambda: ask(port, "/healthz").code == 200, SECONDS)
         assert until(lambda: ask(port, "/readyz").code == 200, SECONDS)
-        with Feeder(settings, rng) as feeder:
+        with Feeder(settings, trial.rng) as feeder:
             for worker in KILLS:
                 assert works(watcher, worker)
-                time.sleep(rng.uniform(0, 0.5))
+                time.sleep(trial.rng.uniform(0, 0.5))
                 killed = running.pid(worker)
                 os.kill(killed, signal.SIGKILL)
+                trial.fired(f"{worker} SIGKILL")
                 assert until(lambda: running.pid(worker) not in {0, killed}, SECONDS)  # noqa: B023 - called at once
                 assert until(lambda: ask(port, "/readyz").code == 200, SECONDS)
             for worker in ("mill-1", "mill-2", "segment"):
@@ -134,3 +138,4 @@ def test_no_counter_falls_when_workers_are_killed(
     # What a killed process did after its last heartbeat is not counted; what was lost with it is counted again.
     assert total(end, RECORDS) > feeder.sent / 2
     assert ask(port, "/healthz").code == 0
+    trial.held("loud", scrapes=watcher.scrapes)

@@ -1,31 +1,31 @@
 """Between service and broker: connections delayed, reset, left half open; sends that fail although they did not."""
 
-import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from tests.conftest import topics_on
 from tests.faults.alive import assert_alive_again
+from tests.faults.configuring import configure
 from tests.faults.feeding import Feeder, flush_all
 from tests.faults.oracle import judge
-from tests.faults.producing import PRODUCE, InFlight, batches, damaged, with_error
+from tests.faults.producing import NOT_ENOUGH_REPLICAS, PRODUCE, InFlight, batches, damaged, with_error
 from tests.faults.proxy import Proxy, Request, unchanged
 from tests.faults.serving import Serving
 from tests.faults.trial import Trial
 from tests.scraping import free_port
-from tests.service import in_own_loop, service_settings
+from tests.service import service_settings
 from tokenmill.app.broker import HOST, SETTINGS, Broker
-from tokenmill.app.kafka import admin
 from tokenmill.app.settings import Settings
 from tokenmill.errors import TopicError
 
 SPLITS = {"train": 900, "dev": 100}
 SESSION_SECONDS = 2.0
+GROWTH_BYTES = 256 << 20
+"""What the service's processes may grow by while nothing can be sent."""
 
 
 class Network(NamedTuple):
@@ -147,8 +147,7 @@ def test_failed_sends_leave_neither_hole_nor_difference(network: Network, tmp_pa
                 assert mute or not liar.later, "a message was sent after one that failed"
                 kind = "answer lost" if mute else "refused though written" if written else "refused"
                 trial.fired(f"message {kind}")
-            proxy.on_request, proxy.on_answer = unchanged, unchanged
-            refuse_for_a_while(service, settings, topics[0], trial)
+            refuse_for_a_while(service, proxy, topics[0], trial)
         judge(service, trial)
         assert service.log.count("was not acknowledged") >= trial.rounds(2, 20)
     assert {flight.most[topic] for topic in topics} == {1}
@@ -171,12 +170,26 @@ def watch(proxy: Proxy, liar: Liar, flight: InFlight) -> None:
     proxy.on_request, proxy.on_answer = request, answer
 
 
-def refuse_for_a_while(service: Serving, settings: Settings, topic: str, trial: Trial) -> None:
-    """Let the broker want more replicas than there are: it refuses, the worker tries again, and nothing is lost."""
-    configure(settings, topic, "min.insync.replicas", "2")
-    service.wait_until(lambda: "NotEnoughReplicas" in service.log)
-    trial.fired("not enough replicas")
-    configure(settings, topic, "min.insync.replicas", "1")
+def refuse_for_a_while(service: Serving, proxy: Proxy, topic: str, trial: Trial) -> None:
+    """Refuse all messages as a broker without enough replicas does: workers try again, and nothing is lost."""
+    refused = 0
+
+    def request(request: Request, payload: bytes) -> bytes:
+        return damaged(payload, topic, request) if request.api == PRODUCE else payload
+
+    def answer(request: Request, payload: bytes) -> bytes:
+        nonlocal refused
+        if request.api != PRODUCE or all(sent.topic != topic for sent in batches(request)):
+            return payload
+        refused += 1
+        return with_error(request, payload, topic, NOT_ENOUGH_REPLICAS)
+
+    held = service.rss()
+    proxy.on_request, proxy.on_answer = request, answer
+    service.wait_until(lambda: refused > trial.rounds(10, 100))
+    proxy.on_request, proxy.on_answer = unchanged, unchanged
+    trial.fired("not enough replicas", refused)
+    assert service.rss() - held < GROWTH_BYTES
     assert_alive_again(service, trial)
 
 
@@ -198,19 +211,3 @@ def refuse_for_good(network: Network, settings: Settings, directory: Path, trial
     flush_all(settings)
     with Serving(settings, directory, through=network.proxy.address) as service:
         judge(service, trial)
-
-
-def configure(settings: Settings, topic: str, name: str, value: str) -> None:
-    """Set one of a topic's settings; in force on return."""
-
-    async def run() -> None:
-        async with admin(settings) as client:
-            await client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, {name: value})])
-            wanted = ConfigResource(ConfigResourceType.TOPIC, topic, {name: None})
-            while True:
-                (answer,) = await client.describe_configs([wanted])
-                if answer.resources[0][4][0][1] == value:
-                    return
-                await asyncio.sleep(0.05)
-
-    in_own_loop(run)
