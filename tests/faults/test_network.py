@@ -1,5 +1,6 @@
 """Between service and broker: connections delayed, reset, left half open; sends that fail although they did not."""
 
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,15 +16,19 @@ from tests.faults.oracle import judge
 from tests.faults.producing import NOT_ENOUGH_REPLICAS, PRODUCE, InFlight, batches, damaged, with_error
 from tests.faults.proxy import Proxy, Request, unchanged
 from tests.faults.serving import Serving
+from tests.faults.supervised import Supervised
 from tests.faults.trial import Trial
 from tests.scraping import free_port
-from tests.service import service_settings
+from tests.service import Raw, send, service_settings
 from tokenmill.app.broker import HOST, SETTINGS, Broker
 from tokenmill.app.settings import Settings
+from tokenmill.app.supervisor import Limits
 from tokenmill.errors import TopicError
 
 SPLITS = {"train": 900, "dev": 100}
 SESSION_SECONDS = 2.0
+FETCH = 1
+"""The number of the API by which records are read."""
 GROWTH_BYTES = 256 << 20
 """What the service's processes may grow by while nothing can be sent."""
 
@@ -91,6 +96,41 @@ def test_broken_connections_lose_and_repeat_nothing(network: Network, tmp_path: 
     for what, times in (proxy.happened - before).items():
         trial.fired(what, times)
     assert len(trial.faults) == 3, trial.faults
+
+
+@pytest.mark.fault("network-broken")
+def test_mill_that_stands_still_is_replaced_and_a_quiet_one_is_not(
+    network: Network, tmp_path: Path, trial: Trial
+) -> None:
+    """Fetches of the raw topic that are never answered: the supervisor ends the mill; quiet streams raise no alarm."""
+    limits = Limits(still=6.0, first_backoff=0.5, longest_backoff=1.0)
+    settings = network.settings(tmp_path, 1).model_copy(update={"metrics_port": 0})
+    name = settings.raw_topics[0].encode()
+    wanted = struct.pack(">h", len(name)) + name
+    swallowed = 0
+
+    def request(request: Request, payload: bytes) -> bytes | None:
+        nonlocal swallowed
+        if request.api != FETCH or wanted not in payload:
+            return payload
+        swallowed += 1
+        return None
+
+    service = Supervised(settings, tmp_path, limits, through=network.proxy.address)
+    try:
+        assert_alive_again(service, trial)
+        time.sleep(2 * limits.still)
+        assert not any("ended" in event for event in service.events), "a quiet stream is no fault"
+        network.proxy.on_request = request
+        send(settings, [Raw(b"a document that nobody will fetch for a while")])
+        service.wait_until(lambda: any("stands still at" in event for event in service.events))
+        trial.fired("fetches never answered", swallowed)
+        network.proxy.on_request = unchanged
+        assert_alive_again(service, trial)
+        flush_all(settings)
+        judge(service, trial)
+    finally:
+        service.stop()
 
 
 class Liar:
