@@ -15,6 +15,8 @@ from tests.service import service_settings
 from tokenmill.app.broker import Broker
 from tokenmill.app.logs import LINES, WINDOW_SECONDS
 
+BURST = 3
+"""Documents at once: a backlog would only make every probe wait behind it."""
 PROCESSES = 4
 LOGGERS = 6
 """How many of a process's loggers repeat themselves while no broker answers: four of aiokafka, asyncio, our own."""
@@ -33,7 +35,7 @@ def test_broker_that_goes_again_and_again_loses_and_repeats_nothing(tmp_path: Pa
         settings = service_settings(broker, raw_topic, tmp_path, session_timeout=2.0, splits=splits)
         with Serving(settings, tmp_path) as service:
             assert_alive_again(service, trial)
-            with Feeder(settings, trial.rng) as feeder:
+            with Feeder(settings, trial.rng, burst=BURST) as feeder:
                 for end in [broker.stop, *[broker.kill] * trial.rounds(2, 5)]:
                     time.sleep(trial.rng.uniform(0.5, 1.5))
                     end()

@@ -18,6 +18,9 @@ from tokenmill.app.kafka import admin
 from tokenmill.app.settings import Settings
 from tokenmill.app.topics import partition_count
 
+BURST = 3
+"""Documents at once: a backlog would only make every probe wait behind it."""
+
 
 def grow(settings: Settings, topic: str, partitions: int) -> None:
     """Give a topic more partitions; on return the brokers tell of them."""
@@ -43,10 +46,10 @@ def test_new_partitions_are_milled_from_their_first_record(
         assert_alive_again(service, trial)
         count = 1
         for _ in range(trial.rounds(2, 10)):
-            with Feeder(settings, trial.rng):
+            with Feeder(settings, trial.rng, burst=BURST):
                 count += trial.rng.randint(1, 2)
                 grow(settings, raw_topic, count)
-            with Feeder(settings, trial.rng):  # it learns of the new ones when it begins
+            with Feeder(settings, trial.rng, burst=BURST):  # it learns of the new ones when it begins
                 assert_alive_again(service, trial)
         _, chains = judge(service, trial)
         assert "worker ended" not in service.log

@@ -27,6 +27,8 @@ from tokenmill.errors import TopicError
 
 SPLITS = {"train": 900, "dev": 100}
 SESSION_SECONDS = 2.0
+BURST = 3
+"""Documents at once: a backlog would only make every probe wait behind it."""
 FETCH = 1
 """The number of the API by which records are read."""
 GROWTH_BYTES = 256 << 20
@@ -79,7 +81,7 @@ def test_broken_connections_lose_and_repeat_nothing(network: Network, tmp_path: 
     before = proxy.happened.copy()
     with Serving(settings, tmp_path, through=proxy.address) as service:
         assert_alive_again(service, trial)
-        with Feeder(settings, trial.rng):
+        with Feeder(settings, trial.rng, burst=BURST):
             for _ in range(trial.rounds(1, 8)):
                 proxy.delay = trial.rng.uniform(0.05, 0.3)
                 time.sleep(trial.rounds(3, 10))
@@ -175,7 +177,7 @@ def test_failed_sends_leave_neither_hole_nor_difference(network: Network, tmp_pa
     flight = InFlight()
     with Serving(settings, tmp_path, through=proxy.address) as service:
         assert_alive_again(service, trial)
-        with Feeder(settings, trial.rng):
+        with Feeder(settings, trial.rng, burst=BURST):
             for round_ in range(trial.rounds(3, 30)):
                 written, mute = round_ % 3 != 1, round_ % 3 == 2
                 liar = Liar(topics[round_ % 2] if trial.full else topics[0], written=written, mute=mute)
@@ -240,7 +242,7 @@ def refuse_for_good(network: Network, settings: Settings, directory: Path, trial
     with Serving(settings, directory, through=network.proxy.address) as service:
         assert_alive_again(service, trial)
         configure(settings, topic, "max.message.bytes", "200")
-        with Feeder(settings, trial.rng):
+        with Feeder(settings, trial.rng, burst=BURST):
             code = service.wait_for_end()
     trial.fired("message too large")
     assert "MessageSizeTooLarge" in service.log
