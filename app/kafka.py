@@ -23,6 +23,7 @@ from aiokafka.errors import (
 
 from tokenmill.errors import BrokerError, SettingsError, SourceError
 
+from .calm import calm
 from .refusal import why_not
 from .security import client_security
 from .settings import ConnectionSettings, Settings
@@ -39,6 +40,8 @@ FETCH_WAIT_MS: Final = 50
 DELIVERY_MS: Final = 120_000
 """How long a record may wait for its acknowledgement, as in Kafka's own producer (delivery.timeout.ms). aiokafka's 40 s
 are less than a broker may take to restart on a busy machine."""
+REQUEST_MS: Final = 20_000
+"""How long other requests may wait for an answer; aiokafka's 40 s are long on a connection that is half open."""
 RECORD_OVERHEAD_BYTES: Final = 64 * 1024
 """Room for key, headers and framing beside the largest value that a producer here sends."""
 
@@ -124,6 +127,7 @@ async def producer(
     fixed["request_timeout_ms"] = DELIVERY_MS
     with broker_errors(settings):
         client = AIOKafkaProducer(**connection(settings), **(fixed | options))
+        calm(client.client)
         async with _running(settings, client.start, client.stop):
             yield client
 
@@ -144,9 +148,11 @@ async def consumer(settings: Settings, **options: Any) -> AsyncIterator[AIOKafka
         "auto_offset_reset": "none",
         "enable_auto_commit": False,
         "fetch_max_wait_ms": FETCH_WAIT_MS,
+        "request_timeout_ms": REQUEST_MS,
     }
     with broker_errors(settings):
         client = AIOKafkaConsumer(**connection(settings), **(fixed | options))
+        calm(client._client)  # noqa: SLF001
         async with _running(settings, client.start, client.stop):
             yield client
 
@@ -161,7 +167,8 @@ async def admin(settings: ConnectionSettings) -> AsyncIterator[AIOKafkaAdminClie
 
     """
     with broker_errors(settings):
-        client = AIOKafkaAdminClient(**connection(settings))
+        client = AIOKafkaAdminClient(**connection(settings), request_timeout_ms=REQUEST_MS)
+        calm(client._client)  # noqa: SLF001
         async with _running(settings, client.start, client.close):
             yield client
 

@@ -17,6 +17,7 @@ from tokenmill.errors import BrokerError, SourceError
 from .control import Settled, settle
 from .ending import end_for
 from .faust_settings import faust_options
+from .growing import TokenPartitions
 from .kafka import consumer, require_group
 from .metrics import ENGINE
 from .metrics.measuring import measure
@@ -86,6 +87,7 @@ class Mill:
     def _context(
         self, plan: RawTopicPlan, streams: Sequence[Settled], retention: Mapping[str, float | None]
     ) -> MillContext:
+        topics = [settled.stream.tokens_topic for settled in streams]
         return MillContext(
             settings=self._settings,
             stages=plan.stages,
@@ -93,6 +95,7 @@ class Mill:
             skip_list=SkipList(self._settings, streams),
             retention=retention,
             board=self._board,
+            require_partition=TokenPartitions(self._settings, topics, self._app.know).require,
             send=self._send,
             start_partition=self._start_partition,
             set_durable=self._set_durable,

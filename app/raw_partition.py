@@ -5,13 +5,13 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from aiokafka import TopicPartition
 from faust.types import TP
 
-from tokenmill.errors import DamagedError, DifferenceError, EngineError, GapError, SourceError
+from tokenmill.errors import DamagedError, DifferenceError, EngineError, GapError, SourceError, TopicError
 from tokenmill.message import Message
 from tokenmill.milling import ChainMill
 from tokenmill.outcomes import Stages
@@ -36,6 +36,8 @@ HANG_SECONDS = 15.0
 it: what becomes of a record depends on no clock."""
 HALTING = (SourceError, GapError, DifferenceError, DamagedError, EngineError)
 """What a new start cannot mend for this partition, while the others can go on: it stands until a person acts."""
+WAIT_SECONDS: Final = 5.0
+"""How soon a partition that lacks its token partition looks for it again."""
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +52,8 @@ class MillContext:
     skip_list: SkipList
     retention: Mapping[str, float | None]
     """How long each token topic keeps its messages, in seconds; None: for ever."""
+    require_partition: Callable[[int], Awaitable[None]]
+    """Returns when all streams have a partition of this number; raises `TopicError` while they cannot."""
     send: Send
     board: Board | None = None
     """Where a supervisor reads what is being milled."""
@@ -65,6 +69,8 @@ class RawPartition:
         self.tp = tp
         self.halted: str | None = None
         """Why the partition stands, or None."""
+        self.waiting: str | None = None
+        """What the partition waits for at the moment, or None."""
         self.position = 0
         """The source offset up to which records have been milled."""
         self._context = context
@@ -97,6 +103,7 @@ class RawPartition:
 
     async def _resume(self) -> None:
         context = self._context
+        await self._require_token_partitions()
         chains = []
         async with consumer(context.settings) as client:
             for settled in context.streams:
@@ -138,6 +145,19 @@ class RawPartition:
             end_process(
                 f"offset {offset} of {self.tp.topic}[{self.tp.partition}] is to be skipped: the next start does"
             )
+
+    async def _require_token_partitions(self) -> None:
+        """Wait until every stream has a partition for this one, which may be new; another may have to add it."""
+        while True:
+            try:
+                await self._context.require_partition(self.tp.partition)
+            except TopicError as error:
+                self.waiting = str(error)
+                log.warning("waiting", topic=self.tp.topic, partition=self.tp.partition, reason=self.waiting)
+                await asyncio.sleep(WAIT_SECONDS)
+            else:
+                self.waiting = None
+                return
 
     def stop(self) -> None:
         """Send nothing more; a thread that hangs in a record cannot be ended, so the process is."""
@@ -251,7 +271,8 @@ class RawPartition:
     def standing(self) -> Standing:
         """Return where the partition stands, for its gauges."""
         started = self._epoch is not None
-        state: State = "halted" if self.halted else "running" if started else "resuming"
+        state: State = "running" if started else "resuming"
+        state = "halted" if self.halted else "waiting" if self.waiting else state
         return self._meter.standing(state, self.position, self._publishers)
 
     def status(self) -> Mapping[str, Any]:
@@ -260,6 +281,7 @@ class RawPartition:
         return {
             "position": self.position,
             "halted": self.halted,
+            "waiting": self.waiting,
             "chains": {split: self._chain_status(split, chain) for split, chain in mill.chains.items()} if mill else {},
         }
 

@@ -27,6 +27,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from faust.types.tuples import ConsumerMessage
 
+from .calm import calm
 from .faust_parts import check_faust
 
 FETCH_WAIT_MS: Final = 500
@@ -35,7 +36,6 @@ GATHER_WAIT_MS: Final = 100
 """Longest wait where a fetch waits for more than that: what a block's way into the store may take longer by."""
 POLL_SECONDS: Final = 0.1
 """How long a partition that goes on after back-pressure may wait for the running poll to end."""
-
 
 LOGGER: Final = logging.getLogger("faust.tokenmill")
 """The services below log as parts of Faust, so that their starts and stops are as quiet as Faust's own."""
@@ -105,6 +105,7 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         consumer._fetch_min_bytes = fetch_min_bytes  # noqa: SLF001
         consumer._fetch_max_wait_ms = GATHER_WAIT_MS if fetch_min_bytes > 1 else FETCH_WAIT_MS  # noqa: SLF001
         consumer._auto_offset_reset = "none"  # noqa: SLF001 - out of range must be an error, never a jump
+        calm(consumer._client)  # noqa: SLF001
         return consumer
 
     def hold(self, partitions: Iterable[TopicPartition]) -> None:
@@ -296,6 +297,11 @@ class DurableProducer(driver.Producer):
 
     logger = LOGGER
 
+    def _new_producer(self, transactional_id: str | None = None) -> aiokafka.AIOKafkaProducer:
+        producer = super()._new_producer(transactional_id)
+        calm(producer.client)
+        return producer
+
     def _settings_extra(self) -> Mapping[str, Any]:
         return {"acks": "all", "enable_idempotence": True}
 
@@ -339,6 +345,13 @@ class BatchApp(faust.App):
             return "the worker waits for its topics, its tokenizer, or its streams to be settled"
         connected = isinstance(self._consumer, BatchConsumer) and self._consumer.connected
         return None if connected else "no broker is connected"
+
+    async def know(self, topic: str, partition: int) -> None:
+        """Make the producer learn of a partition that exists, perhaps since a moment ago: it would refuse to send."""
+        client = cast("DurableProducer", self.producer)._ensure_producer().client  # noqa: SLF001
+        await client.add_topic(topic)
+        while partition not in (client.cluster.partitions_for_topic(topic) or ()):
+            await client.force_metadata_update()
 
     @property
     def batch_consumer(self) -> BatchConsumer:

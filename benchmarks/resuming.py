@@ -20,6 +20,7 @@ async def resume_mill(grown: Grown) -> None:
         streams=[grown.settled],
         skip_list=SkipList(grown.settings, [grown.settled]),
         retention={},
+        require_partition=_there,
         send=_no_send,
         start_partition=_started,
         set_durable=lambda _tp, _offset: None,
@@ -55,6 +56,10 @@ async def resume_segments(grown: Grown) -> None:
     await asyncio.sleep(0)  # it closes in the background
     if partition.halted or found != [grown.messages - 1]:
         raise BenchmarkError(f"resumed at {found} of {grown.messages} messages: {partition.halted}")
+
+
+async def _there(_partition: int) -> None:
+    return
 
 
 async def _started(_tp: TP, _offset: int) -> int:

@@ -4,16 +4,15 @@ It reads with another Kafka client than the service, opens the store's files wit
 messages with code of its own.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
 from tests.faults.trial import Trial
-from tests.service import Service
 from tokenmill.app.settings import Settings, Stream, dead_letter_topic
 from tokenmill.engines import REFERENCE, load_tokenizer
 from tokenmill.genesis import ControlLog
@@ -28,6 +27,18 @@ from tokenmill.totals import Totals
 POLL_SECONDS: Final = 20.0
 """How long the broker may be silent before a read fails; takes milliseconds."""
 PREFIX: Final = "tokenmill.dead-letter."
+
+
+class Judged(Protocol):
+    """A service that runs: `tests.service.Service`, which tests tend, or `tests.faults.serving.Serving`."""
+
+    settings: Settings
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition, not for ever."""
+
+    def tend(self) -> None:
+        """Start anew what ended in order to be started anew, where nobody else does."""
 
 
 class Kept(NamedTuple):
@@ -121,8 +132,11 @@ def read_control(settings: Settings, stream: Stream, reader: Consumer | None = N
     return log
 
 
-def expected_chains(settings: Settings) -> list[Expected]:
-    """Return every chain as the reference makes it of its genesis, its skip list and what the raw topic holds."""
+def expected_chains(settings: Settings, logs: Mapping[int, list[Kept]] | None = None) -> list[Expected]:
+    """Return every chain as the reference makes it of its genesis, its skip list and what the raw topic holds.
+
+    Where the raw topic, there is but one, no longer holds it all, ``logs`` are its partitions as they were.
+    """
     chains = []
     for stream in settings.streams():
         control = read_control(settings, stream)
@@ -131,7 +145,8 @@ def expected_chains(settings: Settings) -> list[Expected]:
         stages = reopen_stages(recipe, load_tokenizer(settings.tokenizer), REFERENCE)
         for partition in range(partitions_of(settings, stream.raw_topic)):
             start, skips = control.genesis.start(partition), control.skips.get(partition, set())
-            records = [Record(*kept) for kept in read_topic(settings, stream.raw_topic, partition)]
+            log = read_topic(settings, stream.raw_topic, partition) if logs is None else logs[partition]
+            records = [Record(*kept) for kept in log]
             reference = Reference(recipe, stages, partition, start, skips)
             blocks = list(reference.blocks(records))
             outcomes = [stages.outcome(record, skips) for record in records if record.offset >= start]
@@ -140,7 +155,7 @@ def expected_chains(settings: Settings) -> list[Expected]:
     return chains
 
 
-def judge(service: Service, trial: Trial | None = None) -> tuple[Account, list[Expected]]:
+def judge(service: Judged, trial: Trial | None = None) -> tuple[Account, list[Expected]]:
     """Wait until the store is complete, starting workers anew as a supervisor does; hold everything against the chains.
 
     The raw topics must have got all that they will get. What held is noted in ``trial``.

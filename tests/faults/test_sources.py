@@ -29,7 +29,10 @@ def other_producer(settings: Settings, **options: str) -> Producer:
     return Producer({"bootstrap.servers": settings.bootstrap_servers, "linger.ms": 20, **names})
 
 
-def test_compressed_topics_are_read_and_flushed(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+@pytest.mark.fault("source-gaps")
+def test_compressed_topics_are_read_and_flushed(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+) -> None:
     """Batches of every codec, from another client; `tokenmill flush` brings the last tokens into blocks."""
     settings = service_settings(broker, topic(2), tmp_path, session_timeout=2.0)
     (raw_topic,) = settings.raw_topics
@@ -44,12 +47,14 @@ def test_compressed_topics_are_read_and_flushed(broker: Broker, topic: TopicFact
         service.wait_until_complete()
         command = [sys.executable, "-m", "tokenmill.app.cli", "flush", raw_topic]
         subprocess.run(command, env={**os.environ, **settings.environment()}, check=True)
-        _, chains = judge(service)
+        _, chains = judge(service, trial)
+        trial.fired("batches compressed by another client", 4)
         assert all(chain.totals.flushes == 1 for chain in chains)
         assert sum(block.tokens.count(b"zstd 39") for chain in chains for block in chain.blocks) > 0
 
 
-def test_aborted_records_are_never_milled(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+@pytest.mark.fault("source-gaps")
+def test_aborted_records_are_never_milled(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
     """Only what was committed is milled; a carry's position goes past markers and aborted records at the end."""
     settings = service_settings(
         broker, topic(), tmp_path, session_timeout=2.0, carry_seconds=0.5, splits={"train": 1000}
@@ -75,7 +80,8 @@ def test_aborted_records_are_never_milled(broker: Broker, topic: TopicFactory, t
         client.produce(raw_topic, b"third " * 50, partition=0)
         client.commit_transaction(30)
         flush_all(settings)
-        _, chains = judge(service)
+        _, chains = judge(service, trial)
+        trial.fired("transactions aborted", 2)
         assert b"ABORT" not in b"".join(block.tokens for chain in chains for block in chain.blocks)
 
 
