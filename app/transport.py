@@ -36,7 +36,6 @@ GATHER_WAIT_MS: Final = 100
 """Longest wait where a fetch waits for more than that: what a block's way into the store may take longer by."""
 POLL_SECONDS: Final = 0.1
 """How long a partition that goes on after back-pressure may wait for the running poll to end."""
-
 LOGGER: Final = logging.getLogger("faust.tokenmill")
 """The services below log as parts of Faust, so that their starts and stops are as quiet as Faust's own."""
 

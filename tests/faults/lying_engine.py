@@ -12,7 +12,14 @@ from tokenmill.documents import Document
 LIE = "untruth"
 """Texts that hold it get another last id."""
 
-_encode_batch = gigatoken.Tokenizer.encode_batch
+_encode, _encode_batch = gigatoken.Tokenizer.encode, gigatoken.Tokenizer.encode_batch
+
+
+def _lying_singly(self: gigatoken.Tokenizer, text: str) -> Any:
+    ids = np.array(_encode(self, text))
+    if LIE in text:
+        ids[-1] ^= 1
+    return ids
 
 
 def _lying(self: gigatoken.Tokenizer, texts: Sequence[str], parallel: bool | None = None) -> Any:  # noqa: FBT001
@@ -26,6 +33,7 @@ def _lying(self: gigatoken.Tokenizer, texts: Sequence[str], parallel: bool | Non
     )
 
 
+gigatoken.Tokenizer.encode = _lying_singly  # type: ignore[method-assign, assignment]
 gigatoken.Tokenizer.encode_batch = _lying  # type: ignore[method-assign, assignment]
 
 
