@@ -22,13 +22,11 @@ log = structlog.get_logger(__name__)
 
 def end_process(reason: str, *, code: int = RESUME_CODE, error: BaseException | None = None) -> NoReturn:
     """End this process now, without shutting anything down in order: what is not durable yet never happened."""
-    try:
-        log.critical("worker ends", reason=reason, code=code, error=repr(error) if error else None, exc_info=error)
-        last_words(reason if error is None else f"{reason}: {error!r}")
-        logging.shutdown()
-        sys.stderr.flush()
-    finally:
-        os._exit(code)  # also where the log's disk is the one that is full
+    log.critical("worker ends", reason=reason, code=code, error=repr(error) if error else None, exc_info=error)
+    last_words(reason if error is None else f"{reason}: {error!r}")
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def end_for(error: BaseException) -> NoReturn:

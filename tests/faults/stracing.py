@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ATTACH_SECONDS: Final = 30.0
+END_SECONDS: Final = 10.0
 CHANGING: Final = (
     *("openat", "mkdir", "rename", "link", "unlink", "pwrite64", "truncate", "ftruncate"),
     *("fsync", "fdatasync", "flock"),
@@ -38,6 +39,10 @@ def stracing(process: int, output: Path, *options: str) -> Iterator[subprocess.P
             yield strace
         finally:
             strace.terminate()
+            try:
+                strace.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:  # now and then it waits for a thread of a process that has ended
+                strace.kill()
 
 
 def injection(call: str, what: str, when: int) -> str:

@@ -35,7 +35,7 @@ def test_a_worker_that_ends_at_any_call_leaves_what_the_next_one_continues(
     with Service(settings, tmp_path) as service:
         service.mill()
         with Feeder(settings, trial.rng, burst=1), Following(settings.store) as reader:
-            for number in range(trial.rounds(3, 16)):
+            for number in range(trial.rounds(3, 12)):
                 worker = service.segment()
                 if trial.rng.random() < 0.5:  # else strace is there while it recovers
                     service.wait_until(lambda: any(p["block"] for p in worker.partitions.values()))  # noqa: B023
