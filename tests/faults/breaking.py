@@ -203,13 +203,14 @@ def move_offsets(settings: Settings, role: str, group: str, moved: Callable[[int
     names = {"bootstrap.servers": settings.bootstrap_servers, "group.id": group}
     client = Consumer({**names, "enable.auto.commit": False, "log_level": 0})
     try:
-        known = [place for place in client.committed(places, GROUP_SECONDS) if place.offset >= 0]
-        wanted = [TopicPartition(place.topic, place.partition, moved(place.offset)) for place in known]
         deadline = time.monotonic() + GROUP_SECONDS
-        while known and time.monotonic() < deadline:
-            with suppress(KafkaException):  # the group still has members, as far as Kafka knows
-                client.commit(offsets=wanted, asynchronous=False)
-                return True
+        while time.monotonic() < deadline:
+            with suppress(KafkaException):  # the group still has members as far as Kafka knows, or no coordinator yet
+                known = [place for place in client.committed(places, GROUP_SECONDS) if place.offset >= 0]
+                wanted = [TopicPartition(place.topic, place.partition, moved(place.offset)) for place in known]
+                if wanted:
+                    client.commit(offsets=wanted, asynchronous=False)
+                return bool(wanted)
             time.sleep(0.5)
         return False
     finally:
