@@ -3,18 +3,18 @@
 import signal
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from tests.faults.oracle import partitions_of
 from tests.faults.trial import Trial
 from tests.service import Service, Worker
 from tokenmill.app.broker import Broker
 from tokenmill.app.ending import RESUME_CODE
+from tokenmill.app.settings import Settings
 from tokenmill.errors import BrokerError
 from tokenmill.segments import Store
 
@@ -187,30 +187,34 @@ class Breaker:
             group += f"-store-{Store.open(self._service.settings.store).id}"
         for worker in self._workers(role):
             self._end(worker, signal.SIGKILL)
-        admin = AdminClient({"bootstrap.servers": self._service.settings.bootstrap_servers})
-        moved = move_offsets(admin, group, lambda offset: self._rng.randrange(offset + 1000))
+        moved = move_offsets(self._service.settings, role, group, lambda offset: self._rng.randrange(offset + 1000))
         self._start(role)
         return f"{role} group moved" if moved else None
 
 
-def move_offsets(admin: AdminClient, group: str, moved: Callable[[int], int]) -> bool:
-    """Set each committed offset of a group without members to another; return whether there were any.
+def move_offsets(settings: Settings, role: str, group: str, moved: Callable[[int], int]) -> bool:
+    """Set each committed offset of a group whose members are all dead to another; return whether there were any.
 
     Waits until Kafka has noticed that the last member is gone.
     """
-    answer: Future[Any] = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group]
-    known = answer.result().topic_partitions
-    if not known:
+    streams = settings.streams()
+    topics = settings.raw_topics if role == "mill" else [stream.tokens_topic for stream in streams]
+    places = [TopicPartition(topic, n) for topic in topics for n in range(partitions_of(settings, topic))]
+    names = {"bootstrap.servers": settings.bootstrap_servers, "group.id": group}
+    client = Consumer({**names, "enable.auto.commit": False, "log_level": 0})
+    try:
+        deadline = time.monotonic() + GROUP_SECONDS
+        while time.monotonic() < deadline:
+            with suppress(KafkaException):  # the group still has members as far as Kafka knows, or no coordinator yet
+                known = [place for place in client.committed(places, GROUP_SECONDS) if place.offset >= 0]
+                wanted = [TopicPartition(place.topic, place.partition, moved(place.offset)) for place in known]
+                if wanted:
+                    client.commit(offsets=wanted, asynchronous=False)
+                return bool(wanted)
+            time.sleep(0.5)
         return False
-    places = [TopicPartition(place.topic, place.partition, moved(place.offset)) for place in known]
-    deadline = time.monotonic() + GROUP_SECONDS
-    while time.monotonic() < deadline:
-        with suppress(KafkaException):  # the group still has members, as far as Kafka knows
-            done = admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)])[group].result()
-            if not any(place.error for place in done.topic_partitions):
-                return True
-        time.sleep(0.5)
-    return False
+    finally:
+        client.close()
 
 
 def most_memory(pid: int) -> int:
