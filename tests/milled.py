@@ -49,7 +49,7 @@ def mill_everything(broker: Broker, raw_topic: str, directory: Path) -> Milled:
         service.segment()
         chains = service.wait_until_complete()
         send(settings, [LAST])
-        service.wait_until(lambda: any(_is_carry(head(settings, stream.name, 0)) for stream in settings.streams()))
+        service.wait_until(lambda: all(_is_carry(head(settings, stream.name, 0)) for stream in settings.streams()))
         service.stop()
     return Milled(settings, chains)
 

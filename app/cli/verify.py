@@ -145,9 +145,13 @@ def verdict(result: VerifyResult) -> str:
         return f"DIFFERENT: {count(result.different, 'difference')}, the first: {result.differences[0]}"
     reference = all(chain.reference for chain in result.chains)
     parts = [f"lost {result.lost}", f"duplicated {result.duplicated}"]
-    parts += [f"{count(result.blocks, 'block')} right" if reference else f"{result.blocks} compared"]
     sampled = sum(chain.sampled_blocks for chain in result.chains)
-    parts += [f"{sampled:,} of them by the reference, too"] if reference else []
+    if not reference:
+        parts += [f"{count(result.blocks, 'block')} compared"]
+    elif sampled >= result.blocks:
+        parts += [f"{count(result.blocks, 'block')} equal to the reference"]
+    else:
+        parts += [f"{count(result.blocks, 'block')} as milled again, {sampled:,} of them equal to the reference"]
     parts += [f"{result.store_blocks:,} in the store"] if any(c.store_blocks for c in result.chains) else []
     parts += [f"{count(result.dropped, 'block')} written twice and dropped"] if result.dropped else []
     parts += [f"{count(result.behind, 'block')} to be milled"] if result.behind else []
