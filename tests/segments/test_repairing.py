@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.segments.chains import STREAM, contents, directory_of, fill, make_chain, make_info, make_store, segment_of
+from tests.segments.chains import (
+    STREAM,
+    contents,
+    directory_of,
+    fill,
+    make_chain,
+    make_info,
+    make_store,
+    segment_of,
+    tokens_of,
+)
 from tests.segments.giving import ChainDonor
 from tokenmill.errors import DamagedError, DifferenceError, LockedError
 from tokenmill.segments import PartitionWriter, Store, open_partition
@@ -175,10 +185,11 @@ def test_another_store_gives_blocks_back_even_if_it_is_damaged_itself(whole: Sto
     assert contents(store) == contents(whole)
 
 
-def test_another_history_is_refused(whole: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", [0, 8])
+def test_another_history_is_refused(whole: Store, tmp_path: Path, first: int) -> None:
     """Blocks that lead from the right hash to another, or continue another, are not taken; nothing changes."""
     store = copy(whole, tmp_path)
-    lose_all(segment_of(store, 8))
+    lose_all(segment_of(store, first))
     before = contents(store)
     with pytest.raises(DifferenceError, match="another history"):
         repair(store, ChainDonor(make_chain(INFO, 22, seed=1), INFO))
@@ -311,6 +322,19 @@ def _repair_until(store: Store, calls: int, monkeypatch: pytest.MonkeyPatch) -> 
         except Kill:
             return True
     return False
+
+
+def test_a_reader_goes_on_behind_a_rebuilt_commit_log(whole: Store, tmp_path: Path) -> None:
+    """Its records have other lengths than those that the reader has read."""
+    store = copy(whole, tmp_path)
+    reader = open_partition(store.path, STREAM, 0, check=True)
+    flip(segment_of(store, 20).commits, 300)
+    assert repair(store, ChainDonor(CHAIN, INFO))
+    right = make_chain(INFO, 30)
+    for end in (23, 24, 27):
+        fill(store, INFO, right, [end])
+        assert reader.refresh() == end
+        assert reader.gather(range(end)).tobytes() == tokens_of(right, INFO)[:end].tobytes()
 
 
 def test_a_reader_sees_the_repair_without_being_opened_again(whole: Store, tmp_path: Path) -> None:

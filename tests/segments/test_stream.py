@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,17 +46,19 @@ def test_what_is_no_json_object_is_refused(data: bytes) -> None:
         StreamInfo.decode(data)
 
 
-def test_every_flipped_bit_of_a_description_is_noticed() -> None:
-    """The genesis in it hashes to the fingerprint, and says all that stands beside it."""
+def test_a_flipped_bit_of_a_description_is_noticed_or_no_matter() -> None:
+    """The genesis in it hashes to the fingerprint, and says again all that stands beside it."""
     genesis = Genesis("raw-text.train", RECIPE, (0, 7), 16, {"numpy": "2"})
-    data = StreamInfo.from_genesis(genesis, 16).encode()
-    noticed = set()
-    for at in range(8 * len(data)):
+    right = StreamInfo.from_genesis(genesis, 16)
+    data, unnoticed = right.encode(), 0
+    for bit in range(8 * len(data)):
         flipped = bytearray(data)
-        flipped[at // 8] ^= 1 << at % 8
+        flipped[bit // 8] ^= 1 << bit % 8
         try:
-            StreamInfo.decode(bytes(flipped))
+            found = StreamInfo.decode(bytes(flipped))
         except (DamagedError, StoreError):
-            noticed.add(at // 8)
-    unnoticed = bytes(data[at] for at in range(len(data)) if at not in noticed)
-    assert len(unnoticed) < 4, unnoticed
+            continue
+        unnoticed += 1
+        assert replace(found, values={}) == replace(right, values={})
+        assert found.values["raw_topic"] == right.values["raw_topic"]
+    assert unnoticed < len(data)  # in library versions, start offsets and the like, which readers do not use
