@@ -26,7 +26,7 @@ from .metrics.measuring import Standing, State
 from .metrics.mill_meter import MillMeter
 from .publisher import Publisher, Send
 from .settings import Settings, dead_letter_topic
-from .tail import read_tail
+from .tail import message_at, read_tail
 from .transport import Batch
 
 HALTING = (SourceError, GapError, DifferenceError, DamagedError, EngineError)
@@ -100,8 +100,8 @@ class RawPartition:
                     context.send,
                     tokens.topic,
                     tokens.partition,
-                    end_offset=tail.end_offset,
-                    cursor=tail.point.cursor,
+                    tail=tail,
+                    message_at=partial(message_at, context.settings, tokens),
                     on_durable=partial(self._on_durable, settled.stream.name),
                 )
                 skips = skips | settled.control.skips.get(self.tp.partition, set())
