@@ -5,7 +5,7 @@ token partition. Add as many workers as the raw topics have partitions.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import structlog
 from faust.types import TP, StreamT
@@ -23,7 +23,7 @@ from .recipes import RawTopicPlan, plan_topic
 from .reporting import Reporter
 from .settings import Settings, load_settings
 from .topics import require_topics, retention_seconds
-from .transport import Batch, BatchApp
+from .transport import Batch, BatchApp, DurableProducer
 
 log = structlog.get_logger(__name__)
 
@@ -82,6 +82,7 @@ class Mill:
             streams=streams,
             retention=retention,
             send=self._send,
+            leader=self._leader,
             start_partition=self._start_partition,
             set_durable=self._set_durable,
         )
@@ -102,6 +103,9 @@ class Mill:
             topic, key=key, value=value, partition=partition, timestamp=None, headers=list(headers)
         )
         return int(metadata.offset)
+
+    def _leader(self, tp: TP) -> object:
+        return cast("DurableProducer", self._app.producer).leader(tp)
 
     async def tick(self) -> None:
         """Consider carries."""

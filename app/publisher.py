@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from tokenmill.continuing import Tail
+from tokenmill.cursor import Cursor
 from tokenmill.log_end import LogEnd, MessageAt
 from tokenmill.message import HEADER_NAME, Message, encode_header
 
@@ -40,15 +40,18 @@ class Publisher:
         topic: str,
         partition: int,
         *,
-        tail: Tail,
+        cursor: Cursor,
+        end: LogEnd,
+        leader: Callable[[], object],
         message_at: MessageAt,
         on_durable: Callable[[Message], None],
     ) -> None:
-        """Continue after ``tail``; ``message_at`` reads the partition where it may have lost its end.
+        """Continue after ``cursor``, where the partition ended at ``end`` when it was read.
 
+        ``message_at`` reads the partition when it may have lost that end, or there is another ``leader``.
         ``on_durable`` is called after each acknowledgement.
         """
-        self.durable = tail.point.cursor
+        self.durable = cursor
         """The cursor after the last acknowledged message."""
         self.messages = 0
         """Messages acknowledged."""
@@ -56,7 +59,8 @@ class Publisher:
         self._on_durable = on_durable
         self.topic = topic
         self._partition = partition
-        self._end = LogEnd(tail.end_offset, tail.last)
+        self._end = end
+        self._leader = leader
         self._message_at = message_at
         self._pending: deque[Message] = deque()
         self._pending_bytes = 0
@@ -116,7 +120,7 @@ class Publisher:
         started = time.perf_counter()
         try:
             offset = await self._send(self.topic, self._partition, bytes(message.tokens), None, headers)
-            lost = await self._end.acknowledged(offset, message, self._message_at)
+            lost = await self._end.acknowledged(offset, self._leader(), message, self._message_at)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it was: nothing may be sent after a hole

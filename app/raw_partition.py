@@ -13,6 +13,7 @@ from aiokafka import TopicPartition
 from faust.types import TP
 
 from tokenmill.errors import DamagedError, DifferenceError, EngineError, GapError, SourceError
+from tokenmill.log_end import LogEnd
 from tokenmill.message import Message
 from tokenmill.milling import ChainMill
 from tokenmill.outcomes import Stages
@@ -45,6 +46,8 @@ class MillContext:
     retention: Mapping[str, float | None]
     """How long each token topic keeps its messages, in seconds; None: for ever."""
     send: Send
+    leader: Callable[[TP], object]
+    """What stands for the leader of a partition that is sent to (`tokenmill.log_end`)."""
     start_partition: Callable[[TP, int], Awaitable[int | None]]
     set_durable: Callable[[TP, int], None]
 
@@ -94,13 +97,17 @@ class RawPartition:
                 recipe = settled.genesis.recipe
                 tokens = TopicPartition(settled.stream.tokens_topic, self.tp.partition)
                 raw = TopicPartition(self.tp.topic, self.tp.partition)
+                leader = partial(context.leader, TP(tokens.topic, tokens.partition))
+                before = leader()
                 tail = await read_tail(client, settled.genesis, tokens, raw)
                 chains.append(ChainMill(recipe, tail.point, message_bytes=context.settings.message_bytes))
                 self._publishers[recipe.split] = Publisher(
                     context.send,
                     tokens.topic,
                     tokens.partition,
-                    tail=tail,
+                    cursor=tail.point.cursor,
+                    end=LogEnd(tail.end_offset, tail.last, before),
+                    leader=leader,
                     message_at=partial(message_at, context.settings, tokens),
                     on_durable=partial(self._on_durable, settled.stream.name),
                 )

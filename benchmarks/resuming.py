@@ -19,6 +19,7 @@ async def resume_mill(grown: Grown) -> None:
         streams=[grown.settled],
         retention={},
         send=_no_send,
+        leader=lambda _tp: None,
         start_partition=_started,
         set_durable=lambda _tp, _offset: None,
     )

@@ -121,11 +121,12 @@ async def _runs(
 
     Tells as well whether what was read is all that the partition ever held, and the last message.
     """
+    new_acceptor = partial(_acceptor, recipe.fingerprint, partition, recipe.block_bytes)
     size = FIRST_TAIL
     while True:
         start = max(first, end - size) if size <= LONGEST_TAIL else first
         whole = start == first == 0
-        finder = RunFinder(partial(_acceptor, recipe, partition), whole=whole)
+        finder = RunFinder(new_acceptor, whole=whole)
         last = None
         async for message in logs.messages(start, end):
             finder.add(message)
@@ -136,8 +137,8 @@ async def _runs(
         size *= 2
 
 
-def _acceptor(recipe: Recipe, partition: int, block: int, chain: bytes | None) -> Acceptor:
-    return Acceptor(recipe.fingerprint, partition, recipe.block_bytes, block=block, chain=chain)
+def _acceptor(fingerprint: bytes, partition: int, block_bytes: int, block: int, chain: bytes | None) -> Acceptor:
+    return Acceptor(fingerprint, partition, block_bytes, block=block, chain=chain)
 
 
 def choose(found: list[Run], logs: ChainLogs, source_first: int) -> Run:

@@ -43,6 +43,7 @@ async def resumed(settings: Settings) -> AsyncIterator[RawPartition]:
             streams=streams,
             retention={},
             send=publish,
+            leader=lambda _tp: None,
             start_partition=start_partition,
             set_durable=lambda _tp, _offset: None,
         )
