@@ -23,7 +23,7 @@ HAS_TORCH = $(1) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torc
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-stack faults bench growth latency profile lint format docs lock clean
+.PHONY: help setup demo test test-stack faults soak bench growth latency profile lint format docs lock clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -41,6 +41,9 @@ test-stack: $(VENV)/.installed ## the container image and the compose stack, rea
 
 faults: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## every fault, long; needs strace and unshare (FAULT_SEED=1 repeats; ARGS="-k zombies" chooses)
 	$(BIN)/python -m pytest --full --verbose --timeout 3600 tests/faults tests/simulation $(ARGS)
+
+soak: $(VENV)/.installed ## breaks a running service at random for an hour (MINUTES=60; SEED=1 repeats)
+	$(BIN)/python -m tests.faults.soak --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))
 
 bench: $(VENV)/.installed $(VENV)/.test-data ## how fast it is, beside what one would write instead (ARGS="--rounds 5"); some 20 minutes
 	$(BIN)/python -m benchmarks.ingest $(ARGS)

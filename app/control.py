@@ -12,7 +12,7 @@ from aiokafka.errors import UnknownTopicOrPartitionError
 
 from tokenmill import __version__
 from tokenmill.errors import FingerprintError, TopicError
-from tokenmill.genesis import GENESIS_KEY, ControlLog, Genesis, skip_record, tokenizer_parts
+from tokenmill.genesis import GENESIS_KEY, ControlLog, Genesis, tokenizer_parts
 from tokenmill.opening import RAW_BYTES_SHA256
 from tokenmill.recipe import Recipe
 
@@ -48,12 +48,21 @@ async def read_control_topic(settings: Settings, topic: str) -> ControlLog:
 
 async def _read(client: AIOKafkaConsumer, topic: str) -> ControlLog:
     control = ControlLog()
-    partition = TopicPartition(topic, 0)
     await require_topic(client, topic)
-    first, end = (await offsets(client, [partition]))[partition]
-    async for record in read_range(client, partition, first, end):
-        control.add(record.key, record.value)
+    await read_on(client, topic, control, 0)
     return control
+
+
+async def read_on(client: AIOKafkaConsumer, topic: str, control: ControlLog, start: int) -> int:
+    """Add what a control topic says from ``start`` (its first record, where that is above) to its end; return the end.
+
+    ``client`` is used by nobody else meanwhile.
+    """
+    partition = TopicPartition(topic, 0)
+    first, end = (await offsets(client, [partition]))[partition]
+    async for record in read_range(client, partition, max(first, start), end):
+        control.add(record.key, record.value)
+    return end
 
 
 async def require_topic(client: AIOKafkaConsumer, topic: str) -> int:
@@ -90,7 +99,7 @@ async def settle(settings: Settings, stream: Stream, recipe: Recipe, tokenizer: 
         control = await _read(client, stream.control_topic)
         if control.genesis is None:
             genesis = await _new_genesis(client, settings, stream, recipe)
-            await _write(settings, stream.control_topic, [(GENESIS_KEY, genesis.pack())])
+            await write_control(settings, stream.control_topic, [(GENESIS_KEY, genesis.pack())])
             control = await _read(client, stream.control_topic)
             log.info("genesis written", stream=stream.name, fingerprint=recipe.fingerprint.hex())
         genesis_found = control.genesis
@@ -100,7 +109,7 @@ async def settle(settings: Settings, stream: Stream, recipe: Recipe, tokenizer: 
             )
         require_fingerprint(genesis_found, recipe)
         if tokenizer is not None and control.tokenizer(recipe.tokenizer_sha256) is None:
-            await _write(settings, stream.control_topic, list(tokenizer_parts(tokenizer)))
+            await write_control(settings, stream.control_topic, list(tokenizer_parts(tokenizer)))
         return Settled(stream, genesis_found, control)
 
 
@@ -136,12 +145,8 @@ async def wait_for_genesis(settings: Settings, stream: Stream) -> Settled:
         await asyncio.sleep(WAIT_SECONDS)
 
 
-async def add_skip(settings: Settings, stream: Stream, partition: int, offset: int) -> None:
-    """Put an offset on the stream's skip list; durable when this returns, in force when a worker next resumes."""
-    await _write(settings, stream.control_topic, [skip_record(partition, offset)])
-
-
-async def _write(settings: Settings, topic: str, records: list[tuple[bytes, bytes]]) -> None:
+async def write_control(settings: Settings, topic: str, records: list[tuple[bytes, bytes]]) -> None:
+    """Append records (key, value) to a control topic; durable when this returns."""
     async with producer(settings) as client:
         for key, value in records:
             await client.send_and_wait(topic, value, key=key, partition=0)

@@ -14,7 +14,7 @@ from .heartbeat import last_words
 RESUME_CODE: Final = 75
 """EX_TEMPFAIL of sysexits.h: start me again, I shall check everything and continue."""
 HOPELESS: Final = (SettingsError, FingerprintError, StoreError, TopicError)
-"""What a new start cannot mend: a supervisor gives up on these exit codes."""
+"""What a new start cannot mend: a supervisor gives up on these exit codes. `DiskError`, which passes, has another."""
 HOPELESS_CODES: Final = frozenset(error.exit_code for error in HOPELESS)
 
 log = structlog.get_logger(__name__)
@@ -22,11 +22,13 @@ log = structlog.get_logger(__name__)
 
 def end_process(reason: str, *, code: int = RESUME_CODE, error: BaseException | None = None) -> NoReturn:
     """End this process now, without shutting anything down in order: what is not durable yet never happened."""
-    log.critical("worker ends", reason=reason, code=code, error=repr(error) if error else None, exc_info=error)
-    last_words(reason if error is None else f"{reason}: {error!r}")
-    logging.shutdown()
-    sys.stderr.flush()
-    os._exit(code)
+    try:
+        log.critical("worker ends", reason=reason, code=code, error=repr(error) if error else None, exc_info=error)
+        last_words(reason if error is None else f"{reason}: {error!r}")
+        logging.shutdown()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)  # also where the log's disk is the one that is full
 
 
 def end_for(error: BaseException) -> NoReturn:

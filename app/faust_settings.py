@@ -17,8 +17,10 @@ QUEUED_BATCHES: Final = 3
 """Size of an agent's queue, in batches; its high-water mark is two. Bounds memory with the size of a fetch."""
 NEVER_SECONDS: Final = 10 * 86400.0
 """Faust lets a worker leave its group when nobody asks it for records for this long, and never lets it return."""
-REQUEST_SECONDS: Final = 40.0
-"""Faust's 90 s would let a lost broker stand for as long; above every session timeout that makes sense."""
+REQUEST_SECONDS: Final = 10.0
+"""Shortest time after which an unanswered request is given up. A connection that says nothing any more is noticed by
+that alone, and Faust's 90 s would let a worker stand for as long. Twice the session time-out where that is more: the
+brokers hold a member's request to join for as long as one session."""
 
 
 def faust_options(settings: Settings, *, fetch_bytes: int = FETCH_BYTES) -> dict[str, Any]:
@@ -29,6 +31,7 @@ def faust_options(settings: Settings, *, fetch_bytes: int = FETCH_BYTES) -> dict
 
     """
     brokers = ";".join(f"aiokafka://{address}" for address in settings.bootstrap_servers.split(","))
+    request_seconds = max(REQUEST_SECONDS, 2 * settings.session_timeout)
     largest = max(topic.max_message_bytes for topic in needed_topics(settings)) + RECORD_OVERHEAD_BYTES
     return {
         "broker": brokers,
@@ -49,8 +52,8 @@ def faust_options(settings: Settings, *, fetch_bytes: int = FETCH_BYTES) -> dict
         "producer_metadata_max_age_ms": METADATA_MAX_AGE_MS,
         "producer_linger": 0,  # one message is in flight: waiting for a second one would only delay it
         "producer_max_request_size": largest,
-        "producer_request_timeout": REQUEST_SECONDS,
-        "broker_request_timeout": max(REQUEST_SECONDS, settings.session_timeout),
+        "producer_request_timeout": request_seconds,
+        "broker_request_timeout": request_seconds,
         "broker_session_timeout": settings.session_timeout,
         "broker_rebalance_timeout": settings.session_timeout,
         "broker_heartbeat_interval": settings.session_timeout / 10,

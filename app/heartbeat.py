@@ -16,6 +16,9 @@ from .metrics.samples import Sample
 
 HEARTBEAT_VARIABLE: Final = "_TOKENMILL_HEARTBEAT_FD"
 """The underscore keeps it apart from the settings' variables: of those, an unknown one is refused."""
+STORE_VARIABLE: Final = "_TOKENMILL_STORE"
+"""Names the store that a supervisor's last segment worker filled, for the next one: where a disk is not mounted, it
+waits for it instead of beginning a new store in the empty directory."""
 COUNTERS: Final[Mapping[str, Counter]] = {
     "records": metrics.RECORDS,
     "bytes": metrics.CONSUMED_BYTES,

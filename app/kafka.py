@@ -1,7 +1,7 @@
 """Kafka clients outside Faust: made here and nowhere else, with the defaults that the promises need."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from aiokafka.errors import (
 
 from tokenmill.errors import BrokerError, MovedError, SettingsError
 
+from .calm import calm
 from .refusal import why_not
 from .security import client_security
 from .settings import ConnectionSettings, Settings
@@ -39,6 +40,8 @@ FETCH_WAIT_MS: Final = 50
 DELIVERY_MS: Final = 120_000
 """How long a record may wait for its acknowledgement, as in Kafka's own producer (delivery.timeout.ms). aiokafka's 40 s
 are less than a broker may take to restart on a busy machine."""
+REQUEST_MS: Final = 20_000
+"""How long other requests may wait for an answer; aiokafka's 40 s are long on a connection that is half open."""
 RECORD_OVERHEAD_BYTES: Final = 64 * 1024
 """Room for key, headers and framing beside the largest value that a producer here sends."""
 
@@ -124,6 +127,7 @@ async def producer(
     fixed["request_timeout_ms"] = DELIVERY_MS
     with broker_errors(settings):
         client = AIOKafkaProducer(**connection(settings), **(fixed | options))
+        calm(client.client)
         async with _running(settings, client.start, client.stop):
             yield client
 
@@ -144,9 +148,11 @@ async def consumer(settings: Settings, **options: Any) -> AsyncIterator[AIOKafka
         "auto_offset_reset": "none",
         "enable_auto_commit": False,
         "fetch_max_wait_ms": FETCH_WAIT_MS,
+        "request_timeout_ms": REQUEST_MS,
     }
     with broker_errors(settings):
         client = AIOKafkaConsumer(**connection(settings), **(fixed | options))
+        calm(client._client)  # noqa: SLF001
         async with _running(settings, client.start, client.stop):
             yield client
 
@@ -161,7 +167,8 @@ async def admin(settings: ConnectionSettings) -> AsyncIterator[AIOKafkaAdminClie
 
     """
     with broker_errors(settings):
-        client = AIOKafkaAdminClient(**connection(settings))
+        client = AIOKafkaAdminClient(**connection(settings), request_timeout_ms=REQUEST_MS)
+        calm(client._client)  # noqa: SLF001
         async with _running(settings, client.start, client.close):
             yield client
 
@@ -206,6 +213,20 @@ async def read_range(
         MovedError: the log does not hold these offsets: it starts after ``start``, or ends before ``end``.
 
     """
+    async for records in read_batches(client, partition, start, end):
+        for record in records:
+            yield record
+
+
+async def read_batches(
+    client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int
+) -> AsyncIterator[Sequence[ConsumerRecord]]:
+    """Yield what `read_range` yields, as lists that are not empty: all that a fetch brought at once.
+
+    Raises:
+        SourceError: as `read_range`.
+
+    """
     if start >= end:
         return  # nothing to read; and aiokafka's stop waits for ever on a partition that was never polled
     client.assign([partition])
@@ -218,10 +239,13 @@ async def read_range(
         records = batches.get(partition, ())
         if not records:
             await _require_range(client, partition, await client.position(partition), end)
-        for record in records:
-            if record.offset >= end:
-                return
-            yield record
+        if records and records[-1].offset >= end:
+            records = [record for record in records if record.offset < end]
+            if records:
+                yield records
+            return
+        if records:
+            yield records
 
 
 async def _require_range(client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int) -> None:

@@ -8,18 +8,20 @@ import structlog
 
 NOISY: Final = ("aiokafka", "kafka", "faust", "mode", "asyncio")
 """Libraries that repeat themselves hundreds of times a second while a broker is away."""
-LINES_A_SECOND: Final = 5
-"""What one noisy logger may say in a second: enough to see what is wrong, too little to fill a disk."""
+LINES: Final = 5
+"""What one noisy logger may say ..."""
+WINDOW_SECONDS: Final = 10
+"""... in so many seconds: enough to see what is wrong, too little to fill a disk in an outage of days."""
 
 
 class RateLimit(logging.Filter):
-    """Lets ``lines`` records a second of each logger pass; the next that passes says how many were held back.
+    """Lets ``lines`` records of each logger pass in every `WINDOW_SECONDS`; the next says how many were held back.
 
     Errors and above with a traceback count like all others: in an outage they are what repeats.
     """
 
-    def __init__(self, lines: int = LINES_A_SECOND) -> None:
-        """Let ``lines`` records of each logger pass in every second."""
+    def __init__(self, lines: int = LINES) -> None:
+        """Let ``lines`` records of each logger pass in every window."""
         super().__init__()
         self._lines = lines
         self._windows: dict[str, tuple[int, int]] = {}
@@ -31,10 +33,10 @@ class RateLimit(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether the record passes; decided by its own creation time."""
-        second = int(record.created)
-        window, passed = self._windows.get(record.name, (second, 0))
-        passed = passed if window == second else 0
-        self._windows[record.name] = (second, passed + 1)
+        now = int(record.created // WINDOW_SECONDS)
+        window, passed = self._windows.get(record.name, (now, 0))
+        passed = passed if window == now else 0
+        self._windows[record.name] = (now, passed + 1)
         if passed >= self._lines:
             self._held[record.name] = self._held.get(record.name, 0) + 1
             return False
@@ -47,7 +49,7 @@ def set_up_logging(log_format: str = "auto", log_level: str = "info", libraries:
     """Send all log lines of this process, its libraries' included, to standard error in one format.
 
     ``log_format`` is ``json``, ``console``, or ``auto``: console if standard error is a terminal. ``libraries`` is the
-    least important level that the noisy libraries may log, each at most `LINES_A_SECOND`. Calling it again replaces
+    least important level that the noisy libraries may log, each at most `LINES` a window. Calling it again replaces
     what the last call set up.
     """
     console = log_format == "console" or (log_format == "auto" and sys.stderr.isatty())

@@ -4,16 +4,21 @@ Each (raw partition, split) is a chain. A worker keeps nothing on disk: where a 
 token partition. Add as many workers as the raw topics have partitions.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 import structlog
+from aiokafka.errors import KafkaError
 from faust.types import TP, StreamT
+
+from tokenmill.errors import BrokerError, SourceError
 
 from .control import Settled, settle
 from .ending import end_for
 from .faust_settings import faust_options
-from .kafka import require_group
+from .growing import TokenPartitions
+from .kafka import consumer, require_group
 from .metrics import ENGINE
 from .metrics.measuring import measure
 from .metrics.zeros import mill_at_zero
@@ -22,11 +27,15 @@ from .raw_partition import MillContext, RawPartition
 from .recipes import RawTopicPlan, plan_topic
 from .reporting import Reporter
 from .settings import Settings, load_settings
+from .skip_list import SkipList
+from .suspects import Board
 from .topics import require_topics, retention_seconds
 from .transport import Batch, BatchApp, DurableProducer
 
 log = structlog.get_logger(__name__)
 
+SKIPS_SECONDS: Final = 2.0
+"""How soon a person's wish to skip a record is seen."""
 TICK_SECONDS: Final = 1.0
 """How often carries are considered; they are due after a minute or more."""
 
@@ -40,6 +49,7 @@ class Mill:
         self._app = app
         self._contexts: dict[str, MillContext] = {}
         self._ready = False
+        self._board = Board.inherited()
         self._reporter = Reporter(
             "mill", settings, status=self.status, measure=self._measure, not_ready=self._why_not_ready
         )
@@ -72,20 +82,42 @@ class Mill:
             )
         retention = await retention_seconds(self._settings, [stream.tokens_topic for stream, _ in streams])
         self._contexts = {plan.raw_topic: self._context(plan, settled[plan.raw_topic], retention) for plan in plans}
+        self._skips_watch = asyncio.create_task(self._watch_skips(), name="skips")
 
     def _context(
         self, plan: RawTopicPlan, streams: Sequence[Settled], retention: Mapping[str, float | None]
     ) -> MillContext:
+        topics = [settled.stream.tokens_topic for settled in streams]
         return MillContext(
             settings=self._settings,
             stages=plan.stages,
             streams=streams,
+            skip_list=SkipList(self._settings, streams),
             retention=retention,
+            board=self._board,
+            require_partition=TokenPartitions(self._settings, topics, self._app.know).require,
             send=self._send,
             leader=self._leader,
             start_partition=self._start_partition,
             set_durable=self._set_durable,
         )
+
+    async def _watch_skips(self) -> None:
+        """Read the control topics again and again for records that people want skipped."""
+        while True:
+            try:
+                async with consumer(self._settings) as client:
+                    while True:
+                        for context in self._contexts.values():
+                            await context.skip_list.refresh(client)
+                        for partition in list(self.partitions.owned.values()):
+                            partition.heed_skips()
+                        await asyncio.sleep(SKIPS_SECONDS)
+            except (BrokerError, KafkaError, SourceError) as error:
+                log.info("the control topics cannot be read now", error=str(error) or repr(error))
+                await asyncio.sleep(SKIPS_SECONDS)
+            except Exception as error:  # noqa: BLE001 - nobody awaits this task, so it must not fail in silence
+                end_for(error)
 
     async def _start_partition(self, tp: TP, offset: int) -> int | None:
         return await self._app.batch_consumer.start_partition(tp, offset)

@@ -3,16 +3,15 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from aiokafka import TopicPartition
 from faust.types import TP
 
-from tokenmill.errors import DamagedError, DifferenceError, EngineError, GapError, SourceError
+from tokenmill.errors import DamagedError, DifferenceError, EngineError, GapError, SourceError, TopicError
 from tokenmill.log_end import LogEnd
 from tokenmill.message import Message
 from tokenmill.milling import ChainMill
@@ -22,16 +21,24 @@ from tokenmill.partition import Milled, PartitionMill
 from . import metrics
 from .control import Settled
 from .dead_letters import send_dead_letters
+from .ending import end_process
 from .kafka import consumer
 from .metrics.measuring import Standing, State
 from .metrics.mill_meter import MillMeter
 from .publisher import Publisher, Send
 from .settings import Settings, dead_letter_topic
+from .skip_list import SkipList
+from .suspects import Board, Note, Suspects
 from .tail import message_at, read_tail
 from .transport import Batch
 
+HANG_SECONDS = 15.0
+"""A record that takes as long is named, and its partition shown as halted, until it is done. Nothing else follows from
+it: what becomes of a record depends on no clock."""
 HALTING = (SourceError, GapError, DifferenceError, DamagedError, EngineError)
 """What a new start cannot mend for this partition, while the others can go on: it stands until a person acts."""
+WAIT_SECONDS: Final = 5.0
+"""How soon a partition that lacks its token partition looks for it again."""
 
 log = structlog.get_logger(__name__)
 
@@ -43,11 +50,16 @@ class MillContext:
     settings: Settings
     stages: Stages
     streams: Sequence[Settled]
+    skip_list: SkipList
     retention: Mapping[str, float | None]
     """How long each token topic keeps its messages, in seconds; None: for ever."""
+    require_partition: Callable[[int], Awaitable[None]]
+    """Returns when all streams have a partition of this number; raises `TopicError` while they cannot."""
     send: Send
     leader: Callable[[TP], object]
     """What stands for the leader of a partition that is sent to (`tokenmill.log_end`)."""
+    board: Board | None = None
+    """Where a supervisor reads what is being milled."""
     start_partition: Callable[[TP, int], Awaitable[int | None]]
     set_durable: Callable[[TP, int], None]
 
@@ -60,6 +72,8 @@ class RawPartition:
         self.tp = tp
         self.halted: str | None = None
         """Why the partition stands, or None."""
+        self.waiting: str | None = None
+        """What the partition waits for at the moment, or None."""
         self.position = 0
         """The source offset up to which records have been milled."""
         self._context = context
@@ -70,6 +84,8 @@ class RawPartition:
         self._since_message: dict[str, tuple[float, int]] = {}
         self._bytes = 0
         self._meter = MillMeter(tp.topic)
+        self._note = Note(tp.topic, tp.partition, context.board)
+        self._hanging: Suspects | None = None
 
     async def resume(self) -> None:
         """Find where each chain continues, and let the source flow from the lowest of these places.
@@ -90,8 +106,8 @@ class RawPartition:
 
     async def _resume(self) -> None:
         context = self._context
+        await self._require_token_partitions()
         chains = []
-        skips: AbstractSet[int] = frozenset()
         async with consumer(context.settings) as client:
             for settled in context.streams:
                 recipe = settled.genesis.recipe
@@ -111,8 +127,9 @@ class RawPartition:
                     message_at=partial(message_at, context.settings, tokens),
                     on_durable=partial(self._on_durable, settled.stream.name),
                 )
-                skips = skips | settled.control.skips.get(self.tp.partition, set())
-        self._mill = PartitionMill(context.stages, chains, skips)
+            cursors = [publisher.durable for publisher in self._publishers.values()]
+            skips = await context.skip_list.settle(client, self.tp.partition, cursors)
+        self._mill = PartitionMill(context.stages, chains, skips, self._note)
         self.position = self._mill.next_offset
         lowest = min(
             (publisher.durable for publisher in self._publishers.values()), key=lambda cursor: cursor.next_offset
@@ -126,9 +143,35 @@ class RawPartition:
         self._meter.clock.wait()
         log.info("partition resumed", topic=self.tp.topic, partition=self.tp.partition, offset=self.position)
 
+    def heed_skips(self) -> None:
+        """End the process where a person wants a record skipped that can still be: the next owner does it."""
+        if self._mill is None:
+            return  # it resumes, and asks by itself
+        cursors = [publisher.durable for publisher in self._publishers.values()]
+        for offset in self._context.skip_list.wanted(self.tp.partition, cursors):
+            end_process(
+                f"offset {offset} of {self.tp.topic}[{self.tp.partition}] is to be skipped: the next start does"
+            )
+
+    async def _require_token_partitions(self) -> None:
+        """Wait until every stream has a partition for this one, which may be new; another may have to add it."""
+        while True:
+            try:
+                await self._context.require_partition(self.tp.partition)
+            except TopicError as error:
+                self.waiting = str(error)
+                log.warning("waiting", topic=self.tp.topic, partition=self.tp.partition, reason=self.waiting)
+                await asyncio.sleep(WAIT_SECONDS)
+            else:
+                self.waiting = None
+                return
+
     def stop(self) -> None:
-        """Send nothing more."""
+        """Send nothing more; a thread that hangs in a record cannot be ended, so the process is."""
         self._stand_still()
+        if self.stuck:
+            end_process(f"{self.tp.topic}[{self.tp.partition}] is given up while {self.halted}")
+        self._note.close()
         self._meter.clock.stop()
 
     def _stand_still(self) -> None:
@@ -148,6 +191,9 @@ class RawPartition:
             except HALTING as error:
                 self._halt(error)
                 return
+            finally:
+                self._note.done()
+            self._go_on()
             seconds = milled.seconds
             self._meter.clock.divide({"decode": seconds.decode, "tokenize": seconds.tokenize, "pack": seconds.pack})
             if self._epoch != batch.epoch:
@@ -177,7 +223,8 @@ class RawPartition:
 
     async def tick(self) -> None:
         """Write a carry for each chain that needs one."""
-        if self._mill is None or self._epoch is None:
+        self._look_for_hanging()
+        if self._mill is None or self._epoch is None or self._lock.locked():
             return
         async with self._lock:
             for split, chain in self._mill.chains.items():
@@ -185,6 +232,26 @@ class RawPartition:
                     carry = chain.carry(self.position)
                     if carry is not None:
                         await self._publish(split, [carry])
+
+    def _look_for_hanging(self) -> None:
+        """Say so, once, when a record takes very long."""
+        hanging = self._note.hanging(HANG_SECONDS)
+        if hanging is None or hanging == self._hanging:
+            return
+        self._hanging = hanging
+        self.halted = f"milling has hung for {HANG_SECONDS:.0f} s at {hanging}"
+        log.critical("partition hangs", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
+
+    def _go_on(self) -> None:
+        """Show the partition as running again after a record that took very long."""
+        if self._hanging is not None:
+            self._hanging = self.halted = None
+            log.warning("partition goes on", topic=self.tp.topic, partition=self.tp.partition)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a thread of this process hangs in one of the partition's records."""
+        return self._hanging is not None and self._note.hanging(0) is not None
 
     def _is_due(self, split: str) -> bool:
         """Whether a chain went far, or long, without a message, or its last one will soon be removed from the topic."""
@@ -211,7 +278,8 @@ class RawPartition:
     def standing(self) -> Standing:
         """Return where the partition stands, for its gauges."""
         started = self._epoch is not None
-        state: State = "halted" if self.halted else "running" if started else "resuming"
+        state: State = "running" if started else "resuming"
+        state = "halted" if self.halted else "waiting" if self.waiting else state
         return self._meter.standing(state, self.position, self._publishers)
 
     def status(self) -> Mapping[str, Any]:
@@ -220,6 +288,7 @@ class RawPartition:
         return {
             "position": self.position,
             "halted": self.halted,
+            "waiting": self.waiting,
             "chains": {split: self._chain_status(split, chain) for split, chain in mill.chains.items()} if mill else {},
         }
 

@@ -5,7 +5,9 @@ rebalance never moves a partition to another disk. Where a partition continues s
 """
 
 import asyncio
+import os
 import shutil
+from pathlib import Path
 from typing import Any
 
 from faust.types import TP, StreamT
@@ -16,6 +18,7 @@ from tokenmill.segments import Store, StreamInfo
 from .control import wait_for_genesis
 from .ending import end_for
 from .faust_settings import SEGMENT_FETCH_BYTES, faust_options
+from .heartbeat import STORE_VARIABLE
 from .kafka import require_group
 from .metrics import DISK_FREE_BYTES
 from .metrics.measuring import measure
@@ -86,7 +89,7 @@ class SegmentWriter:
 
     def _measure(self) -> None:
         owned = self.partitions.owned
-        DISK_FREE_BYTES.labels("segment").set(shutil.disk_usage(self._store.path).free)
+        DISK_FREE_BYTES.labels("segment").set(_free(self._store.path))
         measure(owned, self._app.batch_consumer.end_offsets() if owned else {})
 
     def _why_not_ready(self) -> str | None:
@@ -100,6 +103,7 @@ class SegmentWriter:
         positions = {**self._started_at, **consumer.durable} if consumer else {}
         return {
             "role": "segment",
+            "store": self._store.id,
             "ready": self._ready,
             "partitions": {
                 f"{tp.topic}/{tp.partition}": {
@@ -117,9 +121,10 @@ def create_app(settings: Settings) -> BatchApp:
 
     Raises:
         StoreError: the directory is a foreign store.
+        DiskError: it cannot be used, or no longer holds the store that our supervisor's last worker filled.
 
     """
-    store = Store.open_or_create(settings.store)
+    store = _open_store(settings.store)
     app = BatchApp(f"{settings.group}-store-{store.id}", **faust_options(settings, fetch_bytes=SEGMENT_FETCH_BYTES))
     writer = SegmentWriter(settings, app, store)
     app.handler = writer.partitions
@@ -133,6 +138,24 @@ def create_app(settings: Settings) -> BatchApp:
             await writer.partitions.feed(batch)
 
     return app
+
+
+def _open_store(path: Path) -> Store:
+    """Return the store in a directory, a new one where there is none, or only the one that `STORE_VARIABLE` names."""
+    known = os.environ.get(STORE_VARIABLE)
+    if known is None:
+        return Store.open_or_create(path)
+    store = Store(path.absolute(), known)
+    store.require()
+    return store
+
+
+def _free(path: Path) -> int:
+    """Return the bytes that are free on the disk under ``path``; none where it is gone."""
+    try:
+        return shutil.disk_usage(path).free
+    except OSError:  # its partitions say why; what measures must go on
+        return 0
 
 
 def __getattr__(name: str) -> BatchApp:

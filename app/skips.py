@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import InputError
+from tokenmill.genesis import skip_request_record
 
-from .control import Settled, add_skip, require_topic
+from .control import Settled, require_topic, write_control
 from .discovery import settled_streams
 from .heads import published_head
 from .kafka import consumer, offsets
 from .settings import Settings
+from .skip_list import has_passed
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +21,18 @@ class Skipped:
     """What became of a wish to skip a record."""
 
     streams: Sequence[str]
-    """Streams on whose skip list the offset stands now."""
+    """Streams whose mills have been asked."""
     passed: Sequence[str]
     """Streams that were made with other settings and have passed the record: they keep it as it is."""
 
 
 async def skip(settings: Settings, raw_topic: str, partition: int, offset: int) -> Skipped:
-    """Put a record on the skip list of the streams of its raw topic; durable when this returns.
+    """Ask the mills of a raw topic to skip a record; the request is durable when this returns.
 
-    It is in force when a worker next resumes, and the reference obeys it too. The streams that one mill makes stand
-    and fall together: none of them is changed where one has published past the record, for its blocks would be
-    different when computed again.
+    The worker that owns the partition sees it within seconds, ends, and puts the record on the skip list when it
+    resumes (`tokenmill.app.skip_list`), unless it has published past the record by then. The streams that one mill
+    makes stand and fall together: none of them is changed where one has published past the record, for its blocks
+    would be different when computed again.
 
     Raises:
         InputError: the raw topic holds no such record, or every mill's streams have passed it.
@@ -54,7 +57,8 @@ async def skip(settings: Settings, raw_topic: str, partition: int, offset: int) 
     written = [settled for streams in open_mills for settled in streams]
     for settled in written:
         if offset not in settled.control.skips.get(partition, ()):
-            await add_skip(settings, settled.stream, partition, offset)
+            request = skip_request_record(partition, offset)
+            await write_control(settings, settled.stream.control_topic, [request])
     names = [settled.stream.name for settled in written]
     return Skipped(names, [s.stream.name for s in found if s.stream.name not in names])
 
@@ -75,6 +79,4 @@ async def _passed(client: AIOKafkaConsumer, settled: Settled, partition: int, of
     if partition >= await require_topic(client, tokens.topic):
         return None
     head = await published_head(client, tokens)
-    if head is None or (head.cursor.next_offset, head.cursor.taken) <= (offset, 0):
-        return None
-    return head.cursor.next_offset
+    return head.cursor.next_offset if head is not None and has_passed(head.cursor, offset) else None

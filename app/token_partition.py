@@ -12,15 +12,25 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from faust.types import TP
 
 from tokenmill.acceptance import Acceptor, Gap, Taken
-from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, GapError, LockedError, StoreError
+from tokenmill.errors import (
+    DamagedError,
+    DifferenceError,
+    DiskError,
+    FingerprintError,
+    GapError,
+    LockedError,
+    StoreError,
+)
 from tokenmill.following import Search, find_start
 from tokenmill.message import Message
 from tokenmill.recipe import Recipe
 from tokenmill.segments import PartitionWriter, Store
 
 from . import metrics
+from .block_search import record_at
 from .ending import end_for, end_process
-from .kafka import consumer, offsets, read_range
+from .kafka import consumer, offsets
+from .late_start import cut_off, late_start
 from .metrics.measuring import Standing, State
 from .metrics.stage_clock import StageClock
 from .metrics.trail import Trail
@@ -32,7 +42,11 @@ HALTING = (DamagedError, DifferenceError, FingerprintError, GapError)
 COMMIT_SECONDS: Final = 0.25
 """Shortest time between two commits of a partition: each syncs three times, so blocks that come faster share one."""
 LOCK_SECONDS: Final = 0.25
-"""How soon a partition that waits for its directory tries again."""
+"""How soon a partition that waits for another process to give its directory free tries again."""
+DISK_SECONDS: Final = 0.5
+"""How soon one that waits for its disk tries again; then ever later ..."""
+LONGEST_DISK_SECONDS: Final = 5.0
+"""... up to this: blocks come soon after the disk is mended, and until then it is hardly touched."""
 GAP_SECONDS: Final = 1.0
 """How soon a partition that misses a block looks through the whole token partition again; then ever later."""
 LONGEST_GAP_SECONDS: Final = 60.0
@@ -91,17 +105,13 @@ class TokenPartition:
         writer = await self._open_writer()
         if writer is None:
             return
-        recipe = self._context.recipe
-        self._acceptor = Acceptor(
-            recipe.fingerprint,
-            self.tp.partition,
-            recipe.block_bytes,
-            block=writer.next_block,
-            chain=writer.chain,
-            recall=writer.chain_before,
-        )
-        async with consumer(self._context.settings) as client:
-            start = await self._find_start(client, writer)
+        try:
+            async with consumer(self._context.settings) as client:
+                await self._begin_later(client, writer)
+                start = await self._find_start(client, writer)
+        except HALTING as error:
+            self._halt(error)
+            return
         await self._start(start)
         log.info(
             "partition resumed", topic=self.tp.topic, partition=self.tp.partition, block=writer.next_block,
@@ -109,14 +119,17 @@ class TokenPartition:
         )  # fmt: skip
 
     async def _open_writer(self) -> PartitionWriter | None:
+        patience = DISK_SECONDS
         while not self._stopped:
             try:
                 writer = await self._opened()
             except LockedError as error:
-                if self.waiting is None:
-                    log.warning("waiting for the directory", reason=str(error))
-                self.waiting = str(error)
+                self._wait("waiting for the directory", error)
                 await asyncio.sleep(LOCK_SECONDS)
+            except DiskError as error:
+                self._wait("waiting for the disk", error)
+                await asyncio.sleep(patience)
+                patience = min(2 * patience, LONGEST_DISK_SECONDS)
             except HALTING as error:
                 self._halt(error)
                 return None
@@ -127,6 +140,12 @@ class TokenPartition:
                 self._committed = writer.next_block
                 return writer
         return None
+
+    def _wait(self, event: str, error: Exception) -> None:
+        """Say what the partition waits for, each reason once."""
+        if self.waiting != str(error):
+            log.warning(event, topic=self.tp.topic, partition=self.tp.partition, reason=str(error))
+        self.waiting = str(error)
 
     async def _opened(self) -> PartitionWriter:
         """Open the writer in a thread; if this is cancelled meanwhile, the writer is closed and not left behind."""
@@ -140,13 +159,44 @@ class TokenPartition:
             opening.add_done_callback(lambda done: None if done.exception() else done.result().close())
             raise
 
+    async def _begin_later(self, client: AIOKafkaConsumer, writer: PartitionWriter) -> bool:
+        """Let a partition of which the store holds nothing begin where the token topic does; stand before its block.
+
+        Return whether the next block can come: False where the topic does not hold a segment's first block yet.
+        """
+        tokens = TopicPartition(self.tp.topic, self.tp.partition)
+        span = (await offsets(client, [tokens]))[tokens]
+        oldest = await record_at(client, tokens, *span)
+        reaches = not span[0] or oldest is None or message_of(oldest).first <= writer.next_block
+        if not (reaches or writer.begun):
+            start = await late_start(client, tokens, self._context.recipe, writer.segment_blocks)
+            reaches = start is not None
+            if start is not None:
+                async with self._lock:
+                    await _finished(asyncio.to_thread(writer.begin, start))
+                    self._committed = start.block
+                log.warning(
+                    "the store begins later: the token topic no longer holds what was before",
+                    topic=self.tp.topic, partition=self.tp.partition, block=start.block,
+                )  # fmt: skip
+        recipe = self._context.recipe
+        self._acceptor = Acceptor(
+            recipe.fingerprint,
+            self.tp.partition,
+            recipe.block_bytes,
+            block=writer.next_block,
+            chain=writer.chain,
+            recall=writer.chain_before,
+        )
+        return reaches
+
     async def _find_start(self, client: AIOKafkaConsumer, writer: PartitionWriter) -> int:
         """Return an offset at or below the wanted block: the hint where it is true, else found by number."""
         partition = TopicPartition(self.tp.topic, self.tp.partition)
         held = (await offsets(client, [partition]))[partition]
 
         async def first_message(offset: int) -> Message | None:
-            record = await _record_at(client, partition, offset, held[1])
+            record = await record_at(client, partition, offset, held[1])
             return None if record is None else message_of(record)
 
         start, hint = await find_start(held, writer.next_block, writer.chain, writer.source_hint, first_message)
@@ -283,13 +333,9 @@ class TokenPartition:
             self.waiting = None
         if search.missing is None or acceptor is None or not search.is_over(position):
             return
-        if search.is_hopeless(acceptor.next_block):
-            self._halt(
-                GapError(
-                    f"{self.tp.topic}[{self.tp.partition}] no longer holds block {acceptor.next_block}, its retention "
-                    "passed it: copy the segments from another store, or begin a new store"
-                )
-            )
+        if search.is_hopeless(acceptor.next_block) and (self._writer is None or self._writer.begun):
+            tokens = TopicPartition(self.tp.topic, self.tp.partition)
+            self._halt(cut_off(self._context.store.path, self._context.stream, tokens, acceptor.next_block))
             return
         found_some = acceptor.next_block > search.missing.wanted
         self._patience = GAP_SECONDS if found_some else min(2 * self._patience, LONGEST_GAP_SECONDS)
@@ -304,8 +350,11 @@ class TokenPartition:
         partition = TopicPartition(self.tp.topic, self.tp.partition)
         async with consumer(self._context.settings) as client:
             first, _ = (await offsets(client, [partition]))[partition]
+            start = first
+            if self._writer is not None and not self._writer.begun and await self._begin_later(client, self._writer):
+                start = await self._find_start(client, self._writer)
         if not self._stopped:
-            await self._start(first, cut=first > 0)
+            await self._start(start, cut=start == first > 0)
 
     async def _start(self, offset: int, *, cut: bool = False) -> None:
         """Follow the token topic from ``offset``; ``cut``: that is its first one, and there were others before."""
@@ -341,13 +390,6 @@ class TokenPartition:
             "halted": self.halted,
             "waiting": self.waiting,
         }
-
-
-async def _record_at(client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int) -> Any:
-    """Return the first record at or after ``start``; None where there is none before ``end``."""
-    async for record in read_range(client, partition, start, end):
-        return record
-    return None
 
 
 async def _finished(work: Coroutine[Any, Any, T]) -> T:

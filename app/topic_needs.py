@@ -106,10 +106,12 @@ def find_problems(topic: NeededTopic, existing: Mapping[str, Existing]) -> list[
 
 def _check_partitions(topic: NeededTopic, found: Existing, raw: Existing | None) -> Iterable[Problem]:
     if topic.kind == "tokens" and raw is not None and found.partitions != raw.partitions:
-        more = found.partitions < raw.partitions
         text = f"has {found.partitions} partitions, and {topic.raw_topic} has {raw.partitions}: "
-        text += "`tokenmill topics create` adds the missing ones" if more else "use a new stream_suffix"
-        yield Problem(topic.name, "error", text)
+        if found.partitions < raw.partitions:
+            text += "a mill adds the missing ones, or `tokenmill topics create`"
+            yield Problem(topic.name, "warning", text)
+        else:
+            yield Problem(topic.name, "error", text + "use a new stream_suffix")
     if topic.kind == "control" and found.partitions != 1:
         yield Problem(topic.name, "error", f"has {found.partitions} partitions, not 1: use a new stream_suffix")
 

@@ -6,7 +6,13 @@ from typing import Final
 
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError, for_code
+from aiokafka.errors import (
+    InvalidPartitionsError,
+    TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
 
 from tokenmill.errors import MissingTopicError, TopicError
 
@@ -52,7 +58,7 @@ async def _ensure(settings: Settings, partitions: int | None) -> list[str]:
         }
         await _create(client, settings, new, wanted)
         for name, count in grown.items():
-            await client.create_partitions({name: NewPartitions(count)})
+            await _grow(client, name, count)
         await _until_visible(client, {name: wanted[name] for name in [*grown, *(topic.name for topic in new)]})
         return [topic.name for topic in new] + list(grown)
 
@@ -169,6 +175,18 @@ async def _create(
         # Somebody else may have been faster, another worker for example: that is as good.
         if code and code != TopicAlreadyExistsError.errno:
             raise TopicError(f"the brokers refuse topic {name}: {message or for_code(code).__name__}")
+
+
+async def _grow(client: AIOKafkaAdminClient, topic: str, partitions: int) -> None:
+    try:
+        await client.create_partitions({topic: NewPartitions(partitions)})
+    except InvalidPartitionsError:
+        return  # somebody else was faster; whether they are there is looked at next
+    except TopicAuthorizationFailedError as error:
+        raise TopicError(
+            f"topic {topic} lacks partitions, and the brokers do not let us add them: grant Alter on it, or run "
+            "`tokenmill topics create` as somebody who may"
+        ) from error
 
 
 async def _until_visible(client: AIOKafkaAdminClient, wanted: Mapping[str, int]) -> None:

@@ -14,7 +14,6 @@ Here one event carries all the records that a fetch brought for a partition (abo
 """
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,12 +24,13 @@ import aiokafka
 import faust
 from aiokafka import TopicPartition
 from aiokafka.client import ConnectionGroup
-from faust.transport.consumer import Consumer as BaseConsumer
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from faust.types.tuples import ConsumerMessage
 
-FAUST_VERSION: Final = "0.15.3"
+from .calm import calm
+from .faust_parts import check_faust
+
 FETCH_WAIT_MS: Final = 500
 """Longest wait of a fetch for its first byte; Faust fixes 1,500, which a partition that starts would have to wait."""
 GATHER_WAIT_MS: Final = 100
@@ -39,7 +39,6 @@ NO_LEADER: Final = -1
 """What aiokafka's picture of the cluster says of a partition that has none at the moment."""
 POLL_SECONDS: Final = 0.1
 """How long a partition that goes on after back-pressure may wait for the running poll to end."""
-
 
 LOGGER: Final = logging.getLogger("faust.tokenmill")
 """The services below log as parts of Faust, so that their starts and stops are as quiet as Faust's own."""
@@ -110,6 +109,7 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         consumer._fetch_min_bytes = fetch_min_bytes  # noqa: SLF001
         consumer._fetch_max_wait_ms = GATHER_WAIT_MS if fetch_min_bytes > 1 else FETCH_WAIT_MS  # noqa: SLF001
         consumer._auto_offset_reset = "none"  # noqa: SLF001 - out of range must be an error, never a jump
+        calm(consumer._client)  # noqa: SLF001
         return consumer
 
     def hold(self, partitions: Iterable[TopicPartition]) -> None:
@@ -306,6 +306,11 @@ class DurableProducer(driver.Producer):
 
     logger = LOGGER
 
+    def _new_producer(self, transactional_id: str | None = None) -> aiokafka.AIOKafkaProducer:
+        producer = super()._new_producer(transactional_id)
+        calm(producer.client)
+        return producer
+
     def _settings_extra(self) -> Mapping[str, Any]:
         return {"acks": "all", "enable_idempotence": True}
 
@@ -359,6 +364,13 @@ class BatchApp(faust.App):
         connected = isinstance(self._consumer, BatchConsumer) and self._consumer.connected
         return None if connected else "no broker is connected"
 
+    async def know(self, topic: str, partition: int) -> None:
+        """Make the producer learn of a partition that exists, perhaps since a moment ago: it would refuse to send."""
+        client = cast("DurableProducer", self.producer)._ensure_producer().client  # noqa: SLF001
+        await client.add_topic(topic)
+        while partition not in (client.cluster.partitions_for_topic(topic) or ()):
+            await client.force_metadata_update()
+
     @property
     def batch_consumer(self) -> BatchConsumer:
         """The running consumer."""
@@ -366,44 +378,6 @@ class BatchApp(faust.App):
         if not isinstance(consumer, BatchConsumer):
             raise TypeError(f"the app runs on {type(consumer).__name__}, not on BatchConsumer")
         return consumer
-
-
-def check_faust() -> None:
-    """Check that Faust is the version, and has the private parts, that the overrides above were written for.
-
-    Raises:
-        ImportError: it is not; the message says what was expected.
-
-    """
-    expected = {
-        (BaseConsumer, "_drain_messages"): ["self", "fetcher"],
-        (BaseConsumer, "_new_offset"): ["self", "tp"],
-        (BaseConsumer, "_filter_tps_with_pending_acks"): ["self", "topics"],
-        (BaseConsumer, "ack"): ["self", "message"],
-        (BaseConsumer, "perform_seek"): ["self"],
-        (driver.AIOKafkaConsumerThread, "_create_worker_consumer"): ["self", "transport"],
-        (driver.AIOKafkaConsumerThread, "_fetch_records"): [
-            "self",
-            "consumer",
-            "active_partitions",
-            "timeout",
-            "max_records",
-        ],
-        (driver.Producer, "_settings_extra"): ["self"],
-        (driver.Producer, "_ensure_producer"): ["self"],
-        (faust.App, "_new_transport"): ["self"],
-        (faust.App, "_new_producer_transport"): ["self"],
-    }
-    if faust.__version__ != FAUST_VERSION:
-        raise ImportError(
-            f"tokenmill.app.transport was written for faust-streaming {FAUST_VERSION}, not {faust.__version__}"
-        )
-    for (owner, name), parameters in expected.items():
-        method = getattr(owner, name, None)
-        if method is None or list(inspect.signature(method).parameters) != parameters:
-            raise ImportError(
-                f"faust-streaming {faust.__version__} changed {owner.__name__}.{name}: install {FAUST_VERSION}"
-            )
 
 
 check_faust()

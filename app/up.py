@@ -14,7 +14,7 @@ from .state import State, program
 from .supervisor import Event, Supervisor, beside, run_until_signalled
 from .topics import ensure_topics
 
-STYLES: Final = {"ended": "red", "took over": "green"}
+STYLES: Final = {"ended": "red", "suspected": "red", "took over": "green"}
 
 
 def settings_in(state: State, loaded: Loaded) -> Settings:

@@ -8,6 +8,7 @@ from faust.types import TP
 from benchmarks.grown import Grown
 from benchmarks.measuring import BenchmarkError
 from tokenmill.app.raw_partition import MillContext, RawPartition
+from tokenmill.app.skip_list import SkipList
 from tokenmill.app.token_partition import SegmentContext, TokenPartition
 
 
@@ -17,7 +18,9 @@ async def resume_mill(grown: Grown) -> None:
         settings=grown.settings,
         stages=grown.stages,
         streams=[grown.settled],
+        skip_list=SkipList(grown.settings, [grown.settled]),
         retention={},
+        require_partition=_there,
         send=_no_send,
         leader=lambda _tp: None,
         start_partition=_started,
@@ -54,6 +57,10 @@ async def resume_segments(grown: Grown) -> None:
     await asyncio.sleep(0)  # it closes in the background
     if partition.halted or found != [grown.messages - 1]:
         raise BenchmarkError(f"resumed at {found} of {grown.messages} messages: {partition.halted}")
+
+
+async def _there(_partition: int) -> None:
+    return
 
 
 async def _started(_tp: TP, _offset: int) -> int:

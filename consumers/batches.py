@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from tokenmill.errors import InputError, StoreError
-from tokenmill.segments import PartitionReader, open_partition, partitions_in, read_stream
+from tokenmill.segments import OnDamage, PartitionReader, open_partition, partitions_in, read_stream
 
 from .sequence import Run, count, cut
 from .staging import Staging
@@ -52,6 +52,7 @@ class Batches:
         follow: bool = False,
         snapshot: Sequence[Run] | None = None,
         check: bool = False,
+        on_damage: OnDamage = "refuse",
         timeout: float | None = None,
         stop: Callable[[], bool] = lambda: False,
         poll_seconds: float = 0.05,
@@ -69,6 +70,9 @@ class Batches:
             follow: go on with what is committed later.
             snapshot: the ``snapshot`` of another rank; None takes one now.
             check: hold every block against its CRC (halves the reading speed).
+            on_damage: "skip" checks, and leaves damaged blocks out: a batch is smaller by them (one that would hold
+                none is left out), ``skipped`` counts them, and the log names them. Steps stay what they are, so ranks
+                still agree on all others.
             timeout: seconds to wait for one batch when following; None waits for ever.
             stop: asked before each batch and while waiting; iteration ends when it says True.
             poll_seconds: how often to look for new blocks while waiting. A look costs one small read per partition.
@@ -98,6 +102,7 @@ class Batches:
         self._device = torch.device(device)
         self._follow = follow
         self._check = check
+        self._on_damage: OnDamage = on_damage
         self._timeout = timeout
         self._stop = stop
         self._poll_seconds = poll_seconds
@@ -131,9 +136,15 @@ class Batches:
             start = 0
             for run in runs:
                 stop = start + run.blocks
-                self._reader(run.partition).gather(np.arange(run.first, run.stop), rows[start:stop])
-                start = stop
-            yield Batch(*staging.to_device())
+                found = self._reader(run.partition).gather(np.arange(run.first, run.stop), rows[start:stop])
+                start += len(found)
+            if start:
+                yield Batch(*staging.to_device(start))
+
+    @property
+    def skipped(self) -> int:
+        """Number of damaged blocks that this rank left out so far."""
+        return sum(len(reader.skipped) for reader in self._readers.values())
 
     @property
     def _step(self) -> int:
@@ -188,6 +199,7 @@ class Batches:
     def _reader(self, partition: int) -> PartitionReader:
         reader = self._readers.get(partition)
         if reader is None:
-            reader = open_partition(self._store, self._info.name, partition, check=self._check)
+            place = (self._store, self._info.name, partition)
+            reader = open_partition(*place, check=self._check, on_damage=self._on_damage)
             self._readers[partition] = reader
         return reader

@@ -39,13 +39,15 @@ class Staging:
         rows: npt.NDArray[np.unsignedinteger] = self._slots[self._next].numpy().view(self._dtype)
         return rows
 
-    def to_device(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def to_device(self, rows: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Send the filled buffer; return ``x = rows[:, :-1]`` and ``y = rows[:, 1:]``, int64 and contiguous.
+
+        Of a buffer that is not full, its first ``rows`` rows.
 
         On CUDA the copy may still be under way; work on the current stream comes after it.
         """
         copied = self._copied[self._next]
-        tokens = self._slots[self._next].to(self._device, non_blocking=copied is not None)
+        tokens = self._slots[self._next][:rows].to(self._device, non_blocking=copied is not None)
         if copied is not None:
             copied.record(torch.cuda.current_stream(self._device))
         self._next = (self._next + 1) % _SLOTS

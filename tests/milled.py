@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tokenmill.app.broker import Broker
 from tokenmill.app.heads import published_head
 from tokenmill.app.kafka import consumer
 from tokenmill.app.settings import Settings
-from tokenmill.message import Message
+from tokenmill.message import HEADER_NAME, Message, encode_header
 from tokenmill.records import FLUSH_HEADER
 from tokenmill.reference import ReferenceBlock
 
@@ -79,3 +80,20 @@ def head(settings: Settings, stream: str, partition: int) -> Message | None:
 
 def _is_carry(message: Message | None) -> bool:
     return message is not None and message.is_carry
+
+
+def publish(
+    settings: Settings, topic: str, fingerprint: bytes, blocks: Sequence[ReferenceBlock], before: bytes
+) -> None:
+    """Put blocks on a topic, as one message."""
+    message = Message(
+        fingerprint=fingerprint,
+        first=blocks[0].number,
+        cursor=blocks[-1].cursor,
+        before=before,
+        after=blocks[-1].chain,
+        totals=blocks[-1].totals,
+        tokens=b"".join(block.tokens for block in blocks),
+        entries=[block.entry for block in blocks],
+    )
+    send(settings, [Raw(bytes(message.tokens), 0, None, [(HEADER_NAME, encode_header(message))])], topic)

@@ -94,15 +94,17 @@ def send(settings: Settings, records: Iterable[Raw], topic: str | None = None) -
 class Worker:
     """One worker's process."""
 
-    def __init__(self, role: str, settings: Settings, log: Path, environment: Mapping[str, str]) -> None:
-        """Start ``tokenmill mill`` or ``tokenmill segment`` with exactly these settings."""
+    def __init__(
+        self, role: str, settings: Settings, log: Path, environment: Mapping[str, str], entry: str = "tokenmill.app.cli"
+    ) -> None:
+        """Start ``tokenmill mill`` or ``tokenmill segment`` with exactly these settings; module ``entry`` is run."""
         self.role = role
         self.log_path = log
         self.beats = Beats()
         """What it tells a supervisor; the worker ends when we do, because its pipe does."""
         with log.open("ab") as output, self.beats.descriptor() as descriptor:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tokenmill.app.cli", role],
+                [sys.executable, "-m", entry, role],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -157,6 +159,9 @@ class Worker:
 class Service:
     """Workers that end, all of them and however the test ends, when the block does."""
 
+    entry = "tokenmill.app.cli"
+    """The module that a worker's process runs; a test may set one that breaks something first."""
+
     def __init__(self, settings: Settings, directory: Path, **environment: str) -> None:
         """Start nothing yet; logs go into ``directory``, ``environment`` is added to the workers'."""
         self.settings = settings
@@ -165,9 +170,9 @@ class Service:
         self._directory = directory
         self._environment = environment
 
-    def mill(self, count: int = 1) -> list[Worker]:
-        """Start mill workers."""
-        return [self._start("mill") for _ in range(count)]
+    def mill(self, count: int = 1, environment: Mapping[str, str] | None = None) -> list[Worker]:
+        """Start mill workers, with more variables than the others have where there are any."""
+        return [self._start("mill", environment) for _ in range(count)]
 
     def segment(self) -> Worker:
         """Start a segment worker."""
@@ -224,10 +229,10 @@ class Service:
         for worker in self.workers:
             worker.kill()
 
-    def _start(self, role: str) -> Worker:
+    def _start(self, role: str, environment: Mapping[str, str] | None = None) -> Worker:
         log = self._directory / f"{role}-{self.started}.log"
         self.started += 1
-        self.workers.append(Worker(role, self.settings, log, self._environment))
+        self.workers.append(Worker(role, self.settings, log, {**self._environment, **(environment or {})}, self.entry))
         return self.workers[-1]
 
 

@@ -17,6 +17,7 @@ from tests.segments.chains import STREAM, cut, directory_of, fill, make_chain, m
 from tokenmill.acceptance import Blocks
 from tokenmill.pieces import decode_entry
 from tokenmill.segments import PartitionWriter, Store, open_partition
+from tokenmill.segments.retiring import retire
 
 PAGE = Path(__file__).parents[1] / "docs" / "format.md"
 SIZES = {"uint8": ("B", 1), "uint16": ("H", 2), "uint32": ("I", 4)}
@@ -48,7 +49,7 @@ class PlainReader:
         """Yield number, tokens and (start, stop, offset, position, meta) of each piece, of every block that counts."""
         names = [path.name for path in self.directory.iterdir()]
         found = {int(name[:12]) for name in names if re.fullmatch(r"\d{12}\.(bin|docs|commits|index|idx|json)", name)}
-        for first in sorted(found):
+        for first in sorted(number for number in found if number >= self.first_block()):
             rows = self.sealed_rows(first) if self.path(first, "json").exists() else self.committed_rows(first)
             tokens = self.path(first, "bin").read_bytes()
             table = self.path(first, "docs").read_bytes()
@@ -60,6 +61,18 @@ class PlainReader:
                 assert (zlib.crc32(block), zlib.crc32(entry)) == (row.tokens_crc, row.entry_crc)
                 ids = struct.unpack(f"<{self.block_tokens}{self.letter}", block)
                 yield first + k, list(ids), list(self.pieces(entry))
+
+    def first_block(self) -> int:
+        """Return where the partition begins, as start.json says if it is there."""
+        file = self.directory / "start.json"
+        if not file.exists():
+            return 0
+        values = json.loads(file.read_bytes())
+        crc = values.pop("crc32")
+        assert zlib.crc32(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()) == crc
+        assert (values["format"], values["first_block"] % self.segment_blocks) == (1, 0)
+        assert len(bytes.fromhex(values["chain_before"])) == 16
+        return int(values["first_block"])
 
     def path(self, first: int, suffix: str) -> Path:
         """Return the path of a segment's file."""
@@ -166,6 +179,16 @@ def test_sealed_segments_alone_are_enough(tmp_path: Path) -> None:
     for file in {*directory_of(store).glob("*.commits"), *directory_of(store).glob(f"{8:012d}.*")}:
         file.unlink()
     assert [number for number, _, _ in PlainReader(directory_of(store)).blocks()] == list(range(8))
+
+
+def test_the_page_says_where_a_partition_begins(tmp_path: Path) -> None:
+    """Segments below are ignored, also where they are still there."""
+    store, _ = written(tmp_path, "uint16")
+    kept = {path: path.read_bytes() for path in directory_of(store).glob(f"{0:012d}.*")}
+    retire(store.path, STREAM, 0, 4)
+    for path, data in kept.items():
+        path.write_bytes(data)
+    assert [number for number, _, _ in PlainReader(directory_of(store)).blocks()] == list(range(4, 10))
 
 
 def test_the_code_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

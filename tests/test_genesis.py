@@ -13,7 +13,15 @@ from tests.mills import RECIPE
 from tests.strategies import nasty_bytes
 from tokenmill import genesis
 from tokenmill.errors import DamagedError, FingerprintError
-from tokenmill.genesis import GENESIS_KEY, SKIP_KEY, ControlLog, Genesis, skip_record, tokenizer_parts
+from tokenmill.genesis import (
+    GENESIS_KEY,
+    SKIP_KEY,
+    ControlLog,
+    Genesis,
+    skip_record,
+    skip_request_record,
+    tokenizer_parts,
+)
 
 FIRST = Genesis("raw-text.train", RECIPE, (0, 7), 4096, {"numpy": "2"})
 CONTENT = bytes(range(256)) * 4
@@ -150,3 +158,9 @@ def test_skips_are_collected_by_partition() -> None:
     """Twice is once."""
     log = _log([skip_record(0, 5), skip_record(1, 5), skip_record(0, 9), skip_record(0, 5)])
     assert log.skips == {0: {5, 9}, 1: {5}}
+
+
+def test_requests_are_not_in_force() -> None:
+    """What a person asks for changes nothing until a mill has taken it over."""
+    log = _log([skip_request_record(0, 5), skip_record(0, 9)])
+    assert (log.skips, log.skip_requests) == ({0: {9}}, {0: {5}})

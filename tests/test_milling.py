@@ -29,6 +29,7 @@ from tokenmill.errors import SourceError
 from tokenmill.message import HEADER_OVERHEAD, Message, encode_header
 from tokenmill.milling import ChainMill, genesis_point
 from tokenmill.outcomes import NO_TOKENS
+from tokenmill.partition import PartitionMill
 from tokenmill.records import Record
 from tokenmill.resume import resume_point
 from tokenmill.totals import Totals
@@ -202,6 +203,18 @@ def test_messages_are_cut_at_about_message_bytes(count: int, fit: int) -> None:
         assert counts[:-1] == [expected] * (len(counts) - 1)
         assert 1 <= counts[-1] <= expected
         assert sum(counts) == count + 1
+
+
+@given(sources, record_lists(), st.frozensets(st.integers(0, 20)))
+def test_messages_end_where_they_are_told_to(source: Source, records: list[Record], ends: frozenset[int]) -> None:
+    """And are right there, cursor and totals included."""
+    recipe = source.recipes[0]
+    point = genesis_point(0, genesis_hash(recipe.fingerprint, PARTITION))
+    chain = ChainMill(recipe, point, message_bytes=1 << 40, ends=ends)
+    messages = PartitionMill(source.stages, [chain], source.skips).feed(records).messages[recipe.split]
+    blocks = source.blocks(recipe, records)
+    assert_follow(messages, blocks, recipe)
+    assert ends & set(range(1, len(blocks) + 1)) <= {message.end for message in messages}
 
 
 def test_a_text_without_tokens_is_filtered_under_its_own_reason() -> None:

@@ -5,15 +5,41 @@ from dataclasses import replace
 from struct import pack
 from zlib import crc32
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_128_digest
 
-from tests.mills import PARTITION, RECIPE, SILENT, Source, flush, make_source, named, text, tiny_bpe, tombstone
-from tests.strategies import record_lists, sources
+from tests.mills import PARTITION, RECIPE, SILENT, Source, flush, make_source, named, text, tiny_bpe, tombstone, write
+from tests.strategies import feed_sizes, record_lists, sources
 from tokenmill.cursor import Cursor
 from tokenmill.records import Record, is_flush
+from tokenmill.reference import Reference
+from tokenmill.resume import resume_point
 from tokenmill.totals import Totals
+
+
+@given(sources, record_lists(), feed_sizes)
+def test_it_goes_on_from_a_point_between_documents_as_if_it_had_read_all(
+    source: Source, records: list[Record], sizes: list[int]
+) -> None:
+    """From every carry that a mill writes: blocks, open block, totals and chain hash."""
+    recipe = source.recipes[0]
+    whole = source.reference(recipe)
+    blocks = list(whole.blocks(records))
+    for carry in write(source, recipe, records, sizes, carries=(True,)):
+        if carry.is_carry:
+            again = Reference.resumed(recipe, source.stages, PARTITION, resume_point(carry), source.skips)
+            assert list(again.blocks(records)) == blocks[carry.first :]
+            assert (again.open_block, again.totals, again.chain) == (whole.open_block, whole.totals, whole.chain)
+
+
+def test_it_does_not_begin_in_the_middle_of_a_document() -> None:
+    """A cursor there tells how many tokens are in blocks, not which."""
+    source = make_source()
+    (message, *_) = write(source, RECIPE, [text(5, "abcdefghij")])
+    with pytest.raises(ValueError, match="in the middle of the document at offset 5"):
+        Reference.resumed(RECIPE, source.stages, PARTITION, resume_point(message))
 
 
 def _entry(*pieces: tuple[int, int, int, bytes]) -> bytes:

@@ -1,7 +1,7 @@
 """The outcomes of a whole fetch in columns: what `Stages.outcome` says of each record, with little done for each."""
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple, Self
@@ -44,12 +44,21 @@ class Columns:
     """The outcomes that are no kept documents, with the indices of their records, ascending."""
 
     @classmethod
-    def sort(cls, stages: Stages, records: Sequence[SourceRecord], skips: Collection[int] = ()) -> Self:
-        """Find each record's outcome; raises nothing for any record (see `Stages.outcome`)."""
+    def sort(
+        cls,
+        stages: Stages,
+        records: Sequence[SourceRecord],
+        skips: Collection[int] = (),
+        note: Callable[[int, int], None] | None = None,
+    ) -> Self:
+        """Find each record's outcome; raises nothing for any record (see `Stages.outcome`).
+
+        ``note`` is told the offset, twice, of each record that a user's function is about to see.
+        """
         offsets = np.array([record.offset for record in records], dtype=np.int64)
         sizes = np.array([len(record.value or b"") for record in records], dtype=np.int64)
         columns = cls(records, offsets, sizes, {split: Kept([], []) for split in stages.splits.splits})
-        columns._step(stages, *columns._decode(stages, skips))
+        columns._step(stages, *columns._decode(stages, skips), note if stages.custom else None)
         columns.others.sort(key=itemgetter(0))
         return columns
 
@@ -80,7 +89,13 @@ class Columns:
                 add_index(index)
         return found
 
-    def _step(self, stages: Stages, indices: Sequence[int], documents: Sequence[Document]) -> None:
+    def _step(
+        self,
+        stages: Stages,
+        indices: Sequence[int],
+        documents: Sequence[Document],
+        note: Callable[[int, int], None] | None,
+    ) -> None:
         """Sort the documents by split, and take each through the steps."""
         splits = stages.splits.splits_of_documents(documents)
         after_steps = stages.after_steps
@@ -88,6 +103,9 @@ class Columns:
         for index, document, split in zip(indices, documents, splits, strict=True):
             if split is None:
                 continue
+            if note is not None:
+                offset = self.records[index].offset
+                note(offset, offset)
             try:
                 answer = after_steps(document)
             except RecordError as error:

@@ -9,6 +9,7 @@
     │   └── MissingTopicError   4   a topic is not there (yet)
     ├── FingerprintError        5   the stream exists and was made with other settings
     ├── StoreError              6   the directory is no store, or a foreign one
+    │   └── DiskError          75   the disk under a store refuses; mended, a new start goes on
     ├── LockedError             7   another process holds the partition's directory
     ├── DamagedError            8   committed bytes are not what was committed
     ├── DifferenceError         9   two messages disagree about the tokens of a chain
@@ -65,6 +66,16 @@ class StoreError(TokenMillError):
     exit_code = 6
 
 
+class DiskError(StoreError):
+    """A disk under a store is full, fails, may not be written to, or is gone; what was committed stands.
+
+    The only store error that passes without a change to the store, so its code is EX_TEMPFAIL of sysexits.h: whoever
+    looks after the process starts it again until the disk is mended.
+    """
+
+    exit_code = 75
+
+
 class LockedError(TokenMillError):
     """Another process holds a partition's directory; it must end, or be ended, first."""
 
@@ -72,9 +83,17 @@ class LockedError(TokenMillError):
 
 
 class DamagedError(TokenMillError):
-    """Bytes that were committed are missing or changed; never repaired in silence."""
+    """Bytes that were committed are missing or changed; never repaired in silence.
+
+    ``what`` is the message without the advice: what is wrong, and where.
+    """
 
     exit_code = 8
+
+    def __init__(self, what: str, advice: str = "") -> None:
+        """Say what is wrong, then what to do."""
+        super().__init__(f"{what}. {advice}" if advice else what)
+        self.what = what
 
 
 class DifferenceError(TokenMillError):

@@ -4,7 +4,8 @@ The key tells the kind; values are canonical JSON, but for the tokenizer's parts
 
     genesis                       the first record; a later one is ignored
     tokenizer/<sha256>/<i>/<n>    part i of n of the zlib-compressed tokenizer.json: any host can read the stream
-    skip                          {"partition": p, "offset": o}: a record that must not be tried again
+    skip-request                  {"partition": p, "offset": o}: a person wants this record not to be tried again
+    skip                          the same, written by the mill that obeys: this record is not tried, by anyone
 """
 
 import json
@@ -22,6 +23,7 @@ from tokenmill.recipe import Recipe
 
 GENESIS_KEY: Final = b"genesis"
 SKIP_KEY: Final = b"skip"
+SKIP_REQUEST_KEY: Final = b"skip-request"
 _TOKENIZER_KEY: Final = re.compile(rb"tokenizer/([0-9a-f]{64})/([0-9]{1,6})/([0-9]{1,6})")
 PART_BYTES: Final = 512 * 1024
 """Size of a tokenizer part: half of what a topic takes by default (1 MiB)."""
@@ -83,7 +85,9 @@ class ControlLog:
 
     genesis: Genesis | None = None
     skips: dict[int, set[int]] = field(default_factory=dict)
-    """Offsets on the skip list, by partition."""
+    """Offsets on the skip list, by partition: what mills, the reference and verification obey."""
+    skip_requests: dict[int, set[int]] = field(default_factory=dict)
+    """Offsets that people asked for, by partition: in force only where a mill took them over into `skips`."""
     _parts: dict[tuple[str, int], dict[int, bytes]] = field(default_factory=dict)
 
     def add(self, key: bytes | None, value: bytes | None) -> None:
@@ -105,9 +109,9 @@ class ControlLog:
     def _add(self, key: bytes | None, value: bytes) -> None:
         if key == GENESIS_KEY and self.genesis is None:
             self.genesis = Genesis.from_dict(json.loads(value))
-        elif key == SKIP_KEY:
-            skip = json.loads(value)
-            self.skips.setdefault(index(skip["partition"]), set()).add(index(skip["offset"]))
+        elif key in {SKIP_KEY, SKIP_REQUEST_KEY}:
+            skip, found = json.loads(value), self.skips if key == SKIP_KEY else self.skip_requests
+            found.setdefault(index(skip["partition"]), set()).add(index(skip["offset"]))
         elif key is not None and (part := _TOKENIZER_KEY.fullmatch(key)):
             number, count = int(part[2]), int(part[3])
             if number < count:
@@ -142,3 +146,8 @@ def _unpacked(packed: bytes) -> bytes | None:
 def skip_record(partition: int, offset: int) -> tuple[bytes, bytes]:
     """Return the control record (key, value) that puts an offset on the skip list."""
     return SKIP_KEY, canonical_json({"partition": partition, "offset": offset})
+
+
+def skip_request_record(partition: int, offset: int) -> tuple[bytes, bytes]:
+    """Return the control record (key, value) by which a person asks for that."""
+    return SKIP_REQUEST_KEY, canonical_json({"partition": partition, "offset": offset})

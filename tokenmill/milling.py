@@ -3,7 +3,7 @@
 The answer is that of `tokenmill.reference`, whatever the batches, whoever computes it and however often it restarts.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +24,17 @@ from tokenmill.totals import Totals
 class ChainMill:
     """The state of one chain between two batches: its open block, cursor, totals and hash."""
 
-    def __init__(self, recipe: Recipe, point: ResumePoint, *, message_bytes: int) -> None:
-        """Continue at ``point``; cut messages at about ``message_bytes``, one block at least."""
+    def __init__(
+        self, recipe: Recipe, point: ResumePoint, *, message_bytes: int, ends: Collection[int] = frozenset()
+    ) -> None:
+        """Continue at ``point``; cut messages at about ``message_bytes``, one block at least.
+
+        A message that reaches a block of ``ends``, which is looked at anew in every feed, ends before it: so who
+        verifies a topic gets messages that can be held against those that stand there.
+        """
         self.recipe = recipe
         self._message_bytes = message_bytes
+        self._ends = ends
         self._fingerprint = recipe.fingerprint
         self._packing = open_packing(recipe, open_tokens=point.open_tokens, open_entry=point.open_entry)
         self._position = point.cursor
@@ -146,11 +153,13 @@ class ChainMill:
         )
 
     def _cuts(self, packed: Packed) -> Iterator[tuple[int, int]]:
-        """Divide the blocks into runs of about ``message_bytes``."""
+        """Divide the blocks into runs of about ``message_bytes``, and at the blocks where a message must end."""
         low, size, block_bytes = 0, HEADER_OVERHEAD, self.recipe.block_bytes
+        first = self.next_block
+        ends = {end - first for end in self._ends}
         for block, entry in enumerate(packed.entries):
             block_size = block_bytes + len(entry)
-            if block > low and size + block_size > self._message_bytes:
+            if block > low and (size + block_size > self._message_bytes or block in ends):
                 yield low, block
                 low, size = block, HEADER_OVERHEAD
             size += block_size

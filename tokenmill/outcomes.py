@@ -11,7 +11,7 @@ from tokenmill.engines import Engine
 from tokenmill.errors import RecordError
 from tokenmill.records import SourceRecord, is_flush
 from tokenmill.splits import SplitRule
-from tokenmill.steps import Rejected, Step
+from tokenmill.steps import CustomStep, Rejected, Step
 
 SKIPPED: Final = "skipped"
 """Dead-letter reason of a record that a person put on the skip list."""
@@ -43,6 +43,8 @@ class Outcome(NamedTuple):
     """Of a dead-lettered record: for people."""
     document: Document | None = None
     """Of a kept record: after all steps."""
+    exception: str = ""
+    """Of a dead-lettered record: the type of what was raised over it, for people; nothing where nothing was."""
 
     def kind_in(self, split: str) -> Kind:
         """Return the outcome as the chain of ``split`` counts it."""
@@ -61,6 +63,11 @@ class Stages:
     engine: Engine
     engine_refused: str = ""
     """Why a faster engine is not used; empty where the fastest is, or the reference was asked for."""
+
+    @property
+    def custom(self) -> bool:
+        """Whether one of the steps is a user's own function, which may do anything."""
+        return any(isinstance(step, CustomStep) for step in self.steps)
 
     def outcome(self, record: SourceRecord, skips: Collection[int] = ()) -> Outcome:
         """Return what becomes of the record; ``skips`` are the offsets that a person put on the skip list.
@@ -107,4 +114,5 @@ class Stages:
     @staticmethod
     def refused(record: SourceRecord, split: str | None, error: RecordError) -> Outcome:
         """Return the outcome of a record that is no document, or over which a step failed."""
-        return Outcome(record, Kind.DEAD_LETTERED, split, error.reason, error.detail)
+        raised = type(error.__cause__ or error.__context__ or error).__qualname__
+        return Outcome(record, Kind.DEAD_LETTERED, split, error.reason, error.detail, exception=raised)

@@ -1,7 +1,7 @@
 """One raw partition: records go in, every chain's messages and the dead letters come out. Pure."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from time import perf_counter
@@ -52,8 +52,18 @@ class Milled:
 class PartitionMill:
     """The chains of one raw partition, milled together: each record is decoded and tokenized once."""
 
-    def __init__(self, stages: Stages, chains: Sequence[ChainMill], skips: AbstractSet[int] = frozenset()) -> None:
-        """Mill for ``chains``, one a split; ``skips`` are offsets that a person put on the skip list."""
+    def __init__(
+        self,
+        stages: Stages,
+        chains: Sequence[ChainMill],
+        skips: AbstractSet[int] = frozenset(),
+        note: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Mill for ``chains``, one a split; ``skips`` are offsets that a person put on the skip list.
+
+        ``note`` is told, before each part of the work, the first and the last offset of the records that are worked on.
+        """
+        self._note = note
         self.chains = {chain.recipe.split: chain for chain in chains}
         self._stages = stages
         self._skips = skips
@@ -73,7 +83,9 @@ class PartitionMill:
         """
         started = perf_counter()
         first = bisect_left(records, self.next_offset, key=_offset)
-        columns = Columns.sort(self._stages, records[first:] if first else records, self._skips)
+        left = records[first:] if first else records
+        self._tell(left)
+        columns = Columns.sort(self._stages, left, self._skips, self._note)
         wanted = {
             split: columns.kept[split].since(columns.index(chain.next_offset)) for split, chain in self.chains.items()
         }
@@ -95,17 +107,22 @@ class PartitionMill:
         documents = [document for kept in wanted for document in kept.documents]
         batches = []
         for low, high in _batches(documents):
+            self._tell(columns.records)
             try:
                 batches.append(self._stages.engine.encode([document.text for document in documents[low:high]]))
             except EngineError as error:
                 raise self._explained(error, columns) from error
         return joined(batches)
 
+    def _tell(self, records: Sequence[SourceRecord]) -> None:
+        if self._note is not None and records:
+            self._note(records[0].offset, records[-1].offset)
+
     def _explained(self, error: EngineError, columns: Columns) -> EngineError:
         first, last, kind = columns.offsets[0], columns.offsets[-1], self._stages.engine.kind
         return EngineError(
             f"in the records at offsets {first} to {last}, {error}: blocks made before may be wrong, too. Run "
-            "`tokenmill verify`; if it finds no difference, go on with engine = "
+            "`tokenmill verify --engine tokenizers`; if it finds no difference, go on with engine = "
             f'"{REFERENCE}", else begin a new stream with stream_suffix; and tell the makers of {kind}'
         )
 

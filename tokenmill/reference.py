@@ -8,7 +8,8 @@ Tests and `tokenmill verify` compare its blocks with those on Kafka and on disk 
 import json
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from struct import pack
+from struct import calcsize, iter_unpack, pack, unpack, unpack_from
+from typing import Self
 from zlib import crc32
 
 import xxhash
@@ -17,7 +18,8 @@ from tokenmill.cursor import Cursor
 from tokenmill.documents import Document
 from tokenmill.outcomes import NO_TOKENS, Kind, Outcome, Stages
 from tokenmill.recipe import Recipe
-from tokenmill.records import Record
+from tokenmill.records import SourceRecord
+from tokenmill.resume import ResumePoint
 from tokenmill.totals import Totals
 
 _ITEM = {"uint8": "B", "uint16": "H", "uint32": "I"}
@@ -56,18 +58,47 @@ class Reference:
         seed = b"tokenmill chain 1" + self.recipe.fingerprint + pack("<I", self.partition)
         self._chain = xxhash.xxh3_128_digest(seed)
 
+    @classmethod
+    def resumed(
+        cls, recipe: Recipe, stages: Stages, partition: int, point: ResumePoint, skips: Collection[int] = ()
+    ) -> Self:
+        """Return the chain from ``point`` on, which must stand between two documents.
+
+        Raises:
+            ValueError: it stands in the middle of one, whose tokens nothing here tells.
+
+        """
+        if point.cursor.taken:
+            raise ValueError(f"the point is in the middle of the document at offset {point.cursor.next_offset}")
+        reference = cls(recipe, stages, partition, point.cursor.next_offset, skips, point.totals.copy())
+        reference._number, reference._chain = point.cursor.block, point.chain
+        item = _ITEM[recipe.dtype]
+        reference._tokens = list(unpack(f"<{len(point.open_tokens) // calcsize(item)}{item}", point.open_tokens))
+        reference._pieces = _pieces_of(point.open_entry)
+        return reference
+
     @property
     def open_tokens(self) -> int:
         """Tokens that wait in the open block after all records read so far."""
         return len(self._tokens)
 
-    def blocks(self, records: Iterable[Record]) -> Iterator[ReferenceBlock]:
+    @property
+    def open_block(self) -> tuple[bytes, bytes]:
+        """These tokens and their entry; both empty where no block is open."""
+        return (self._packed_tokens(), self._entry()) if self._tokens else (b"", b"")
+
+    @property
+    def chain(self) -> bytes:
+        """The hash after the last full block."""
+        return self._chain
+
+    def blocks(self, records: Iterable[SourceRecord]) -> Iterator[ReferenceBlock]:
         """Yield the blocks that the records fill, in order; call again with later records to continue."""
         for record in records:
             if record.offset >= self.start_offset:
                 yield from self._add(record, self.stages.outcome(record, self.skips))
 
-    def _add(self, record: Record, outcome: Outcome) -> Iterator[ReferenceBlock]:
+    def _add(self, record: SourceRecord, outcome: Outcome) -> Iterator[ReferenceBlock]:
         kind = outcome.kind_in(self.recipe.split)
         ids: list[int] = []
         reason = outcome.reason
@@ -85,7 +116,7 @@ class Reference:
             self._tokens += [self.recipe.end_of_document] * missing
             yield self._close(Cursor(record.offset + 1, 0, self._number + 1, *_remembered(record)))
 
-    def _add_document(self, record: Record, document: Document, tokens: list[int]) -> Iterator[ReferenceBlock]:
+    def _add_document(self, record: SourceRecord, document: Document, tokens: list[int]) -> Iterator[ReferenceBlock]:
         meta = self._meta(document)
         last = len(tokens) - 1
         for position, token in enumerate(tokens):
@@ -101,15 +132,20 @@ class Reference:
                 yield self._close(Cursor(*place, self._number + 1, *_remembered(record)))
 
     def _close(self, cursor: Cursor) -> ReferenceBlock:
-        tokens = pack(f"<{len(self._tokens)}{_ITEM[self.recipe.dtype]}", *self._tokens)
-        entry = pack("<II", len(self._pieces), sum(len(meta) for *_, meta in self._pieces))
-        for start, offset, position, meta in self._pieces:
-            entry += pack("<IIqq", start, len(meta), offset, position)
-        entry += b"".join(meta for *_, meta in self._pieces)
+        tokens, entry = self._packed_tokens(), self._entry()
         self._chain = xxhash.xxh3_128_digest(self._chain + tokens + entry)
         block = ReferenceBlock(self._number, tokens, entry, self._chain, cursor, self.totals.copy())
         self._number, self._tokens, self._pieces = self._number + 1, [], []
         return block
+
+    def _packed_tokens(self) -> bytes:
+        return pack(f"<{len(self._tokens)}{_ITEM[self.recipe.dtype]}", *self._tokens)
+
+    def _entry(self) -> bytes:
+        entry = pack("<II", len(self._pieces), sum(len(meta) for *_, meta in self._pieces))
+        for start, offset, position, meta in self._pieces:
+            entry += pack("<IIqq", start, len(meta), offset, position)
+        return entry + b"".join(meta for *_, meta in self._pieces)
 
     def _meta(self, document: Document) -> bytes:
         meta: dict[str, object] = {}
@@ -139,5 +175,19 @@ class Reference:
                 self.totals.other_split += 1
 
 
-def _remembered(record: Record) -> tuple[int, int, int]:
+def _remembered(record: SourceRecord) -> tuple[int, int, int]:
     return record.offset, crc32((record.key or b"") + (record.value or b"")), record.timestamp
+
+
+def _pieces_of(entry: bytes) -> list[tuple[int, int, int, bytes]]:
+    """Return start, offset, position and meta of each piece of an entry; none of an empty one."""
+    if not entry:
+        return []
+    head, row = calcsize("<II"), calcsize("<IIqq")
+    count, _ = unpack_from("<II", entry)
+    at = head + count * row
+    pieces = []
+    for start, size, offset, position in iter_unpack("<IIqq", entry[head:at]):
+        pieces.append((start, offset, position, entry[at : at + size]))
+        at += size
+    return pieces

@@ -195,11 +195,17 @@ def chains_table(report: StreamReport) -> Table:
 def chain_cells(chain: ChainReport) -> list[str]:
     """Return a chain's row."""
     first, end = chain.raw_range
-    held = ("-", "-") if chain.store_blocks is None else (f"{chain.store_blocks:,}", str(chain.segments))
+    held = ("-", "-") if chain.store_blocks is None else (_held(chain), str(chain.segments))
     counts = (chain.totals.get("records", 0), chain.totals.get("kept", 0), chain.blocks)
     messages = chain.token_range[1] - chain.token_range[0]
     source = f"{first}..{end - 1}" if end > first else "empty"
     return [str(chain.partition), source, str(chain.next_offset), str(messages), *(f"{n:,}" for n in counts), *held]
+
+
+def _held(chain: ChainReport) -> str:
+    """Return what the store holds: a number of blocks, or, where older ones are retired, which."""
+    end = chain.store_blocks or 0
+    return f"{chain.store_first:,} to {end - 1:,}" if chain.store_first else f"{end:,}"
 
 
 def segment_facts(report: SegmentReport) -> dict[str, Any]:

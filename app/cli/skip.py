@@ -25,7 +25,8 @@ def skip_command(
 ) -> None:
     """Put a record that hangs or kills workers on the skip list: it is dead-lettered without being tried.
 
-    In force when a worker next resumes. Refused once a stream has published past the record.
+    A running mill ends and starts again within seconds, and skips it from then on; `tokenmill inspect` shows the skip
+    list. Refused once a stream has published past the record.
     """
     skipped = asyncio.run(skip(settings, topic, partition, offset))
     if as_json:
@@ -36,4 +37,4 @@ def skip_command(
         show(name)
     if skipped.passed:
         say(f"left as they are, for they have passed it: {', '.join(skipped.passed)}")
-    say(f"offset {offset} of {topic}[{partition}] is skipped once the partition's worker starts again")
+    say(f"the mill of {topic}[{partition}] is asked to skip offset {offset}: it starts again within seconds to do so")

@@ -27,7 +27,10 @@ async def check(settings: Settings, tell: Callable[[str], None]) -> VerifyResult
     def progress(so_far: Progress) -> None:
         tell(f"verifying, {so_far.blocks:,} blocks so far")
 
-    return await asyncio.wrap_future(in_background(lambda: verify(settings, store=settings.store, progress=progress)))
+    def work() -> VerifyResult:
+        return verify(settings, store=settings.store, reference=True, progress=progress)
+
+    return await asyncio.wrap_future(in_background(work))
 
 
 def tell_result(view: View, killed: int, result: VerifyResult) -> bool:

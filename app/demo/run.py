@@ -150,7 +150,7 @@ class _Demo:
     def _tell(self, event: Event) -> None:
         if event.kind == "moved" and self._doing == STARTING:
             return  # the first worker had all partitions until the second one came
-        self._view.say(event.text, {"ended": "red", "took over": "green"}.get(event.kind, "dim"))
+        self._view.say(event.text, {"ended": "red", "suspected": "red", "took over": "green"}.get(event.kind, "dim"))
 
     def _look(self) -> Scene:
         share = f" {self._feeding.share:.0%}" if self._doing == "feeding" else ""

@@ -15,6 +15,7 @@ from tokenmill.segments import open_partition, read_stream
 from tokenmill.segments.layout import SegmentPaths, partition_directory
 from tokenmill.segments.segment import Segment
 
+from ..block_search import offset_before
 from ..discovery import settled_stream, tokenizer_of
 from ..kafka import consumer, offsets, read_range
 from ..settings import Settings
@@ -92,14 +93,7 @@ async def _in_topic(settings: Settings, stream: str, partition: int, block: int)
 async def _message_with(client: AIOKafkaConsumer, tokens: TopicPartition, block: int) -> ConsumerRecord | None:
     """Return the message with a block: searched for by number, and, where numbers do not rise, by reading all."""
     first, end = (await offsets(client, [tokens]))[tokens]
-    low, high = first, end
-    while high - low > 1:
-        middle = (low + high) // 2
-        record = await anext(read_range(client, tokens, middle, end), None)
-        if record is not None and message_of(record).first <= block:
-            low = middle
-        else:
-            high = middle
+    low = await offset_before(client, tokens, block, (first, end))
     for start, stop in ((low, min(low + 1, end)), (first, end)):
         async for record in read_range(client, tokens, start, stop):
             message = message_of(record)

@@ -5,13 +5,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenmill.chain import genesis_hash
 from tokenmill.errors import InputError
 from tokenmill.pieces import decode_entry
 from tokenmill.segments import StreamInfo, read_stream
 from tokenmill.segments.layout import SegmentPaths, segment_firsts
 from tokenmill.segments.rows import chain_after
 from tokenmill.segments.segment import Segment
+from tokenmill.segments.start import read_start
 
 from .samples import beginning, decode, engine_in
 
@@ -77,7 +77,8 @@ def inspect_partition(directory: Path) -> Sequence[SegmentReport]:
     if not directory.is_dir():
         raise InputError(f"{directory} is no directory: name <store>/<stream>/<partition>")
     info, partition = _place(directory)
-    firsts = segment_firsts(path.name for path in directory.iterdir())
+    start = read_start(directory, info, partition).block
+    firsts = [first for first in segment_firsts(path.name for path in directory.iterdir()) if first >= start]
     return [_report(SegmentPaths(directory, first), info, partition) for first in firsts]
 
 
@@ -98,8 +99,9 @@ def _report(paths: SegmentPaths, info: StreamInfo, partition: int) -> SegmentRep
         documents += sum(piece.position == 0 for piece in pieces)
         offsets = [offsets[0] if offsets else pieces[0].offset, pieces[-1].offset]
     before = segment.manifest.chain_before if segment.manifest else None
-    if paths.first == 0:
-        before = genesis_hash(info.fingerprint, partition).hex()
+    start = read_start(paths.directory, info, partition)
+    if paths.first == start.block:
+        before = start.chain.hex()
     store = paths.directory.parent.parent
     return SegmentReport(
         stream=info.name,

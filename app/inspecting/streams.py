@@ -34,7 +34,10 @@ class ChainReport:
     blocks: int
     """In the topic."""
     totals: dict[str, Any]
+    store_first: int | None
+    """The first block that the store holds, or will hold."""
     store_blocks: int | None
+    """The block after its last one."""
     segments: int | None
     """In the store, the growing one included."""
     sample: str
@@ -113,6 +116,7 @@ async def _chain(
     messages = await last_messages(client, tokens)
     head = furthest(messages)
     name = settled.stream.name
+    reader = open_partition(store, name, partition) if store is not None else None
     return ChainReport(
         partition=partition,
         raw_range=spans[raw],
@@ -120,7 +124,8 @@ async def _chain(
         next_offset=head.cursor.next_offset if head else settled.genesis.start(partition),
         blocks=head.cursor.block if head else 0,
         totals=head.totals.to_dict() if head else {},
-        store_blocks=open_partition(store, name, partition).blocks if store is not None else None,
+        store_first=reader.first_block if reader is not None else None,
+        store_blocks=reader.blocks if reader is not None else None,
         segments=_segments(partition_directory(store, name, partition)) if store is not None else None,
         sample=_sample(engine, settled, furthest([message for message in messages if not message.is_carry])),
     )

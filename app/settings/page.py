@@ -80,6 +80,7 @@ named when it is wanted.
 | `Read` | the consumer groups `tokenmill`, `tokenmill-store-*` and `tokenmill.produce.*` (setting `group`) |
 | `Write` | the transactional ids `tokenmill.produce.*`, for `tokenmill produce` without `--no-resume` |
 | `Create`, `Alter` | the same topics, for `tokenmill topics create` |
+| `Alter` | `tokens.*`, for a mill whose raw topics get partitions while it runs |
 
 ## Tokens
 

@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 
 from ..heartbeat import HEARTBEAT_VARIABLE
 from ..process import guarded
+from ..suspects import BOARD_VARIABLE, Board
 
 LONGEST_BEAT: Final = 16 << 20
 """Bytes of one status line; a partition takes about 200."""
@@ -19,8 +20,10 @@ LONGEST_BEAT: Final = 16 << 20
 class Child:
     """A running worker. `start` makes one; it is over when `wait` returns."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, board: Board) -> None:
         """Take over a process; `start` does the rest."""
+        self.board = board
+        """What it is milling, even when it has died."""
         self.pid = process.pid
         self.status: Mapping[str, Any] = {}
         """The last heartbeat; empty before the first."""
@@ -39,8 +42,10 @@ class Child:
         """
         ours, its = os.pipe()
         try:
-            variables = {**environment, HEARTBEAT_VARIABLE: str(its)}
-            child = cls(await _spawn(guarded(command), variables, its, log))
+            with Board.file() as file:
+                notes = file.fileno()
+                variables = {**environment, HEARTBEAT_VARIABLE: str(its), BOARD_VARIABLE: str(notes)}
+                child = cls(await _spawn(guarded(command), variables, (its, notes), log), Board(notes))
         except BaseException:
             os.close(ours)
             raise
@@ -94,7 +99,7 @@ class Child:
 
 
 async def _spawn(
-    command: Sequence[str], environment: Mapping[str, str], descriptor: int, log: Path | None
+    command: Sequence[str], environment: Mapping[str, str], descriptors: Sequence[int], log: Path | None
 ) -> asyncio.subprocess.Process:
     output = None if log is None else log.open("ab")
     try:
@@ -104,7 +109,7 @@ async def _spawn(
             stdout=output,
             stderr=output,
             env=environment,
-            pass_fds=[descriptor],
+            pass_fds=descriptors,
             start_new_session=True,
         )
     finally:

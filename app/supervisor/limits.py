@@ -16,8 +16,9 @@ class Limits:
     """Between SIGTERM and SIGKILL. Workers end in about a second; what is not durable then is done again."""
     first_backoff: float = 1.0
     """Before a worker that ended is started again; doubled each time ..."""
-    longest_backoff: float = 30.0
-    """... up to this: when what it waits for is back, it waits no longer than that."""
+    longest_backoff: float = 10.0
+    """... up to this: when what it waits for is back, it waits no longer than that. A start, and Kafka's session
+    time-out of the worker before, come on top; blocks are to flow again within 30 s."""
     healthy: float = 60.0
     """A worker that lived as long gets the first backoff again."""
     unowned: float = 30.0

@@ -13,6 +13,7 @@ from typing import Final, Literal, Protocol
 from tokenmill.errors import BrokerError, TokenMillError
 
 from ..ending import HOPELESS, HOPELESS_CODES, RESUME_CODE
+from ..heartbeat import STORE_VARIABLE
 from ..settings import Settings
 from ..settings.load import CONFIG_VARIABLE
 from .backoff import Backoff
@@ -74,7 +75,7 @@ class Post:
         """When, on the monotonic clock, the next process is started; None while one runs."""
         self.stopping = False
         """Whether we end the process ourselves, for good."""
-        self._environment = worker_environment(settings)
+        self._environment = dict(worker_environment(settings))
         self._limits = limits
         self._log = log
         self._listener = listener
@@ -161,6 +162,8 @@ class Post:
         """Count looks, not seconds: if we were stopped ourselves, nobody else is to blame."""
         if child.beats != beats:
             self._silent_looks = 0
+            if store := child.status.get("store"):
+                self._environment[STORE_VARIABLE] = store
             self._listener.heard(self, child)
             return child.beats
         self._silent_looks += 1

@@ -62,6 +62,7 @@ class PartitionStatus:
     chains: tuple[ChainStatus, ...]
     """One of each split, in the order of the settings."""
     halted: str | None
+    """Why it stands or waits, or None."""
 
     @property
     def lag(self) -> int:
@@ -148,7 +149,7 @@ def _partition(settings: Settings, known: Known, topic: str, number: int) -> Par
         known.ends.get(key),
         said.get("position") or 0,
         tuple(_chain(stream, f"{stream.tokens_topic}/{number}", said, known, segment_blocks) for stream in streams),
-        said.get("halted"),
+        said.get("halted") or said.get("waiting"),
     )
 
 

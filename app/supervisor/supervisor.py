@@ -22,6 +22,7 @@ from .ledger import Ledger
 from .limits import Limits
 from .post import Post
 from .status import Known, Status, WorkerStatus, partition_statuses
+from .suspicion import Suspicion
 from .watchdog import Scene, Watchdog
 
 log = structlog.get_logger(__name__)
@@ -36,7 +37,7 @@ LOOK_SECONDS: Final = 1.0
 class Event:
     """Something that happened to a worker, for people who watch."""
 
-    kind: Literal["started", "ended", "took over", "moved"]
+    kind: Literal["started", "ended", "took over", "moved", "suspected"]
     worker: str
     pid: int
     text: str
@@ -81,6 +82,7 @@ class Supervisor:
             for name, role in names.items()
             if only in {role, None}
         }
+        self._suspicion = Suspicion()
         self._export = Export(self._posts, self._cluster)
 
     async def run(self) -> None:
@@ -168,6 +170,7 @@ class Supervisor:
     def ended(self, post: Post, child: Child, reason: str, pause: float | None) -> None:
         """Take note that a process ended."""
         self._export.ended(post.name, child)
+        self._suspect(post, child)
         self._ledger.ended(post.name)
         say = log.info if post.stopping else log.warning
         say("worker ended", worker=post.name, pid=child.pid, reason=reason, restart_in=pause)
@@ -175,6 +178,14 @@ class Supervisor:
             again = f"; the next one starts in {pause:.0f} s" if pause is not None else ""
             text = f"{post.name}, process {child.pid}, ended ({reason}){again}"
             self._on_event(Event("ended", post.name, child.pid, text))
+
+    def _suspect(self, post: Post, child: Child) -> None:
+        """Name the records that workers died of twice; one that ended in order was milling none."""
+        for suspects in self._suspicion.died(child.board.suspects()):
+            text = f"workers die again and again while they mill {suspects}"
+            log.error("deadly record", worker=post.name, reason=text)
+            self._on_event(Event("suspected", post.name, child.pid, text))
+        child.board.close()
 
 
 def _topic(name: str) -> str:

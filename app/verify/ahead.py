@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tokenmill.engines import Engine, TokenBatch
 from tokenmill.outcomes import Kind, Stages
-from tokenmill.records import Record
+from tokenmill.records import SourceRecord
 
 
 class Ahead:
@@ -65,7 +65,7 @@ class AheadStages:
         self._split = split
         self._skips = skips
 
-    def prepare(self, records: Sequence[Record]) -> list[int]:
+    def prepare(self, records: Sequence[SourceRecord]) -> list[int]:
         """Encode the documents that the chain keeps; return the offsets of the records that are dead-lettered.
 
         A record is dead-lettered whether or not a split owns it.

@@ -1,188 +1,163 @@
-"""Verifying one chain: the reference reads the raw topic; token topic and store follow it block by block."""
+"""One chain on its way through a verification: what must be is held against token topic and store, run by run."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection
+from functools import partial
 from pathlib import Path
-from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.genesis import Genesis
-from tokenmill.outcomes import Stages
-from tokenmill.records import Record
-from tokenmill.reference import Reference, ReferenceBlock
+from tokenmill.chain import genesis_hash
+from tokenmill.message import Message
+from tokenmill.milling import ChainMill, genesis_point
+from tokenmill.resume import ResumePoint, resume_point
 from tokenmill.segments import StreamInfo
 from tokenmill.totals import Totals
 
-from ..kafka import consumer, read_range
-from ..settings import Settings
-from .ahead import AheadStages
-from .carries import CarryCheck
-from .compare import BlockBytes
-from .marks import ChainMarks, StoreMark
-from .result import Advance, ChainResult
+from .compare import Expected
+from .marks import StoreMark
+from .result import ChainResult
 from .sides import StoreSide, TopicSide, difference
 from .store_copy import StoreCopy
+from .task import ChainTask
 from .token_topic import TokenTopic
+from .verified import Verified
 
-BATCH_RECORDS: Final = 512
-"""Records read ahead: libraries tokenize some hundred documents several times faster than one."""
-BATCH_BYTES: Final = 2 * 1024 * 1024
-"""Bound of their values, so that memory does not grow with the documents; one record may be larger."""
-TOPIC_BATCH: Final = 64
-"""Blocks between two reports where topic and store are held against each other."""
-
-Report = Callable[[Advance], None]
+ONE_MESSAGE = 1 << 62
+"""Bytes at which the mill here cuts its messages: never; they end where the topic's do, or a batch does."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChainTask:
-    """All that a process needs to verify one chain."""
+class ChainCheck:
+    """A chain, from the place where its verification begins."""
 
-    settings: Settings
-    genesis: Genesis
-    tokenizer: bytes | None
-    skips: frozenset[int]
-    tokens_topic: str
-    marks: ChainMarks
-    store: Path | None
-
-
-async def check_chain(task: ChainTask, open_stages: Callable[[ChainTask], Stages], report: Report) -> ChainResult:
-    """Verify a chain up to its marks; the result names the first difference of each side.
-
-    Raises:
-        FingerprintError: the libraries installed here do not give the recipe's answers.
-        SourceError: retention removed what was being read.
-        BrokerError: no broker answers.
-
-    """
-    async with consumer(task.settings) as raw_client, consumer(task.settings) as token_client:
-        check = _ChainCheck(task, raw_client, token_client, report)
-        return await check.run(open_stages)
-
-
-class _ChainCheck:
-    """One chain on its way."""
-
-    def __init__(
-        self, task: ChainTask, raw_client: AIOKafkaConsumer, token_client: AIOKafkaConsumer, report: Report
-    ) -> None:
-        marks, recipe = task.marks, task.genesis.recipe
-        store = marks.store
-        self._result = ChainResult(
-            *(marks.stream, marks.partition, recipe.raw_topic, marks.raw, marks.tokens),
-            store_blocks=(store.first, store.end) if store is not None else None,
+    def __init__(self, task: ChainTask, client: AIOKafkaConsumer, store: Path | None) -> None:
+        """Read the token topic with ``client``, which is this object's alone, and the files of ``store``."""
+        marks, genesis = task.marks, task.genesis
+        held = marks.store
+        self.recipe = genesis.recipe
+        self.result = ChainResult(
+            *(marks.stream, marks.partition, self.recipe.raw_topic, marks.raw, marks.tokens),
+            reference=task.is_recomputed,
+            since=task.start,
+            store_blocks=(held.first, held.end) if held is not None else None,
         )
+        self.task = task
+        self.ends: set[int] = set()
+        """The blocks before which the topic's messages end, as far as they were read ahead."""
         tokens = TopicPartition(task.tokens_topic, marks.partition)
-        self._task = task
-        self._raw_client = raw_client
-        self._report = report
-        self._topic = TokenTopic(token_client, tokens, recipe, marks.tokens)
-        self._topic_side = TopicSide(self._topic, recipe, self._result)
-        info = StreamInfo.from_genesis(task.genesis, task.genesis.segment_blocks)
-        copy = StoreCopy(task.store or Path(), info, marks.partition, store or StoreMark(0, 0))
-        self._store_side = StoreSide(copy, recipe, self._result)
-        self._carries = CarryCheck()
-        self._last: Record | None = None
+        self._topic = TokenTopic(client, tokens, self.recipe, marks.tokens, task.since)
+        self._topic_side = TopicSide(self._topic, self.recipe, self.result)
+        info = StreamInfo.from_genesis(genesis, genesis.segment_blocks)
+        begin = task.since.carry.first if task.since is not None else 0
+        copy = StoreCopy(store or Path(), info, marks.partition, held or StoreMark(0, 0), since=begin)
+        self._store_side = StoreSide(copy, self.recipe, self.result)
+        self.result.reference_blocks = begin
+        self._mill = ChainMill(self.recipe, self._point(), message_bytes=ONE_MESSAGE, ends=self.ends)
 
-    async def run(self, open_stages: Callable[[ChainTask], Stages]) -> ChainResult:
-        result, marks = self._result, self._task.marks
+    @property
+    def mill(self) -> ChainMill:
+        """What computes the chain, the fast way."""
+        return self._mill
+
+    async def start(self) -> None:
+        """Find where the topic begins, and note what cannot be verified."""
         await self._topic.start()
-        start = self._task.genesis.start(marks.partition)
-        result.reference = marks.raw[0] <= start
-        self._note_retention(start)
-        if marks.store is not None and marks.store.damage:
-            result.differences.append(difference(result, "store", "damaged", marks.store.damage))
+        self._note_retention()
+        held = self.task.marks.store
+        if held is not None and held.damage:
+            self.result.differences.append(difference(self.result, "store", "damaged", held.damage))
             self._store_side.broken = True
-        if result.reference:
-            await self._against_reference(open_stages(self._task), start)
-        else:
-            await self._topic_against_store()
-        self._conclude()
-        return result
 
-    async def _against_reference(self, stages: Stages, start: int) -> None:
-        task, result = self._task, self._result
-        recipe = task.genesis.recipe
-        ahead = AheadStages(stages, recipe.split, task.skips)
-        reference = Reference(recipe, ahead.stages, task.marks.partition, start, task.skips)
-        dead = []
-        async for batch in self._batches(start):
-            dead += ahead.prepare(batch)
-            before = result.reference_blocks
-            for block in reference.blocks(self._watched(reference, batch)):
-                await self._compare(block)
-            read = sum(len(record.value or b"") for record in batch)
-            self._report(Advance(len(batch), result.reference_blocks - before, read))
-        self._check_carries(reference, task.marks.raw[1])
-        await self._topic_side.finish(result.reference_blocks)
-        self._store_side.finish(result.reference_blocks, "the source")
-        result.totals, result.open_tokens = reference.totals, reference.open_tokens
-        published = self._topic.last.cursor.next_offset if self._topic.last else 0
-        result.dead_letters.extend(offset for offset in dead if offset < published)
+    async def read_to(self, offset: int) -> None:
+        """Read ahead the messages with blocks of the records below ``offset``."""
+        await self._topic.read_to(offset)
+        self.ends.clear()
+        self.ends.update(self._topic.ends)
 
-    async def _compare(self, block: ReferenceBlock) -> None:
-        self._result.reference_blocks += 1
-        problem = self._carries.at_close(block)
-        if problem:
-            self._topic_side.differs("account", problem, block.number, block.entry)
-        await self._topic_side.compare(block)
-        self._store_side.compare(block.number, BlockBytes(block.tokens, block.entry, block.chain))
+    def carries_within(self, first: int, last: int) -> set[int]:
+        """Return the source offsets within ``(first, last]`` before which a carry stands."""
+        return {
+            carry.cursor.next_offset
+            for carry in self._topic.carries
+            if first < carry.cursor.next_offset <= last and carry.cursor.next_offset > self.task.start
+        }
 
-    async def _topic_against_store(self) -> None:
-        number = self._topic.first or 0
-        while (block := await self._topic_side.take(number)) is not None:
-            self._store_side.compare(number, block.bytes)
-            self._topic.carries.clear()
-            number += 1
-            if number % TOPIC_BATCH == 0:
-                self._report(Advance(0, TOPIC_BATCH, 0))
-        self._result.totals = self._topic.last.totals if self._topic.last else Totals()
+    def compare(self, messages: Collection[Message]) -> None:
+        """Hold what was milled next against both sides."""
+        for message in messages:
+            self.result.reference_blocks = message.end
+            blocks = Expected.of(message)
+            self._topic_side.compare(message, blocks)
+            if self.result.store_blocks is not None:
+                self._store_side.compare(blocks)
 
-    def _watched(self, reference: Reference, batch: Sequence[Record]) -> Iterator[Record]:
-        """Yield the records; between two of them the reference is where a carry may stand."""
-        for record in batch:
-            if self._topic.carries:
-                self._check_carries(reference, record.offset)
-            yield record
-            self._last = record
-
-    def _check_carries(self, reference: Reference, offset: int) -> None:
+    def check_carries(self, offset: int) -> None:
         """Check the carries whose next offset is reached, with nothing but gaps from there to ``offset``."""
-        due = [carry for carry in self._topic.carries if carry.cursor.next_offset <= offset]
-        for carry in due:
+        for carry in [carry for carry in self._topic.carries if carry.cursor.next_offset <= offset]:
             self._topic.carries.remove(carry)
-            problem = self._carries.problem(carry, reference, self._last)
-            if problem:
-                self._topic_side.differs("account", problem, carry.first)
+            if carry.cursor.next_offset < self.task.start:
+                continue  # a late writer's, from before this verification's beginning
+            expected = self._mill.carry(carry.cursor.next_offset)
+            if expected is not None:
+                self._topic_side.check_carry(carry, expected)
+            if self._topic.last is None or carry.cursor.place > self._topic.last.cursor.place:
+                self._topic.last = carry
 
-    async def _batches(self, start: int) -> AsyncIterator[list[Record]]:
-        marks = self._task.marks
-        partition = TopicPartition(self._result.raw_topic, marks.partition)
-        batch: list[Record] = []
-        size = 0
-        async for record in read_range(self._raw_client, partition, start, marks.raw[1]):
-            batch.append(Record(record.offset, record.timestamp, record.key, record.value, record.headers))
-            size += len(record.value or b"")
-            if len(batch) >= BATCH_RECORDS or size >= BATCH_BYTES:
-                yield batch
-                batch, size = [], 0
-        if batch:
-            yield batch
+    def remember(self) -> None:
+        """Note that all up to here is right, if it is, and in the topic and in the store."""
+        blocks, store = self.result.reference_blocks, self._store_side
+        in_store = self.result.store_blocks is None or (store.next_block >= blocks and not store.broken)
+        if in_store and self._topic.next_block >= blocks and not self._topic_side.broken:
+            carry = self._mill.carry(self._mill.next_offset)
+            self.result.verified = Verified(carry, self._topic.next_offset) if carry is not None else None
 
-    def _note_retention(self, start: int) -> None:
+    async def finish(self, dead: Collection[int]) -> None:
+        """After the last record below the mark: neither side may hold more.
+
+        ``dead`` are the offsets of all records that must be dead-lettered.
+        """
+        result = self.result
+        self.check_carries(result.raw_range[1])
+        for carry in self._topic.carries:
+            text = f"a carry before it stands at source offset {carry.cursor.next_offset}, past the source's end"
+            self._topic_side.differs("account", text, carry.first)
+        await self._topic_side.finish(self.result.reference_blocks)
+        self._store_side.finish(self.result.reference_blocks, "the source")
+        result.totals, result.open_tokens = self._mill.totals, self._mill.open_tokens
+        published = self._topic.last.cursor.next_offset if self._topic.last else 0
+        result.dead_letters.extend(offset for offset in dead if self.task.start <= offset < published)
+        self._conclude()
+
+    async def topic_against_store(self) -> None:
+        """Hold the two sides against each other: the source is gone."""
+        while True:
+            await self._topic.fill()
+            run = self._topic_side.take(0, ONE_MESSAGE)
+            if run is None:
+                break
+            self._store_side.compare(Expected(run.first, run.tokens, run.entries, partial(list, run.chains)))
+        self._topic.carries.clear()
+        self.result.totals = self._topic.last.totals if self._topic.last else Totals()
+        self._conclude()
+
+    def _point(self) -> ResumePoint:
+        """Return the point at which this verification begins."""
+        if self.task.since is not None:
+            return resume_point(self.task.since.carry)
+        partition = self.task.marks.partition
+        return genesis_point(self.task.start, genesis_hash(self.recipe.fingerprint, partition))
+
+    def _note_retention(self) -> None:
         """Say what the logs no longer hold, and what that leaves."""
-        result, marks = self._result, self._task.marks
+        result, marks, start = self.result, self.task.marks, self.task.start
         if not result.reference:
             result.notes.append(
                 f"{result.raw_topic}[{result.partition}] starts at offset {marks.raw[0]}, the chain at {start}: "
                 f"records {start} to {marks.raw[0] - 1} are gone, so topic and store were held against each other only"
             )
-        if marks.tokens[0] > 0:
+        if marks.tokens[0] > (self.task.since.token_offset if self.task.since is not None else 0):
             held = "and holds no block" if self._topic.first is None else f"with block {self._topic.first}"
             result.notes.append(
-                f"{self._task.tokens_topic}[{result.partition}] starts at offset {marks.tokens[0]} {held}: what was "
+                f"{self.task.tokens_topic}[{result.partition}] starts at offset {marks.tokens[0]} {held}: what was "
                 "before is gone and was verified in the store only"
             )
         if marks.store is not None and marks.store.first > 0:
@@ -191,8 +166,9 @@ class _ChainCheck:
             )
 
     def _conclude(self) -> None:
-        result, topic, held = self._result, self._topic, self._result.store_blocks
-        result.topic_blocks = (topic.first or 0, topic.next_block)
+        result, topic, held = self.result, self._topic, self.result.store_blocks
+        since = self.task.since.carry.first if self.task.since is not None else 0
+        result.topic_blocks = (topic.first if topic.first is not None else since, topic.next_block)
         result.messages, result.carries = topic.messages, topic.carry_count
         result.dropped, result.lost = topic.dropped, topic.lost
         empty = result.token_range[0] == result.token_range[1] != 0

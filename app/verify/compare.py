@@ -1,11 +1,14 @@
 """Two versions of one block: where they first differ, and in which document. Pure."""
 
 import json
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import NamedTuple, Self
 
 import numpy as np
 
+from tokenmill.chain import roll
+from tokenmill.message import Message
 from tokenmill.pieces import PADDING, Piece, decode_entry
 
 from .result import Kind
@@ -18,6 +21,58 @@ class BlockBytes(NamedTuple):
     entry: bytes | memoryview
     chain: bytes
     """The chain hash after it."""
+
+
+class Expected:
+    """Consecutive blocks as they must be, compared as a whole where all is well, and one by one where it is not."""
+
+    def __init__(
+        self, first: int, tokens: bytes | memoryview, entries: Sequence[bytes], chains: Callable[[], Sequence[bytes]]
+    ) -> None:
+        """Take the blocks from ``first`` on, with ``tokens`` back to back; ``chains`` are the hashes after each."""
+        self.first = first
+        self.tokens = memoryview(tokens)
+        self.entries = entries
+        self._chains: Callable[[], Sequence[bytes]] = cache(chains)
+        self._size = len(tokens) // max(1, len(entries))
+
+    @classmethod
+    def of(cls, message: Message) -> Self:
+        """Return the blocks of a message."""
+        chains = partial(roll, message.before, message.tokens, message.entries)
+        return cls(message.first, message.tokens, message.entries, chains)
+
+    @property
+    def end(self) -> int:
+        """Number of the block after the last one."""
+        return self.first + len(self.entries)
+
+    def chains_are(self, first: int, chains: Sequence[bytes]) -> None:
+        """Take the hashes from one who has computed them of equal blocks; nothing unless they are those of all."""
+        if first == self.first and len(chains) == len(self.entries):
+            self._chains = partial(list, chains)
+
+    @property
+    def chains(self) -> Sequence[bytes]:
+        """The chain hash after each block."""
+        return self._chains()
+
+    def block(self, number: int) -> BlockBytes:
+        """Return one block."""
+        index = number - self.first
+        return BlockBytes(
+            self.tokens[index * self._size : (index + 1) * self._size], self.entries[index], self.chains[index]
+        )
+
+    def tokens_from(self, first: int, count: int) -> bytes:
+        """Return the tokens of so many blocks from ``first`` on."""
+        at = (first - self.first) * self._size
+        return bytes(self.tokens[at : at + count * self._size])
+
+    def entries_from(self, first: int, count: int) -> Sequence[bytes]:
+        """Return the entries of so many blocks from ``first`` on."""
+        at = first - self.first
+        return self.entries[at : at + count]
 
 
 class Finding(NamedTuple):

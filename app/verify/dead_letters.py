@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from aiokafka import TopicPartition
 
-from ..dead_letters import PREFIX
+from ..dead_letters import parse_dead_letter
 from ..kafka import consumer, read_range
 from ..settings import Settings, dead_letter_topic
 from .result import ChainResult, Difference
@@ -49,7 +49,6 @@ async def _places(
     """Yield partition and offset of the dead letters of ``raw_topic``; what is none of ours is passed over."""
     async with consumer(settings) as client:
         async for record in read_range(client, TopicPartition(topic, 0), *span):
-            headers = dict(record.headers)
-            where = [headers.get(f"{PREFIX}{name}", b"") for name in ("topic", "partition", "offset")]
-            if where[0] == raw_topic.encode() and where[1].isdigit() and where[2].isdigit():
-                yield int(where[1]), int(where[2])
+            letter = parse_dead_letter(record)
+            if letter is not None and letter.topic == raw_topic:
+                yield letter.partition, letter.offset

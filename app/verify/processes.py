@@ -1,4 +1,4 @@
-"""Chains in several processes: each is computed by one core, and partitions have nothing to do with each other.
+"""Partitions in several processes: each is computed by one core, and they have nothing to do with each other.
 
 Processes are spawned, so that no lock or connection of this one is copied. None outlives this process.
 """
@@ -8,29 +8,36 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from multiprocessing.resource_tracker import ensure_running
+from operator import add
+from typing import Final
 
-from tokenmill.engines import AUTO, RAW_BYTES, REFERENCE, EngineName, TokenizerFile
+from tokenmill.engines import RAW_BYTES, TokenizerFile
 from tokenmill.errors import TokenMillError
 from tokenmill.opening import reopen_stages
 from tokenmill.outcomes import Stages
 
-from ..settings import Settings
-from .chain import ChainTask, check_chain
+from .partition import check_partition
 from .result import Advance, ChainResult
+from .task import PartitionTask
+
+REPORT_SECONDS: Final = 0.2
+"""How often a process says how far it is."""
 
 
-def check_chains(tasks: Sequence[ChainTask], processes: int) -> Iterator[tuple[int, Advance | ChainResult]]:
-    """Verify the chains, ``processes`` at a time; yield, with the chain's index, its advances and then its result.
+def check_partitions(
+    tasks: Sequence[PartitionTask], processes: int
+) -> Iterator[tuple[int, Advance | list[ChainResult]]]:
+    """Verify the partitions, ``processes`` at a time; yield, with each one's index, its advances and then its results.
 
     Raises:
-        TokenMillError: what a chain's check raised, or a process that ended without a result.
+        TokenMillError: what a partition's check raised, or a process that ended without a result.
 
     """
     waiting = deque(enumerate(tasks))
@@ -43,30 +50,30 @@ def check_chains(tasks: Sequence[ChainTask], processes: int) -> Iterator[tuple[i
                 connection = next(known for known in busy if known is ready)
                 answer = _receive(connection, workers[connection], tasks[busy[connection]])
                 yield busy[connection], answer
-                if isinstance(answer, ChainResult):
+                if isinstance(answer, list):
                     del busy[connection]
                     if waiting:
                         busy[connection] = _give(connection, waiting)
 
 
-def _give(connection: Connection, waiting: deque[tuple[int, ChainTask]]) -> int:
+def _give(connection: Connection, waiting: deque[tuple[int, PartitionTask]]) -> int:
     index, task = waiting.popleft()
     connection.send(task)
     return index
 
 
-def _receive(connection: Connection, process: SpawnProcess, task: ChainTask) -> Advance | ChainResult:
+def _receive(connection: Connection, process: SpawnProcess, task: PartitionTask) -> Advance | list[ChainResult]:
     try:
         answer = connection.recv()
     except EOFError:
         process.join()
         raise TokenMillError(
-            f"the process that verified {task.marks.stream} partition {task.marks.partition} ended with code "
+            f"the process that verified {task.raw_topic} partition {task.partition} ended with code "
             f"{process.exitcode} (-9: killed, perhaps for its memory; else see above): run again with fewer processes"
         ) from None
     if isinstance(answer, TokenMillError):
         raise answer
-    if not isinstance(answer, Advance | ChainResult):
+    if not isinstance(answer, Advance | list):
         raise TypeError(answer)
     return answer
 
@@ -104,25 +111,27 @@ def _without_interrupts() -> Iterator[None]:
 
 
 def _work(connection: Connection, threads: int) -> None:
-    """Verify the chains that come through the pipe, until it closes."""
+    """Verify the partitions that come through the pipe, until it closes."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["RAYON_NUM_THREADS"] = str(threads)  # read by tokenizers when it first encodes
     opened: dict[bytes, Stages] = {}
 
-    def stages(task: ChainTask) -> Stages:
-        """Open a raw topic's stages once for all its splits."""
-        recipe = task.genesis.recipe
-        key = replace(recipe, split="").fingerprint
+    def stages(task: PartitionTask) -> Stages:
+        """Open a raw topic's stages once for all its partitions."""
+        key = task.stages_key
         if key not in opened:
-            name = RAW_BYTES if task.tokenizer is None else task.tokens_topic
-            opened[key] = reopen_stages(recipe, TokenizerFile(name, task.tokenizer), _engine(task.settings))
+            chain = task.chains[0]
+            name = RAW_BYTES if task.tokenizer is None else chain.tokens_topic
+            file = TokenizerFile(name, task.tokenizer)
+            opened[key] = reopen_stages(chain.genesis.recipe, file, task.settings.engine)
         return opened[key]
 
     try:
         while True:
-            task: ChainTask = connection.recv()
+            task: PartitionTask = connection.recv()
             try:
-                answer: ChainResult | TokenMillError = asyncio.run(check_chain(task, stages, connection.send))
+                report = _Reports(connection)
+                answer: list[ChainResult] | TokenMillError = asyncio.run(check_partition(task, stages, report))
             except TokenMillError as error:
                 answer = error
             connection.send(answer)
@@ -130,9 +139,19 @@ def _work(connection: Connection, threads: int) -> None:
         return  # nobody listens any more
 
 
-def _engine(settings: Settings) -> EngineName:
-    """Return the engine to verify with: the reference, unless a fast one is asked for by its name."""
-    return REFERENCE if settings.engine == AUTO else settings.engine
+class _Reports:
+    """Sends advances through the pipe, added up: a message for each fetch would wake up two processes."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._sum = Advance(0, 0, 0)
+        self._sent = time.monotonic()
+
+    def __call__(self, advance: Advance) -> None:
+        self._sum = Advance(*map(add, self._sum, advance))
+        if time.monotonic() - self._sent >= REPORT_SECONDS:
+            self._connection.send(self._sum)
+            self._sum, self._sent = Advance(0, 0, 0), time.monotonic()
 
 
 def _end_with_parent() -> None:

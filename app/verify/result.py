@@ -7,7 +7,9 @@ from typing import Any, Literal, NamedTuple
 
 from tokenmill.totals import Totals
 
-Side = Literal["topic", "store", "dead letters"]
+from .verified import Verified
+
+Side = Literal["topic", "store", "dead letters", "reference"]
 Kind = Literal["different", "repeated", "skipped", "missing", "extra", "account", "foreign", "damaged"]
 """``different`` ids or boundaries; a document that came twice (``repeated``) or was left out (``skipped``); blocks that
 are ``missing`` before later ones; ``extra`` ones that the source does not make; an ``account`` (cursor or totals) that
@@ -68,12 +70,22 @@ class ChainResult:
     store_equal: int = 0
     messages: int = 0
     carries: int = 0
+    carries_equal: int = 0
+    """Carries whose cursor, totals, chain hash and open block are right."""
+    sampled: list[tuple[int, int]] = field(default_factory=list)
+    """Runs of source offsets, ends excluded, that the reference computed too, record by record."""
+    sampled_blocks: int = 0
+    """Blocks that became full in these runs, all of them as the reference has them."""
     dropped: int = 0
     """Blocks that stand in the topic more than once; every reader drops all but the first."""
     lost: int = 0
     """Blocks that the topic lacks although it holds later ones."""
+    verified: Verified | None = None
+    """Up to where topic and store hold all blocks, each of them right: there the next verification may begin."""
+    since: int = 0
+    """The source offset from which this verification recomputed the chain."""
     dead_letters: "array[int]" = field(default_factory=lambda: array("q"))
-    """Offsets that the reference dead-letters, below the last published cursor."""
+    """Offsets of the records that must be dead-lettered, from `since` on, below the last published cursor."""
     notes: list[str] = field(default_factory=list)
     """What could not be verified, and why."""
     differences: list[Difference] = field(default_factory=list)
@@ -109,8 +121,9 @@ class ChainResult:
 
 
 _PLAIN = (
-    *("stream", "partition", "raw_topic", "raw_range", "token_range", "reference", "reference_blocks", "open_tokens"),
-    *("topic_blocks", "store_blocks", "topic_equal", "store_equal", "messages", "carries", "dropped", "lost", "notes"),
+    *("stream", "partition", "raw_topic", "raw_range", "token_range", "since", "reference", "reference_blocks"),
+    *("open_tokens", "topic_blocks", "store_blocks", "topic_equal", "store_equal", "messages", "carries"),
+    *("carries_equal", "sampled", "sampled_blocks", "dropped", "lost", "notes"),
 )
 
 
@@ -123,6 +136,8 @@ class VerifyResult:
     """All that is wrong: at most one of each side of a chain, and one of each partition's dead letters."""
     notes: Sequence[str]
     seconds: float
+    seed: int = 0
+    """Of the sample."""
 
     @property
     def ok(self) -> bool:
@@ -180,6 +195,7 @@ class VerifyResult:
         return {
             **{name: getattr(self, name) for name in names},
             "seconds": round(self.seconds, 3),
+            "sample_seed": self.seed,
             "totals": self.totals.to_dict(),
             "notes": list(self.notes),
             "differences": [asdict(difference) for difference in self.differences],

@@ -1,22 +1,25 @@
-"""A whole verification: marks, chains in processes, dead letters."""
+"""A whole verification: marks, partitions in processes, dead letters."""
 
 import asyncio
 import os
+import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from tokenmill.errors import StoreError
+from tokenmill.errors import InputError, StoreError
 from tokenmill.segments import StreamInfo, read_stream, streams_in
 
 from ..control import Settled
 from ..discovery import settled_streams, tokenizer_of
 from ..settings import Settings
-from .chain import ChainTask
 from .dead_letters import check_dead_letters
-from .marks import Marks, take_marks
-from .processes import check_chains
+from .marks import ChainMarks, Marks, take_marks
+from .processes import check_partitions
 from .result import Advance, ChainResult, Progress, VerifyResult
+from .task import ChainTask, PartitionTask, Sample, stages_key
+from .verified import Chains, Verified, load_verified, save_verified
 
 
 def verify(
@@ -24,30 +27,46 @@ def verify(
     streams: Sequence[str] = (),
     *,
     store: Path | None = None,
+    since: Path | None = None,
+    reference: bool = False,
+    seed: int | None = None,
     processes: int | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> VerifyResult:
     """Recompute every chain of ``streams`` and compare token topic, ``store`` (None: no store) and dead letters.
 
-    Without names, all streams of the settings' raw topics. Only ``bootstrap_servers`` and ``raw_topics`` of the
-    settings are used: recipes and tokenizers come from the control topics. What the logs and the store hold when this
-    begins is verified, and nothing later. Blocks are compared byte for byte, with their entries, chain hashes,
-    checksums and, at the end of each message, cursor and totals. Memory is bounded by ``processes`` (default: one for
-    each core), whatever the topics hold. Takes its time: call it in a thread where an event loop runs. ``progress`` is
-    called in the caller's thread, some times a second.
+    Without names, all streams of the settings' raw topics. Only ``bootstrap_servers``, ``raw_topics`` and ``engine``
+    of the settings are used: recipes and tokenizers come from the control topics. What the logs and the store hold when
+    this begins is verified, and nothing later. Blocks are compared byte for byte, with their entries, chain hashes,
+    checksums and, at the end of each message, cursor and totals; so are carries. Memory is bounded by ``processes``
+    (default: one for each core), whatever the topics hold.
+
+    Blocks are recomputed as the mill computes them, by its engine. Runs of records that ``seed`` chooses (None: by
+    chance), at the beginning of each partition and everywhere in it, are computed by the reference as well, record by
+    record, and must be the same; the results name them. With ``reference``, all records are.
+
+    ``since`` is a file: where it says that an earlier verification ended, this one begins, and says there where it
+    ended, if all was right. Without the file all is verified.
+
+    Takes its time: call it in a thread where an event loop runs. ``progress`` is called in the caller's thread, some
+    times a second.
 
     Raises:
         TopicError: a topic or stream is missing.
         FingerprintError: the libraries installed here do not give a stream's answers.
+        EngineError: the fast engine contradicts the reference.
         StoreError: there is no such store, or its stream is another than the topics'.
-        SourceError: retention removed records while they were read.
+        SourceError: retention removed records while they were read, or what was verified before was rewritten.
+        InputError: ``since`` is no such file, or tells of other streams or of another store.
         BrokerError: no broker answers.
 
     """
     started = time.monotonic()
+    sample = Sample(secrets.randbits(32) if seed is None else seed, reference)
     found, marks = asyncio.run(_look(settings, streams, store))
     notes = _check_store(found, store) if store is not None else []
-    tasks = _tasks(settings, found, marks, store)
+    earlier = load_verified(since, store) if since is not None else {}
+    tasks = _tasks(found, marks.chains, earlier, PartitionTask(settings, None, frozenset(), (), store, sample))
     cores = len(os.sched_getaffinity(0))
     chains = _run(tasks, processes or cores, progress)
     differences = [difference for chain in chains for difference in chain.differences]
@@ -57,12 +76,17 @@ def verify(
         missing, more = asyncio.run(check_dead_letters(settings, raw_topic, own, marks.dead_letters.get(raw_topic)))
         differences += missing
         notes += more
-    return VerifyResult(chains, differences, notes, time.monotonic() - started)
+    result = VerifyResult(chains, differences, notes, time.monotonic() - started, sample.seed)
+    if since is not None and result.ok:
+        save_verified(since, store, earlier, [(c.stream, c.partition, c.verified) for c in chains if c.verified])
+    return result
 
 
 async def _look(settings: Settings, names: Sequence[str], store: Path | None) -> tuple[list[Settled], Marks]:
     found = await settled_streams(settings, names)
-    return found, await take_marks(settings, found, store)
+    marks = await take_marks(settings, found, store)
+    # Once more: a record that was put on a skip list meanwhile may lie below the marks.
+    return await settled_streams(settings, [settled.stream.name for settled in found]), marks
 
 
 def _check_store(streams: Sequence[Settled], store: Path) -> list[str]:
@@ -84,30 +108,50 @@ def _check_store(streams: Sequence[Settled], store: Path) -> list[str]:
     return notes
 
 
-def _tasks(settings: Settings, streams: Sequence[Settled], marks: Marks, store: Path | None) -> list[ChainTask]:
-    by_name = {settled.stream.name: (settled, tokenizer_of(settled).content) for settled in streams}
-    tasks = []
-    for chain in marks.chains:
-        settled, tokenizer = by_name[chain.stream]
+def _tasks(
+    streams: Sequence[Settled], marks: Sequence[ChainMarks], earlier: Chains, plain: PartitionTask
+) -> list[PartitionTask]:
+    """Return the partitions, each with the chains that one pass over its records can serve; else they are ``plain``."""
+    by_name = {settled.stream.name: settled for settled in streams}
+    tasks: dict[tuple[int, bytes, frozenset[int]], PartitionTask] = {}
+    for chain in marks:
+        settled = by_name[chain.stream]
+        genesis = settled.genesis
         skips = frozenset(settled.control.skips.get(chain.partition, ()))
-        tasks.append(ChainTask(settings, settled.genesis, tokenizer, skips, settled.stream.tokens_topic, chain, store))
-    return tasks
+        key = chain.partition, stages_key(genesis), skips
+        if key not in tasks:
+            tasks[key] = replace(plain, tokenizer=tokenizer_of(settled).content, skips=skips)
+        one = ChainTask(genesis, settled.stream.tokens_topic, chain, _since(settled, chain, earlier))
+        tasks[key] = replace(tasks[key], chains=(*tasks[key].chains, one))
+    return list(tasks.values())
 
 
-def _run(tasks: Sequence[ChainTask], processes: int, progress: Callable[[Progress], None]) -> list[ChainResult]:
-    """Verify the longest chains first, so that the last ones to end are short; return the results in order."""
-    order = sorted(range(len(tasks)), key=lambda i: -_length(tasks[i].marks.tokens))
-    results: dict[int, ChainResult] = {}
-    of_offsets = sum(_length(task.marks.raw) for task in tasks)
+def _since(settled: Settled, chain: ChainMarks, earlier: Mapping[tuple[str, int], Verified]) -> Verified | None:
+    """Return where an earlier verification of a chain ended, if there was one."""
+    verified = earlier.get((chain.stream, chain.partition))
+    if verified is not None and verified.carry.fingerprint != settled.genesis.recipe.fingerprint:
+        raise InputError(
+            f"what --since names tells of another stream {chain.stream}, with the fingerprint "
+            f"{verified.carry.fingerprint.hex()}: remove the file, and everything is verified again"
+        )
+    return verified
+
+
+def _run(tasks: Sequence[PartitionTask], processes: int, progress: Callable[[Progress], None]) -> list[ChainResult]:
+    """Verify the longest partitions first, so that the last ones to end are short; return their chains in order."""
+    order = sorted(range(len(tasks)), key=lambda i: -_length(tasks[i].span))
+    results: dict[tuple[str, int], ChainResult] = {}
+    of_chains = sum(len(task.chains) for task in tasks)
+    of_offsets = sum(_length(task.span) for task in tasks)
     offsets = blocks = size = 0
-    for index, answer in check_chains([tasks[i] for i in order], processes):
+    for _, answer in check_partitions([tasks[i] for i in order], processes):
         if isinstance(answer, Advance):
             offsets, blocks = offsets + answer.records, blocks + answer.blocks
             size += answer.value_bytes
         else:
-            results[order[index]] = answer
-        progress(Progress(len(results), len(tasks), offsets, of_offsets, blocks, size))
-    return [results[index] for index in range(len(tasks))]
+            results |= {(chain.stream, chain.partition): chain for chain in answer}
+        progress(Progress(len(results), of_chains, offsets, of_offsets, blocks, size))
+    return [results[key] for key in sorted(results)]
 
 
 def _length(span: tuple[int, int]) -> int:

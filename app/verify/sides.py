@@ -2,18 +2,15 @@
 
 from dataclasses import replace
 
-from tokenmill.cursor import Cursor
 from tokenmill.errors import DamagedError, StoreError
-from tokenmill.message import Message
+from tokenmill.message import Message, encode_header
 from tokenmill.pieces import decode_entry
 from tokenmill.recipe import Recipe
-from tokenmill.reference import ReferenceBlock
-from tokenmill.totals import Totals
 
-from .compare import BlockBytes, compare_blocks, document_id
+from .compare import BlockBytes, Expected, compare_blocks, document_id
 from .result import ChainResult, Difference, Kind, Side
 from .store_copy import StoreCopy
-from .token_topic import RogueMessageError, TokenTopic, TopicBlock
+from .token_topic import RogueMessageError, TokenTopic, TopicRun
 
 
 class TopicSide:
@@ -26,39 +23,74 @@ class TopicSide:
         self._recipe = recipe
         self._result = result
 
-    async def take(self, number: int, entry: bytes = b"") -> TopicBlock | None:
-        """Return a block, None where there is none; what readers refuse is a difference, near the block's ``entry``."""
+    def compare(self, expected: Message, blocks: Expected) -> None:
+        """Hold the topic's blocks with the numbers of a message, as far as there are any, against its ``blocks``.
+
+        Where one of the topic's messages ends, so does the expected one, or its cursor is wrong.
+        """
+        at = expected.first
+        while at < expected.end and (run := self.take(at, expected.end, blocks)) is not None:
+            self._compare_run(run, blocks, expected)
+            at = run.end
+
+    def take(self, first: int, end: int, near: Expected | None = None) -> TopicRun | None:
+        """Return the next run of the topic's blocks; what its readers refuse is a difference, ``near`` some block."""
         if self.broken:
             return None
         try:
-            return await self._topic.take(number)
+            return self._topic.take(first, end)
         except RogueMessageError as error:
-            self.differs(error.kind, str(error), error.block, entry if error.block == number else b"")
+            held = near is not None and near.first <= error.block < near.end
+            self.differs(error.kind, str(error), error.block, near.block(error.block).entry if near and held else b"")
             return None
 
-    async def compare(self, block: ReferenceBlock) -> None:
-        """Hold the topic's block of that number, if it has one, against the reference's."""
-        found = await self.take(block.number, block.entry)
-        if found is None:
+    def _compare_run(self, run: TopicRun, blocks: Expected, expected: Message) -> None:
+        count = len(run.entries)
+        equal = run.chains[-1] == expected.after if run.end == expected.end else True
+        equal = equal and bytes(run.tokens) == blocks.tokens_from(run.first, count)
+        if not equal or run.entries != blocks.entries_from(run.first, count):
+            self._find(run, blocks)
             return
-        expected = BlockBytes(block.tokens, block.entry, block.chain)
-        finding = compare_blocks(expected, found.bytes, self._recipe.token_dtype)
-        if finding is not None:
-            known = difference(self._result, "topic", finding.kind, finding.text, block=block.number)
-            self._stop(replace(known, offset=finding.offset, document=finding.document))
-        elif found.message is not None and (text := _account(found.message, block.cursor, block.totals)):
-            self.differs("account", text, block.number, block.entry)
+        message = run.message
+        if message is not None and run.end != expected.end:
+            text = f"the message that ends with it has the cursor {message.cursor}, past the records that make it"
+            self.differs("account", text, run.end - 1, blocks.block(run.end - 1).entry)
+        elif message is not None and (wrong := _account(message, expected)):
+            self.differs("account", wrong, run.end - 1, blocks.block(run.end - 1).entry)
         else:
+            self._result.topic_equal += count
+            blocks.chains_are(run.first, run.chains)
+
+    def _find(self, run: TopicRun, blocks: Expected) -> None:
+        """Find the first block of a run that differs, and how."""
+        size = self._recipe.block_bytes
+        for index, entry in enumerate(run.entries):
+            number = run.first + index
+            found = BlockBytes(run.tokens[index * size : (index + 1) * size], entry, run.chains[index])
+            finding = compare_blocks(blocks.block(number), found, self._recipe.token_dtype)
+            if finding is not None:
+                known = difference(self._result, "topic", finding.kind, finding.text, block=number)
+                self._stop(replace(known, offset=finding.offset, document=finding.document))
+                return
             self._result.topic_equal += 1
+
+    def check_carry(self, found: Message, expected: Message) -> None:
+        """Hold a carry against the one that belongs there: cursor, totals, chain hash and open block."""
+        if encode_header(found) == encode_header(expected):
+            self._result.carries_equal += 1
+            return
+        text = _account(found, expected) or "holds another open block than the records below its offset make"
+        self.differs("account", f"the carry before it {text}", found.first)
 
     async def finish(self, blocks: int) -> None:
         """After the source's last of ``blocks`` blocks: the topic must not hold another."""
-        found = await self.take(blocks)
+        await self._topic.fill()
+        found = self.take(blocks, blocks + 1)
         if found is not None:
             text = f"the records below offset {self._result.raw_range[1]} make {blocks} blocks, the topic holds more"
-            self.differs("extra", text, blocks, bytes(found.bytes.entry))
+            self.differs("extra", text, blocks, bytes(found.entries[0]))
 
-    def differs(self, kind: Kind, text: str, block: int, entry: bytes = b"") -> None:
+    def differs(self, kind: Kind, text: str, block: int, entry: bytes | memoryview = b"") -> None:
         """Note the first difference and compare no more."""
         if not self.broken:
             self._stop(difference(self._result, "topic", kind, text, block=block, entry=entry))
@@ -78,14 +110,29 @@ class StoreSide:
         self._recipe = recipe
         self._result = result
 
-    def compare(self, number: int, expected: BlockBytes) -> None:
-        """Hold the store's block, if it has one, and its checksums against what it must be."""
-        if self.broken:
-            return
+    @property
+    def next_block(self) -> int:
+        """Number of the block after the last one that was compared."""
+        return self._copy.next_block
+
+    def compare(self, blocks: Expected) -> None:
+        """Hold the store's blocks of these numbers, as far as it has any, and their checksums against them."""
+        number, end = max(blocks.first, self._copy.first), min(blocks.end, self._copy.end)
+        while not self.broken and number < end:
+            try:
+                equal = self._copy.equal_run(number, blocks)
+            except (DamagedError, StoreError):
+                equal = 0  # the block that says it is named below
+            self._result.store_equal += equal
+            number += equal
+            if not equal:
+                self._compare_one(number, blocks.block(number))
+                number += 1
+
+    def _compare_one(self, number: int, expected: BlockBytes) -> None:
+        """Find out what is the matter with a block, if anything is."""
         try:
             found = self._copy.take(number)
-            if found is None:
-                return
             finding = compare_blocks(expected, found, self._recipe.token_dtype)
             if finding is None:
                 self._copy.check(number)
@@ -129,10 +176,10 @@ def difference(
     return Difference(side, kind, result.stream, result.partition, text, block, offset, document)
 
 
-def _account(message: Message, cursor: Cursor, totals: Totals) -> str | None:
-    """Return how a message's cursor or totals differ from the reference's after the same block."""
-    if message.cursor != cursor:
-        return f"the message that ends with it has the cursor {message.cursor}, not {cursor}"
-    if message.totals.pack() != totals.pack():
-        return f"the message that ends with it counts {message.totals.to_dict()}, not {totals.to_dict()}"
+def _account(message: Message, expected: Message) -> str | None:
+    """Return how a message's cursor or totals differ from those after the same block."""
+    if message.cursor != expected.cursor:
+        return f"the message that ends with it has the cursor {message.cursor}, not {expected.cursor}"
+    if message.totals.pack() != expected.totals.pack():
+        return f"the message that ends with it counts {message.totals.to_dict()}, not {expected.totals.to_dict()}"
     return None

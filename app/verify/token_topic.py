@@ -1,7 +1,9 @@
 """The token topic's side of a chain: its blocks in order, accepted as every reader accepts them."""
 
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
@@ -12,8 +14,12 @@ from tokenmill.recipe import Recipe
 
 from ..kafka import read_range
 from ..tail import message_of
-from .compare import BlockBytes
 from .result import Kind
+from .verified import Verified
+
+AHEAD_BYTES: Final = 512 * 1024 * 1024
+"""Most tokens that are held ahead of the source: far more than the records of one fetch make, so that only messages
+whose cursors stand still get there."""
 
 
 class RogueMessageError(TokenMillError):
@@ -27,23 +33,45 @@ class RogueMessageError(TokenMillError):
 
 
 @dataclass(frozen=True, slots=True)
-class TopicBlock:
-    """One accepted block, and its message where the block is the message's last."""
+class Accepted:
+    """A message with what was new in it."""
 
-    bytes: BlockBytes
+    offset: int
+    message: Message
+    blocks: Blocks
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRun:
+    """Consecutive blocks of one message."""
+
+    first: int
+    tokens: memoryview
+    entries: Sequence[bytes]
+    chains: Sequence[bytes]
+    """The hash after each block."""
     message: Message | None
+    """Where the last block is the message's last."""
+
+    @property
+    def end(self) -> int:
+        """Number of the block after the last one."""
+        return self.first + len(self.entries)
 
 
 class TokenTopic:
-    """The blocks of one token partition between two offsets; never more than one message in memory."""
+    """The blocks of one token partition between two offsets; held are those that were read ahead, and no others."""
 
     def __init__(
-        self, client: AIOKafkaConsumer, partition: TopicPartition, recipe: Recipe, span: tuple[int, int]
+        self,
+        client: AIOKafkaConsumer,
+        partition: TopicPartition,
+        recipe: Recipe,
+        span: tuple[int, int],
+        since: Verified | None = None,
     ) -> None:
-        """Read ``span`` of the partition with ``client``, which is this object's alone."""
-        self.first: int | None = None
-        """Number of the first block that is retained, if any; known after `start`."""
-        self.next_block = 0
+        """Read ``span`` of the partition with ``client``, which is this object's alone; what lies ``since`` only."""
+        self.next_block = since.carry.first if since is not None else 0
         """Number of the block after the last one taken."""
         self.messages = 0
         self.dropped = 0
@@ -51,107 +79,149 @@ class TokenTopic:
         """Blocks missing before a later one; known when `take` has raised that."""
         self.last: Message | None = None
         """The last message whose blocks were all taken, or a later carry: where the chain's cursor is."""
+        self.first: int | None = None
+        """Number of the first block that was found, if any; known after `start`."""
         self.carries: list[Message] = []
-        """Carries that stand before the block that comes next; whoever checks them removes them."""
+        """Carries that were read; whoever checks them removes them."""
         self.carry_count = 0
         self._client = client
         self._partition = partition
         self._recipe = recipe
         self._span = span
+        self._since = since
         self._messages = self._accepted()
-        self._current: tuple[Message, Blocks] | None = None
+        self._ahead: deque[Accepted] = deque()
+        self._ahead_bytes = 0
+        self._passed: int | None = None
+        """The source offset at which the last block that was read ahead ends."""
+        self._ended = False
         self._refused: RogueMessageError | None = None
 
     async def start(self) -> None:
-        """Load the first message."""
-        await self._advance()
-        if self._current is not None:
-            self.first = self.next_block = self._current[1].first
+        """Find the first block."""
+        await self.fill()
+        if self._ahead:
+            self.first = self._ahead[0].blocks.first
+            self.next_block = max(self.next_block, self.first)
 
-    async def take(self, number: int) -> TopicBlock | None:
-        """Return a block, the numbers asked for in order; None where the topic does not hold it at the mark.
+    async def fill(self) -> None:
+        """Read ahead one message with blocks, at least, if there is one."""
+        while not self._ahead and not self._ended:
+            await self._advance()
 
-        After the return, the carries that stand before the following block are in `carries`.
+    async def read_to(self, offset: int) -> None:
+        """Read ahead all messages that may hold blocks of the records below ``offset``, and the carries before them."""
+        while not self._ended and (self._passed is None or self._passed <= offset):
+            if self._ahead_bytes > AHEAD_BYTES:
+                return
+            await self._advance()
+
+    @property
+    def ends(self) -> list[int]:
+        """The numbers of the blocks before which the messages that were read ahead end."""
+        return [accepted.blocks.end for accepted in self._ahead]
+
+    @property
+    def next_offset(self) -> int:
+        """Where the messages begin whose blocks were not all taken."""
+        return self._ahead[0].offset if self._ahead else self._span[1]
+
+    def take(self, first: int, end: int) -> TopicRun | None:
+        """Return the next run of blocks within ``[first, end)``; None where the topic holds none of them at the mark.
+
+        The numbers asked for rise, and what holds them was read ahead.
 
         Raises:
             RogueMessageError: what comes next in the topic is refused by its readers, or later blocks stand there
                 without those before them.
 
         """
-        if self._refused is not None:
-            raise self._refused
-        if self._current is None or number < self._current[1].first:
+        if not self._ahead:
+            if self._refused is not None:
+                raise self._refused
             return None
-        message, blocks = self._current
-        index = number - blocks.first
-        size = self._recipe.block_bytes
-        view = memoryview(blocks.tokens)[index * size : (index + 1) * size]
-        last = number + 1 == blocks.end
-        block = TopicBlock(BlockBytes(view, blocks.entries[index], blocks.chains[index]), message if last else None)
-        self.next_block = number + 1
-        if last:
-            self.last = message
-            await self._advance()
-        return block
+        accepted = self._ahead[0]
+        blocks, size = accepted.blocks, self._recipe.block_bytes
+        low, high = max(first, blocks.first, self.next_block) - blocks.first, min(end, blocks.end) - blocks.first
+        if low >= high:
+            return None
+        whole = high == len(blocks.entries)
+        self.next_block = blocks.first + high
+        if whole:
+            self._ahead.popleft()
+            self._ahead_bytes -= len(blocks.tokens)
+            self.last = accepted.message
+        view = memoryview(blocks.tokens)[low * size : high * size]
+        message = accepted.message if whole else None
+        return TopicRun(blocks.first + low, view, blocks.entries[low:high], blocks.chains[low:high], message)
 
     async def _advance(self) -> None:
-        """Load the next message that brings blocks, noting the carries before it; a refused one waits for `take`."""
-        self._current = None
-        while True:
-            try:
-                accepted = await anext(self._messages, None)
-            except RogueMessageError as error:
-                self._refused = error
-                return
-            if accepted is None:
-                return
-            message, blocks = accepted
-            if not message.is_carry:
-                self._current = message, blocks
-                return
+        """Read the next message that brings something; a refused one waits for `take`."""
+        try:
+            accepted = await anext(self._messages, None)
+        except RogueMessageError as error:
+            self._refused = error
+            accepted = None
+        if accepted is None:
+            self._ended = True
+        elif accepted.message.is_carry:
             self.carry_count += 1
-            self.carries.append(message)
-            self.last = message
+            self.carries.append(accepted.message)
+        else:
+            self._ahead.append(accepted)
+            self._ahead_bytes += len(accepted.blocks.tokens)
+            self._passed = accepted.message.cursor.next_offset
 
-    async def _accepted(self) -> AsyncIterator[tuple[Message, Blocks]]:
+    async def _accepted(self) -> AsyncIterator[Accepted]:
         """Yield each message that continues the chain, with its new blocks.
 
         A message after a gap is passed over. The missing blocks may have been written again above it, so what follows
-        it is then read once more, as long as that brings something.
+        it is then read once more, as long as that brings something; where an earlier verification ended further up,
+        they may also have been written below, so everything is read once more.
         """
         acceptor: Acceptor | None = None
-        start, end = self._span
+        (start, end), again = self._span, False
+        if self._since is not None:
+            start = min(max(start, self._since.token_offset), end)
+        below = start > self._span[0]
         while True:
             gap: Gap | None = None
             gap_offset = end
             async for record in read_range(self._client, self._partition, start, end):
                 message = self._decode(record)
                 acceptor = acceptor or self._new_acceptor(message)
-                verdict = self._offer(acceptor, message, record.offset, again=start != self._span[0])
+                verdict = self._offer(acceptor, message, record.offset, again=again)
                 if isinstance(verdict, Taken):
-                    yield message, verdict.blocks
+                    yield Accepted(record.offset, message, verdict.blocks)
                 elif isinstance(verdict, Gap) and gap is None:
                     gap, gap_offset = verdict, record.offset
             if acceptor is None or gap is None:
                 return
-            if acceptor.next_block == gap.wanted:
+            if acceptor.next_block > gap.wanted:
+                start = gap_offset
+            elif below:
+                start, below = self._span[0], False
+            else:
                 text = f"blocks {gap.wanted} to {gap.found - 1} are missing, and later ones are there"
                 self.lost = gap.found - gap.wanted
                 raise RogueMessageError("missing", gap.wanted, f"{self._name}: {text}")
-            start = gap_offset
+            again = True
 
     def _new_acceptor(self, first: Message) -> Acceptor:
-        """Begin at block 0, or, where retention cut the beginning off, with the first message."""
+        """Begin at block 0 or where an earlier verification ended; where retention cut that off, with ``first``."""
         fingerprint, size, number = self._recipe.fingerprint, self._recipe.block_bytes, self._partition.partition
-        if self._span[0] == 0:
-            return Acceptor(fingerprint, number, size)
-        return Acceptor(fingerprint, number, size, block=first.first, chain=first.before)
+        cut = self._span[0] > (self._since.token_offset if self._since is not None else 0)
+        if cut and first.first > self.next_block:
+            return Acceptor(fingerprint, number, size, block=first.first, chain=first.before)
+        chain = self._since.carry.after if self._since is not None else None
+        return Acceptor(fingerprint, number, size, block=self.next_block, chain=chain)
 
     def _decode(self, record: ConsumerRecord) -> Message:
         try:
             return message_of(record)
         except DamagedError as error:
-            raise RogueMessageError("foreign", self.next_block, str(error)) from error
+            block = self._ahead[-1].blocks.end if self._ahead else self.next_block
+            raise RogueMessageError("foreign", block, str(error)) from error
 
     def _offer(self, acceptor: Acceptor, message: Message, offset: int, *, again: bool) -> Taken | Dropped | Gap:
         """Offer a message; count it, unless it is read ``again``."""

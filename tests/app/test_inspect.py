@@ -118,7 +118,7 @@ def test_a_segment_is_told_from_its_files_alone(milled: Milled, tmp_path: Path) 
     data = bytearray((copied / "000000000016.bin").read_bytes())
     data[100] ^= 1
     (copied / "000000000016.bin").write_bytes(data)
-    with pytest.raises(DamagedError, match="block 17 is not what was committed"):
+    with pytest.raises(DamagedError, match="block 17, at byte 64, is not what was committed"):
         inspect_segment(copied / "000000000016.bin")
     with pytest.raises(InputError, match=r"name <store>/<stream>/<partition>/<first block>\.bin"):
         inspect_segment(tmp_path / "any.bin")

@@ -1,28 +1,39 @@
 """One raw partition on a mill: what was fetched before its last start is not milled."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from aiokafka import ConsumerRecord, TopicPartition
 from faust.types import TP
+from structlog.testing import capture_logs
 
 from tests.conftest import TopicFactory
 from tests.service import Raw, send, service_settings
+from tokenmill.app import raw_partition
 from tokenmill.app.broker import Broker
 from tokenmill.app.control import settle
 from tokenmill.app.kafka import consumer, producer, read_range
 from tokenmill.app.raw_partition import MillContext, RawPartition
 from tokenmill.app.recipes import plan_topic
 from tokenmill.app.settings import Settings
+from tokenmill.app.skip_list import SkipList
 from tokenmill.app.transport import Batch
+from tokenmill.errors import TopicError
 
 EPOCH = 7
 DOCUMENTS = [Raw(b"document %d " % number * 5) for number in range(20)]
 
 
+async def there(_partition: int) -> None:
+    """Find the token partitions where they should be."""
+
+
 @asynccontextmanager
-async def resumed(settings: Settings) -> AsyncIterator[RawPartition]:
+async def resumed(
+    settings: Settings, require_partition: Callable[[int], Awaitable[None]] = there
+) -> AsyncIterator[RawPartition]:
     """Yield partition 0 of the only raw topic, resumed with `EPOCH`, on real clients."""
     (raw_topic,) = settings.raw_topics
     plan = plan_topic(settings, raw_topic)
@@ -41,7 +52,9 @@ async def resumed(settings: Settings) -> AsyncIterator[RawPartition]:
             settings=settings,
             stages=plan.stages,
             streams=streams,
+            skip_list=SkipList(settings, streams),
             retention={},
+            require_partition=require_partition,
             send=publish,
             leader=lambda _tp: None,
             start_partition=start_partition,
@@ -85,3 +98,26 @@ async def test_stopped_partition_mills_nothing(broker: Broker, topic: TopicFacto
         partition.stop()
         await partition.feed(Batch(partition.tp, records, len(records), EPOCH))
         assert partition.position == 0
+
+
+async def test_partition_waits_for_its_token_partition(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may not add it says what is missing, and looks again until somebody has added it; nothing else is harmed."""
+    monkeypatch.setattr(raw_partition, "WAIT_SECONDS", 0.01)
+    settings = service_settings(broker, topic(), tmp_path, splits={"train": 1000})
+    looks = 0
+
+    async def missing_at_first(partition: int) -> None:
+        nonlocal looks
+        looks += 1
+        if looks < 4:
+            raise TopicError(f"partition {partition} is missing: grant Alter")
+
+    with capture_logs() as said:
+        async with resumed(settings, missing_at_first) as partition:
+            assert partition.status()["waiting"] is None
+            assert partition.halted is None
+
+    waits = [line for line in said if line["event"] == "waiting"]
+    assert [line["reason"] for line in waits] == ["partition 0 is missing: grant Alter"] * 3

@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from aiokafka import ConsumerRecord
+from aiokafka import ConsumerRecord, TopicPartition
+from aiokafka.admin import RecordsToDelete
 from faust.types import TP
 
 from tests.conftest import TopicFactory
 from tests.mills import text
-from tests.service import service_settings
+from tests.service import Raw, send, service_settings
 from tokenmill.app import token_partition
 from tokenmill.app.broker import Broker
 from tokenmill.app.control import Settled, settle
+from tokenmill.app.kafka import admin
 from tokenmill.app.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.token_partition import SegmentContext, TokenPartition
@@ -82,6 +84,11 @@ class Appending:
             _record(offset, message) for offset, message in enumerate((messages or self.messages)[low:high], low)
         ]
         await self.partition.feed(Batch(self.partition.tp, records, high, EPOCH))
+
+    async def publish(self, low: int, high: int) -> None:
+        """Put messages ``[low, high)`` on the token topic."""
+        raws = [Raw(bytes(m.tokens), 0, None, [(HEADER_NAME, encode_header(m))]) for m in self.messages[low:high]]
+        await asyncio.to_thread(send, self.settings, raws, self.partition.tp.topic)
 
     async def end(self) -> None:
         """Stop the partition, and wait until it has let go of its directory."""
@@ -154,6 +161,31 @@ async def test_halt_commits_what_came_before_it(appending: Appending, monkeypatc
     assert appending.commits == [1, 3]
 
 
+async def test_empty_store_waits_for_a_segments_first_block(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The token topic no longer holds block 0: an empty store begins with the next segment, once that comes."""
+    monkeypatch.setattr(token_partition, "GAP_SECONDS", 0.01)
+    settings = service_settings(broker, topic(), tmp_path, splits={"train": 1000}, segment_blocks=4)
+    appending = await Appending.begin(settings)
+    await appending.publish(0, 3)
+    async with admin(settings) as client:
+        await client.delete_records({TopicPartition(appending.partition.tp.topic, 0): RecordsToDelete(1)})
+
+    await appending.feed(1, 3)
+    assert not appending.partition.halted
+    assert appending.stored == 0
+    await appending.publish(3, 7)
+    await appending.feed(1, 3)  # looks again, and begins with block 4
+    await appending.feed(3, 7)
+    await appending.end()
+
+    reader = open_partition(settings.store, appending.settled.stream.name, 0, check=True)
+    assert (reader.first_block, reader.blocks) == (4, 7)
+    assert [reader.read(n).tobytes() for n in (4, 5, 6)] == [bytes(m.tokens) for m in appending.messages[4:7]]
+    assert reader.chain_before(4) == appending.messages[4].before
+
+
 async def test_cancelled_commit_ends_before_the_directory_is_free(
     appending: Appending, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,3 +214,25 @@ async def test_cancelled_commit_ends_before_the_directory_is_free(
     store, stream = Store.open_or_create(appending.settings.store), appending.settled.stream.name
     with PartitionWriter.open(store, stream, 0) as writer:
         assert (writer.next_block, writer.truncated_bytes) == (5, 0)
+
+
+async def test_partition_waits_for_its_disk(appending: Appending, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is not there says what is waited for, and no process has to end; with it back, it goes on."""
+    monkeypatch.setattr(token_partition, "DISK_SECONDS", 0.01)
+    await appending.feed(0, 2)
+    await appending.end()
+    store = appending.settings.store
+    store.rename(store.with_name("away"))
+    heir = TokenPartition(appending.partition.tp, appending.partition._context)
+    resuming = asyncio.create_task(heir.resume())
+    async with asyncio.timeout(30):
+        while heir.waiting is None:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.01)
+    assert "no longer holds the store" in heir.waiting
+    assert heir.standing().state == "waiting"
+    assert not store.exists()
+    store.with_name("away").rename(store)
+    async with asyncio.timeout(30):
+        await resuming
+    assert heir.status() == {"block": 2, "halted": None, "waiting": None}
+    heir.stop()

@@ -2,22 +2,33 @@
 
 import asyncio
 import random
-from types import SimpleNamespace
+import tomllib
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any, cast
 
+import aiokafka
 import faust
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from faust.transport.consumer import Consumer
-from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
 from tests.conftest import TopicFactory
 from tests.service import Raw, send
 from tokenmill.app.broker import Broker
+from tokenmill.app.faust_parts import CALLED, OVERRIDDEN, VERSIONS, check_faust
 from tokenmill.app.kafka import consumer, offsets
 from tokenmill.app.settings import Settings
-from tokenmill.app.transport import BatchConsumer, Records, _ConsumerThread, check_faust
+from tokenmill.app.transport import (
+    BatchApp,
+    BatchConsumer,
+    BatchTransport,
+    DurableProducer,
+    Records,
+    _ConsumerThread,
+    _Listener,
+)
 
 RECORDS = 3000
 SEEKS = 40
@@ -28,36 +39,48 @@ def test_installed_faust_is_the_expected_one() -> None:
     check_faust()
 
 
-def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error names both versions."""
-    monkeypatch.setattr(faust, "__version__", "0.99.0")
-    with pytest.raises(ImportError, match=r"was written for faust-streaming 0\.15\.3, not 0\.99\.0"):
-        check_faust()
-
-
 @pytest.mark.parametrize(
-    ("owner", "name"),
-    [
-        (Consumer, "_drain_messages"),
-        (Consumer, "perform_seek"),
-        (Consumer, "ack"),
-        (driver.AIOKafkaConsumerThread, "_fetch_records"),
-        (driver.Producer, "_settings_extra"),
-        (faust.App, "_new_transport"),
-    ],
+    ("library", "expected"), [(faust, r"faust-streaming 0\.15\.3"), (aiokafka, r"aiokafka 0\.14\.0")]
 )
-def test_changed_hook_is_refused(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
-    """A hook that takes something else is named."""
+def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch, library: ModuleType, expected: str) -> None:
+    """The error names both versions."""
+    monkeypatch.setattr(library, "__version__", "0.99.0")
+    with pytest.raises(ImportError, match=rf"was written for {expected}, not 0\.99\.0"):
+        check_faust()
+
+
+def test_versions_are_those_that_get_installed() -> None:
+    """What the check expects is what the project asks for, so that an upgrade has to look at the transport."""
+    wanted = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]["app"]
+    assert {f"{name}=={expected}" for name, _, expected in VERSIONS} <= {one.partition("[")[0] for one in wanted}
+
+
+PARTS = sorted({**OVERRIDDEN, **CALLED}, key=lambda part: (part[0].__name__, part[1]))
+
+
+@pytest.mark.parametrize(("owner", "name"), PARTS)
+def test_changed_part_is_refused(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+    """A part that takes something else is named, and so are the versions in which it does not."""
     monkeypatch.setattr(owner, name, lambda self, something, new: None)  # noqa: ARG005
-    with pytest.raises(ImportError, match=rf"changed {owner.__name__}\.{name}: install 0\.15\.3"):
+    said = rf"changed {owner.__name__}\.{name}: install faust-streaming 0\.15\.3 and aiokafka 0\.14\.0"
+    with pytest.raises(ImportError, match=said):
         check_faust()
 
 
-def test_missing_hook_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hook that is gone is named; an override of it would never be called."""
+def test_missing_part_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part that is gone is named; an override of it would never be called."""
     monkeypatch.delattr(Consumer, "_drain_messages")
-    with pytest.raises(ImportError, match=r"changed Consumer\._drain_messages: install 0\.15\.3"):
+    with pytest.raises(ImportError, match=r"changed Consumer\._drain_messages: install faust-streaming 0\.15\.3"):
         check_faust()
+
+
+@pytest.mark.parametrize("own", [_Listener, _ConsumerThread, BatchConsumer, DurableProducer, BatchTransport, BatchApp])
+def test_every_override_is_among_the_parts_that_are_checked(own: type) -> None:
+    """Whatever one of the transport's classes has by the same name as the class of Faust's below it."""
+    bases = own.__mro__[1:]
+    names = {name for name in vars(own) if any(name in vars(base) for base in bases)} - {"logger", "_abc_impl"}
+    checked = {name for owner, name in OVERRIDDEN if owner in bases}
+    assert {name for name in names if not name.startswith("__")} == checked
 
 
 def consumer_thread(client: AIOKafkaConsumer) -> _ConsumerThread:

@@ -11,7 +11,7 @@ from aiokafka import TopicPartition
 from aiokafka.admin import RecordsToDelete
 
 from tests.conftest import TopicFactory
-from tests.milled import Milled, head, mill_everything
+from tests.milled import SPLITS, Milled, head, mill_everything
 from tests.segments.chains import make_chain, make_info
 from tests.service import Raw, Service, in_own_loop, send, service_settings
 from tokenmill.app.broker import Broker
@@ -22,7 +22,7 @@ from tokenmill.app.verify import ChainResult, VerifyResult, verify
 from tokenmill.app.verify.compare import BlockBytes, compare_blocks
 from tokenmill.app.verify.dead_letters import check_dead_letters
 from tokenmill.chain import roll
-from tokenmill.errors import StoreError, TopicError
+from tokenmill.errors import InputError, StoreError, TopicError
 from tokenmill.message import HEADER_NAME, Message, encode_header
 from tokenmill.pieces import decode_entry, encode_entry
 
@@ -133,15 +133,16 @@ def test_what_stands_wrongly_in_the_topic_is_different(broker: Broker, topic: To
     milled = mill_everything(broker, topic(2), tmp_path)
     train, other = (stream.name for stream in milled.settings.streams())
 
-    def publish(stream: str, partition: int, message: Message) -> None:
-        headers = [(HEADER_NAME, encode_header(message))]
-        send(milled.settings, [Raw(bytes(message.tokens), partition, None, headers)], f"tokens.{stream}")
-
     last = {(stream, partition): last_blocks(milled, stream, partition) for stream, partition in milled.chains}
-    publish(train, 0, last[train, 0])
-    publish(train, 1, rogue_after(last[train, 1]))
+    publish(milled.settings, train, 0, last[train, 0])
+    publish(milled.settings, train, 1, rogue_after(last[train, 1]))
     gap = rogue_after(last[other, 0])
-    publish(other, 0, replace(gap, first=gap.first + 5, cursor=replace(gap.cursor, block=gap.cursor.block + 5)))
+    publish(
+        milled.settings,
+        other,
+        0,
+        replace(gap, first=gap.first + 5, cursor=replace(gap.cursor, block=gap.cursor.block + 5)),
+    )
     send(milled.settings, [Raw(b"hello", 1)], f"tokens.{other}")
 
     result = verify(bare(milled), store=milled.settings.store)
@@ -197,6 +198,75 @@ def test_an_ever_growing_topic_is_verified_up_to_a_mark(broker: Broker, topic: T
     assert results[-1].complete
 
 
+@pytest.mark.usefixtures("logging_restored")
+def test_a_verification_goes_on_where_the_last_one_ended(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """It looks at what is new, finds what is wrong there, and leaves its place alone if anything is."""
+    settings = service_settings(broker, topic(), tmp_path, splits=SPLITS, carry_seconds=0.5)
+    place, store = tmp_path / "verified.json", settings.store
+    with Service(settings, tmp_path) as service:
+        service.mill()
+        service.segment()
+        blocks = []
+        results = []
+        for part in range(2):
+            send(settings, [Raw(f"a text that is number {part} {n}".encode()) for n in range(200)])
+            blocks.append(sum(map(len, service.wait_until_complete().values())))
+            results.append(verify(settings, store=store, since=place))
+        names = [stream.name for stream in settings.streams()]
+        service.wait_until(lambda: all(is_carry(head(settings, name, 0)) for name in names))
+        service.stop()
+    results.append(verify(settings, store=store, since=place))
+    assert all(result.complete for result in results)
+    assert results[0].blocks == results[0].store_blocks == blocks[0]
+    assert blocks[1] - blocks[0] <= results[1].blocks < blocks[1]
+    assert results[2].blocks < 20
+    assert {chain.since for chain in results[0].chains} == {0}
+    assert all(200 < chain.since <= 400 for chain in results[2].chains)
+    assert results[2].totals.records == 2 * 400
+    known = place.read_bytes()
+
+    flip(store / names[0] / "0" / "000000000000.bin", 7)
+    assert verify(settings, store=store, since=place).ok
+    assert not verify(settings, store=store).ok
+    publish(settings, names[0], 0, false_carry(settings, names[0]))
+    found = verify(settings, store=store, since=place)
+    assert [(d.side, d.kind, d.stream) for d in found.differences] == [("topic", "account", names[0])]
+    assert "counts" in found.differences[0].text
+    assert place.read_bytes() == known
+    publish(settings, names[0], 0, false_carry(settings, names[0], further=1))
+    with pytest.raises(SystemExit) as unbalanced:
+        main(["ledger", "--bootstrap-servers", broker.bootstrap_servers, "--raw-topics", settings.raw_topics[0]])
+    assert unbalanced.value.code == 8
+
+    with pytest.raises(InputError, match="and now it is the topics alone: give each a file of its own"):
+        verify(settings, since=place)
+    place.write_text(place.read_text().replace('"carry": "', '"carry": "AAAA'))
+    with pytest.raises(InputError, match="is not what a verification left"):
+        verify(settings, store=store, since=place)
+
+
+def test_the_place_of_another_stream_is_refused(milled: Milled, tmp_path: Path) -> None:
+    """Tokens of another making are not what was verified."""
+    place = tmp_path / "verified.json"
+    assert verify(bare(milled), [milled.train], since=place).ok
+    other = milled.settings.streams()[1].name
+    place.write_text(place.read_text().replace(milled.train, other))
+    with pytest.raises(InputError, match=f"tells of another stream {other}"):
+        verify(bare(milled), [other], since=place)
+
+
+def test_the_reference_computes_a_sample_that_is_named(milled: Milled) -> None:
+    """All of what is little, the same for the same seed; or all of everything."""
+    sample = verify(bare(milled), [milled.train], seed=5)
+    again = verify(bare(milled), [milled.train], seed=5)
+    full = verify(bare(milled), [milled.train], reference=True)
+
+    assert sample.seed == 5
+    assert [c.sampled for c in sample.chains] == [c.sampled for c in again.chains]
+    assert all(c.sampled == [(0, c.raw_range[1])] for c in full.chains)
+    assert sum(c.sampled_blocks for c in full.chains) == full.blocks > 0
+
+
 async def test_a_dead_letter_that_is_not_there_is_different(milled: Milled) -> None:
     """A record that must be dead-lettered and is not is named; those that are there are no difference."""
     chain = ChainResult(milled.train, 0, milled.raw_topic, (0, 9), (0, 9))
@@ -232,6 +302,28 @@ def test_the_first_difference_of_a_block_is_named_by_its_document() -> None:
     assert found is not None
     assert found.kind == "different"
     assert compare_blocks(expected, expected, info.dtype) is None
+
+
+def publish(settings: Settings, stream: str, partition: int, message: Message) -> None:
+    """Put a message on a token topic."""
+    headers = [(HEADER_NAME, encode_header(message))]
+    send(settings, [Raw(bytes(message.tokens), partition, None, headers)], f"tokens.{stream}")
+
+
+def is_carry(message: Message | None) -> bool:
+    """Return whether there is a message, and it is a carry."""
+    return message is not None and message.is_carry
+
+
+def false_carry(settings: Settings, stream: str, further: int = 0) -> Message:
+    """Return a carry for the end of partition 0, or ``further`` on, that counts a tombstone too many."""
+    last = head(settings, stream, 0)
+    assert last is not None
+    assert last.is_carry
+    totals = last.totals.copy()
+    totals.tombstones += 1
+    cursor = replace(last.cursor, next_offset=last.cursor.next_offset + further)
+    return replace(last, totals=totals, cursor=cursor)
 
 
 def flip(path: Path, at: int) -> None:

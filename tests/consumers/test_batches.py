@@ -122,6 +122,20 @@ def test_damage_is_found_when_checking(tmp_path: Path) -> None:
         next(iter(open_batches(store, check=True)))
 
 
+def test_damaged_blocks_are_left_out_when_told_to(tmp_path: Path) -> None:
+    """Their batches are smaller, one without any is left out, and all others are what they were."""
+    store = make_store(tmp_path, INFO)
+    fill(store, INFO, CHAINS[0], [11])
+    for first, at in ((0, 0), (4, 0), (4, INFO.block_bytes)):
+        with segment_of(store, first).tokens.open("r+b") as file:
+            file.seek(at)
+            file.write(b"\x00\xff")
+    batches = open_batches(store, on_damage="skip")
+    assert [len(batch.x) for batch in batches] == [1, 2, 2, 2]
+    assert rows_of(batches) == [*ROWS[1:4], *ROWS[6:10]]
+    assert batches.skipped == 3
+
+
 def test_following_goes_on_with_what_is_committed_later(tmp_path: Path) -> None:
     """From an empty store, over segments that are sealed meanwhile and partitions that appear, until told to stop."""
     store = make_store(tmp_path, INFO)

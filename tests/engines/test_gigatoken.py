@@ -1,6 +1,7 @@
 """The fast engine: what it can do, what it refuses, and what it does not do to memory."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from tokenizers import Tokenizer, normalizers, pre_tokenizers
@@ -28,6 +29,18 @@ def test_ids_are_those_of_tokenizers(byte_level: bytes) -> None:
     for number, text in enumerate(PROBE):
         assert engine.encode([text]).ids.tolist() == right[number].tolist()
     assert len(engine.encode([])) == 0
+
+
+def test_threads_share_an_engine(byte_level: bytes) -> None:
+    """Partitions are milled side by side: small and large batches, and a cache that is thrown away meanwhile."""
+    engine = Gigatoken(byte_level)
+    reference = HuggingFace(byte_level)
+    batches = [[f"text {number} " * size] for number, size in enumerate([1, 5, 20_000, 3, 30_000])]
+    expected = [reference.encode(batch).ids.tolist() for batch in batches]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(10):
+            found = pool.map(lambda batch: engine.encode(batch).ids.tolist(), batches * 4)
+            assert list(found) == expected * 4
 
 
 def test_special_tokens_in_a_text_are_text(byte_level: bytes) -> None:

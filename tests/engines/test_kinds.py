@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from tests import vocabularies
 from tests.vocabularies.texts import COLLECTION, LONG, SPECIAL_LOOKING, mixtures
 from tokenmill.engines import Engine, TokenizerFile, choose_engine, dtype_for, end_of_document_id, open_engine
+from tokenmill.engines.gigatoken import SINGLY_CHARACTERS
 from tokenmill.engines.opening import Choice, EngineName
 from tokenmill.errors import SettingsError
 
@@ -124,9 +125,10 @@ def test_ids_of_long_texts_are_those_of_the_library(name: str, engine: EngineNam
 @on_both_engines
 @given(data=st.data())
 def test_ids_of_any_text_are_those_of_the_library(name: str, engine: EngineName, data: st.DataObject) -> None:
-    """Whatever stands next to whatever, the tokenizer's own added tokens included."""
+    """Whatever stands next to whatever, the tokenizer's own added tokens included; in a small batch and a large one."""
     text = data.draw(mixtures((*SPECIAL_LOOKING, *_added(name))))
-    _assert_right(name, text, _engine(name, engine).encode([text])[0].tolist())
+    for rest in ([], ["much " * SINGLY_CHARACTERS] if engine == "gigatoken" else []):
+        _assert_right(name, text, _engine(name, engine).encode([text, *rest])[0].tolist())
 
 
 @on_both_engines

@@ -42,6 +42,7 @@ CLASSES: Final = {
     "partitions-added": "a raw topic gets partitions while the service runs",
     "thin-split": "a split so thin that its open block is older than what the raw topic retains",
     # work and settings
+    "bad-inputs": "every row of the table of bad inputs at once, among good documents",
     "step-fails": "a transform that raises, hangs, or kills its process",
     "engine-lies": "a tokenizer engine gives other ids than the reference",
     "settings-changed": "other settings on an existing stream, or settings that cannot work",

@@ -115,6 +115,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         runs = [run for run in shown if name in run["classes"]]
         if runs:
             terminalreporter.line(_summary(name, runs))
+    if terminalreporter.config.getoption("--full"):
+        left_out = CLASSES.keys() - {name for run in shown for name in run["classes"]}
+        terminalreporter.line(f"classes that did not run: {', '.join(sorted(left_out)) or 'none'}")
     sums = sum((Counter(run["figures"]) for run in shown), Counter[str]())
     terminalreporter.line("in all: " + _counts(sums))
 

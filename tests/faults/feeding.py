@@ -4,6 +4,7 @@ import asyncio
 import random
 import threading
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -11,6 +12,7 @@ from tests.service import Raw, in_own_loop, send
 from tokenmill.app.kafka import producer
 from tokenmill.app.settings import Settings
 from tokenmill.app.topics import partition_count
+from tokenmill.errors import BrokerError
 from tokenmill.records import FLUSH_HEADER
 
 BURST_SECONDS: Final = 0.05
@@ -44,19 +46,24 @@ class Feeder:
         self._error: BaseException | None = None
 
     async def _feed(self) -> None:
-        topic = self._settings.raw_topics[0]
         try:
-            count = await partition_count(self._settings, topic)
-            async with producer(self._settings) as client:
-                while not self._enough.is_set():
-                    for _ in range(self._burst):
-                        await client.send(topic, document(self._rng), partition=self._rng.randrange(count))
-                    self.sent += self._burst
-                    await asyncio.sleep(BURST_SECONDS)
-                await client.flush()
+            count = await partition_count(self._settings, self._settings.raw_topics[0])
+            while not self._enough.is_set():
+                with suppress(BrokerError):  # it was away for longer than a client waits: what was unsent is not missed
+                    await self._feed_one_client(count)
         except BaseException as error:
             self._error = error
             raise
+
+    async def _feed_one_client(self, count: int) -> None:
+        topic = self._settings.raw_topics[0]
+        async with producer(self._settings) as client:
+            while not self._enough.is_set():
+                for _ in range(self._burst):
+                    await client.send(topic, document(self._rng), partition=self._rng.randrange(count))
+                self.sent += self._burst
+                await asyncio.sleep(BURST_SECONDS)
+            await client.flush()
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -4,15 +4,15 @@ It reads with another Kafka client than the service, opens the store's files wit
 messages with code of its own.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka import Message as KafkaMessage
 
 from tests.faults.trial import Trial
-from tests.service import Service
 from tokenmill.app.settings import Settings, Stream, dead_letter_topic
 from tokenmill.engines import REFERENCE, load_tokenizer
 from tokenmill.genesis import ControlLog
@@ -27,6 +27,18 @@ from tokenmill.totals import Totals
 POLL_SECONDS: Final = 20.0
 """How long the broker may be silent before a read fails; takes milliseconds."""
 PREFIX: Final = "tokenmill.dead-letter."
+
+
+class Judged(Protocol):
+    """A service that runs: `tests.service.Service`, which tests tend, or `tests.faults.serving.Serving`."""
+
+    settings: Settings
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition, not for ever."""
+
+    def tend(self) -> None:
+        """Start anew what ended in order to be started anew, where nobody else does."""
 
 
 class Kept(NamedTuple):
@@ -61,9 +73,9 @@ class Account(NamedTuple):
     """Records that were dead-lettered; each once or more often."""
 
 
-def read_topic(settings: Settings, topic: str, partition: int) -> list[Kept]:
-    """Return the committed records of a partition."""
-    reader = _reader(settings.bootstrap_servers)
+def read_topic(settings: Settings, topic: str, partition: int, reader: Consumer | None = None) -> list[Kept]:
+    """Return the committed records of a partition; threads bring readers of their own."""
+    reader = reader or _reader(settings.bootstrap_servers)
     kept: list[Kept] = []
     reader.list_topics(topic, POLL_SECONDS)  # else it learns of the topic in a second, by the way
     reader.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
@@ -74,11 +86,16 @@ def read_topic(settings: Settings, topic: str, partition: int) -> list[Kept]:
             if error.code() == KafkaError._PARTITION_EOF:
                 return kept
             continue  # a broker that restarts, or a topic that is being made again: it tries again by itself
-        pairs: Any = message.headers() or []  # its type has a dictionary as well, which it never is here
-        headers = [(name, _bytes(value)) for name, value in pairs]
-        offset, timestamp = message.offset(), message.timestamp()[1]
-        assert offset is not None
-        kept.append(Kept(offset, timestamp, _or_none(message.key()), _or_none(message.value()), headers))
+        kept.append(kept_of(message))
+
+
+def kept_of(message: KafkaMessage) -> Kept:
+    """Return a message without the client's wrapping."""
+    pairs: Any = message.headers() or []  # its type has a dictionary as well, which it never is here
+    headers = [(name, _bytes(value)) for name, value in pairs]
+    offset, timestamp = message.offset(), message.timestamp()[1]
+    assert offset is not None
+    return Kept(offset, timestamp, _or_none(message.key()), _or_none(message.value()), headers)
 
 
 def partitions_of(settings: Settings, topic: str) -> int:
@@ -89,6 +106,11 @@ def partitions_of(settings: Settings, topic: str) -> int:
 @cache
 def _reader(bootstrap_servers: str) -> Consumer:
     """Return the one reader of a broker: a new one takes half a second to begin."""
+    return new_reader(bootstrap_servers)
+
+
+def new_reader(bootstrap_servers: str) -> Consumer:
+    """Return a reader for one thread."""
     return Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -102,16 +124,19 @@ def _reader(bootstrap_servers: str) -> Consumer:
     )
 
 
-def read_control(settings: Settings, stream: Stream) -> ControlLog:
+def read_control(settings: Settings, stream: Stream, reader: Consumer | None = None) -> ControlLog:
     """Return what a stream's control topic says."""
     log = ControlLog()
-    for record in read_topic(settings, stream.control_topic, 0):
+    for record in read_topic(settings, stream.control_topic, 0, reader):
         log.add(record.key, record.value)
     return log
 
 
-def expected_chains(settings: Settings) -> list[Expected]:
-    """Return every chain as the reference makes it of its genesis, its skip list and what the raw topic holds."""
+def expected_chains(settings: Settings, logs: Mapping[int, list[Kept]] | None = None) -> list[Expected]:
+    """Return every chain as the reference makes it of its genesis, its skip list and what the raw topic holds.
+
+    Where the raw topic, there is but one, no longer holds it all, ``logs`` are its partitions as they were.
+    """
     chains = []
     for stream in settings.streams():
         control = read_control(settings, stream)
@@ -120,7 +145,8 @@ def expected_chains(settings: Settings) -> list[Expected]:
         stages = reopen_stages(recipe, load_tokenizer(settings.tokenizer), REFERENCE)
         for partition in range(partitions_of(settings, stream.raw_topic)):
             start, skips = control.genesis.start(partition), control.skips.get(partition, set())
-            records = [Record(*kept) for kept in read_topic(settings, stream.raw_topic, partition)]
+            log = read_topic(settings, stream.raw_topic, partition) if logs is None else logs[partition]
+            records = [Record(*kept) for kept in log]
             reference = Reference(recipe, stages, partition, start, skips)
             blocks = list(reference.blocks(records))
             outcomes = [stages.outcome(record, skips) for record in records if record.offset >= start]
@@ -129,7 +155,7 @@ def expected_chains(settings: Settings) -> list[Expected]:
     return chains
 
 
-def judge(service: Service, trial: Trial | None = None) -> tuple[Account, list[Expected]]:
+def judge(service: Judged, trial: Trial | None = None) -> tuple[Account, list[Expected]]:
     """Wait until the store is complete, starting workers anew as a supervisor does; hold everything against the chains.
 
     The raw topics must have got all that they will get. What held is noted in ``trial``.
@@ -226,7 +252,8 @@ def assert_dead_letters_equal(settings: Settings, chains: Collection[Expected]) 
     found: dict[tuple[str, int, int], str] = {}
     for topic in {chain.stream.raw_topic for chain in chains}:
         for record in read_topic(settings, dead_letter_topic(topic), 0):
-            about = {name.removeprefix(PREFIX): value.decode() for name, value in record.headers}
+            ours = [(name, value) for name, value in record.headers if name.startswith(PREFIX)]
+            about = {name.removeprefix(PREFIX): value.decode() for name, value in reversed(ours)}  # the first counts
             found[about["topic"], int(about["partition"]), int(about["offset"])] = about["reason"]
     assert found == wanted
     return len(found)

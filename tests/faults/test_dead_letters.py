@@ -1,60 +1,95 @@
 """Records that cannot be decoded: whole in the dead letters, harmless to their neighbours, never behind a message."""
 
 import asyncio
+from collections.abc import Collection
 from pathlib import Path
 
+import pytest
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
+from tests.bad_inputs import MAX_ID_BYTES, MAX_TEXT_BYTES, TABLE, BadInput, Fate
 from tests.conftest import TopicFactory
 from tests.faults.feeding import UNDECODABLE, flush_all
 from tests.faults.oracle import (
     PREFIX,
+    Expected,
     expected_chains,
     judge,
     read_topic,
     token_messages,
 )
+from tests.faults.trial import Trial
 from tests.service import Raw, Service, in_own_loop, send, service_settings
 from tokenmill.app.broker import Broker
 from tokenmill.app.kafka import admin
 from tokenmill.app.settings import Settings, dead_letter_topic
 from tokenmill.errors import TopicError
+from tokenmill.message import HEADER_NAME, decode_message
+from tokenmill.totals import Totals
 
 TEXT = b"a neighbour, which nothing happens to; "
+LARGEST = 1_040_000
+"""Bytes of a value that the raw topic just takes."""
 
 
-def test_dead_letter_is_whole_and_harms_no_neighbour(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
-    """Original key, value and headers, with reason, topic, partition and offset; its neighbours are in the blocks."""
-    settings = service_settings(broker, topic(2), tmp_path, decode="json", session_timeout=2.0)
+@pytest.mark.fault("bad-inputs")
+def test_the_whole_table_at_once_is_answered_and_harms_no_neighbour(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+) -> None:
+    """Each row has its answer, and its dead letter is the record itself with the reason and the place."""
+    settings = service_settings(
+        *(broker, topic(2), tmp_path),
+        decode="json",
+        session_timeout=2.0,
+        max_text_bytes=MAX_TEXT_BYTES,
+        max_id_bytes=MAX_ID_BYTES,
+    )
     (raw_topic,) = settings.raw_topics
+    large = Fate("dead_lettered", "invalid_utf8")
+    rows = [*TABLE, BadInput("as large as it gets", b"\xff" * LARGEST, large, large)]
+    trial.rng.shuffle(rows)
     neighbour = Raw(b'{"text": "%s"}' % TEXT, 1)
-    bad = [Raw(UNDECODABLE, 1, b"key", [("mine", b"header")]), Raw(b"{}", 1), Raw(b"", 1)]
-    send(settings, [neighbour, bad[0], neighbour, bad[1], bad[2], neighbour, *[neighbour] * 20])
+    send(settings, [raw for row in rows for raw in (neighbour, Raw(row.value, 1, row.key, row.headers))])
+    send(settings, [neighbour] * 20)
     flush_all(settings)
     with Service(settings, tmp_path) as service:
         service.mill()
         service.segment()
-        account, chains = judge(service)
-    assert account.dead_letters == 3
+        account, chains = judge(service, trial)
+    wanted = {2 * n + 1: row.json.what for n, row in enumerate(rows) if row.json.kind == "dead_lettered"}
+    assert [chain.dead for chain in chains if chain.partition == 1] == [wanted] * 2
+    assert account.dead_letters == len(wanted)
+    trial.fired("records that are no documents", account.dead_letters)
+    totals = sum((chain.totals for chain in chains if chain.partition == 1), Totals())
+    assert totals.kept == len(rows) + 20 + sum(row.json.kind == "kept" for row in rows)
+    assert_whole(settings, raw_topic, chains)
+
+
+def assert_whole(settings: Settings, raw_topic: str, chains: Collection[Expected]) -> None:
+    """Hold every dead letter of partition 1 against its record, and against what was sent before it."""
     letters = read_topic(settings, dead_letter_topic(raw_topic), 0)
     originals = {record.offset: record for record in read_topic(settings, raw_topic, 1)}
-    abouts = [dict(letter.headers) for letter in letters]
-    assert [int(about[f"{PREFIX}offset"]) for about in abouts] == [1, 3, 4]
-    assert [about[f"{PREFIX}reason"] for about in abouts] == [b"invalid_utf8", b"missing_text", b"malformed_json"]
-    for letter, about in zip(letters, abouts, strict=True):
+    for letter in letters:
+        about = dict(reversed(letter.headers))  # the first of a name counts: a record's own may be called the same
         original = originals[int(about[f"{PREFIX}offset"])]
         assert (letter.key, letter.value or b"") == (original.key, original.value or b"")
         assert int(about[f"{PREFIX}timestamp"]) == original.timestamp
         assert (about[f"{PREFIX}topic"].decode(), int(about[f"{PREFIX}partition"])) == (raw_topic, 1)
-    assert abouts[0]["mine"] == b"header"
+        assert about[f"{PREFIX}exception"]
+        own = [header for header in letter.headers if not header[0].startswith(PREFIX)]
+        assert own == [header for header in original.headers if not header[0].startswith(PREFIX)][: len(own)]
+        assert sum(len(name) + len(value) for name, value in own) <= 2048
+    written = {int(dict(reversed(letter.headers))[f"{PREFIX}offset"]): letter.timestamp for letter in letters}
     for chain in chains:
         if chain.partition == 1:
-            sent = [record.timestamp for record in read_topic(settings, chain.stream.tokens_topic, 1)]
-            assert not sent or min(sent) >= max(letter.timestamp for letter in letters)
+            for record in read_topic(settings, chain.stream.tokens_topic, 1):
+                passed = decode_message(dict(record.headers)[HEADER_NAME], record.value).cursor.next_offset
+                assert record.timestamp >= max((at for offset, at in written.items() if offset < passed), default=0)
 
 
+@pytest.mark.fault("dead-letters-refused")
 def test_no_message_passes_a_record_whose_dead_letter_was_refused(
-    broker: Broker, topic: TopicFactory, tmp_path: Path
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:
     """A dead-letter topic that takes nothing ends the mill before any cursor past the record; later all is well."""
     settings = service_settings(broker, topic(), tmp_path, session_timeout=2.0, splits={"train": 1000})
@@ -69,6 +104,8 @@ def test_no_message_passes_a_record_whose_dead_letter_was_refused(
         send(settings, [*[Raw(TEXT)] * 10, Raw(UNDECODABLE), *[Raw(TEXT)] * 10])
         flush_all(settings)
         assert service.wait_until_ended(mill) == 75
+        assert "MessageSizeTooLarge" in mill.log
+        trial.fired("dead letter refused by its topic")
         chains = expected_chains(settings)
         assert all(message.cursor.next_offset <= 20 for message in token_messages(settings, chains[0]))
         assert not read_topic(settings, dead_letters, 0)
@@ -79,8 +116,9 @@ def test_no_message_passes_a_record_whose_dead_letter_was_refused(
 
         limit_messages(settings, dead_letters, largest)
         service.mill()
-        account, _ = judge(service)
+        account, _ = judge(service, trial)
     assert account.dead_letters == 1
+    trial.held("loud")
 
 
 def limit_messages(settings: Settings, topic: str, size: int) -> None:

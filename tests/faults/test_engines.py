@@ -9,6 +9,7 @@ import pytest
 from tests.conftest import TopicFactory
 from tests.faults.lying_engine import LIE
 from tests.faults.oracle import judge
+from tests.faults.trial import Trial
 from tests.service import Raw, Service, send, service_settings
 from tokenmill.app.broker import Broker
 from tokenmill.app.settings import Settings
@@ -18,6 +19,8 @@ from tokenmill.engines.checked import sampled
 from tokenmill.engines.opening import open_fast
 from tokenmill.errors import EngineError
 from tokenmill.training_tokenizer import train_tokenizer
+
+pytestmark = pytest.mark.fault("engine-lies")
 
 TRUTHS = [f"document {number} tells of the mill and its wheel" for number in range(60)]
 LIES = [f"{LIE} {number} tells of the mill and its {number * 7919} wheels" for number in range(60_000)]
@@ -48,7 +51,7 @@ def caught(settings: Settings) -> list[str]:
 
 
 def test_difference_stops_its_partition_before_anything_of_the_batch_is_published(
-    settings: Settings, caught: list[str], tmp_path: Path
+    settings: Settings, caught: list[str], tmp_path: Path, trial: Trial
 ) -> None:
     """The other partition goes on, a new worker stops at the same place, and `tokenizers` takes the stream on."""
     send(settings, _raw([*TRUTHS, *LIES[:20], caught[0], *TRUTHS], 0))
@@ -62,29 +65,36 @@ def test_difference_stops_its_partition_before_anything_of_the_batch_is_publishe
         assert "in the records at offsets 0 to" in reason
         assert "by gigatoken and" in reason
         assert 'engine = "tokenizers"' in reason
+        trial.fired("lies caught")
     right = settings.model_copy(update={"engine": "tokenizers"})
     with Service(right, tmp_path) as service:
         service.mill()
         service.segment()
-        judge(service)
+        judge(service, trial)
+    trial.held("loud")
 
 
 def test_wrong_blocks_that_were_published_are_found_by_verify(
-    settings: Settings, caught: list[str], tmp_path: Path
+    settings: Settings, caught: list[str], tmp_path: Path, trial: Trial
 ) -> None:
-    """A sample is a sample: with the reference, verify names the first wrong block; the liar stops there."""
+    """With the right engine, verify names the first wrong block; with the liar, the reference does, or it stops."""
     lies = [text for text in LIES[:200] if text not in caught]
     send(settings, _raw([*TRUTHS, *lies], 0))
     with Service(settings, tmp_path) as service:
         service.mill()
         service.wait_until(lambda: _status(service, 0).get("position") == len(TRUTHS) + len(lies))
+        liar = verify(settings, store=None, reference=True).differences
+        assert [(difference.side, difference.kind) for difference in liar] == [("reference", "different")]
+        assert f"in the records at offsets 0 to {len(TRUTHS) + len(lies) - 1}, block " in liar[0].text
         send(settings, _raw([caught[0]], 0))
         service.wait_until(lambda: _halted(service))
-    found = verify(settings.model_copy(update={"engine": "auto"}), store=None)
+    found = verify(settings.model_copy(update={"engine": "tokenizers"}), store=None, reference=True)
     assert not found.ok
     assert "block 0" not in str(found.differences[0])
     with pytest.raises(EngineError, match="by gigatoken and"):
         verify(settings, store=None)
+    trial.fired("lies published", len(lies))
+    trial.held("loud")
 
 
 def _raw(texts: list[str], partition: int) -> list[Raw]:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import NewTopic, RecordsToDelete
 from aiokafka.errors import for_code
@@ -21,6 +22,7 @@ from tests.faults.oracle import (
     store_is_complete,
     token_messages,
 )
+from tests.faults.trial import Trial
 from tests.service import Raw, Service, Worker, in_own_loop, send, service_settings
 from tokenmill.app.broker import Broker
 from tokenmill.app.kafka import admin
@@ -73,8 +75,9 @@ def complete(settings: Settings, chains: list[Expected]) -> Callable[[], bool]:
     return lambda: store_is_complete(settings, chains)
 
 
+@pytest.mark.fault("source-recreated")
 def test_recreated_source_halts_its_partitions_and_no_other(
-    broker: Broker, topic: TopicFactory, tmp_path: Path
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:
     """Raw topics that are made anew, shorter and longer than before, are noticed; a third one is milled on."""
     shorter, longer, other = topic(), topic(), topic()
@@ -107,6 +110,8 @@ def test_recreated_source_halts_its_partitions_and_no_other(
     assert ends == f"{shorter}[0] ends at offset 0, the chain has passed 29: {advice}"
     assert differs == f"{longer}[0] no longer holds at offset 29 what the chain was made of: {advice}"
     assert {name: read_topic(settings, f"tokens.{name}.train", 0) for name in before} == before
+    trial.fired("raw topic recreated", 2)
+    trial.held("loud", "exact", "complete")
 
 
 def revive(service: Service) -> None:
@@ -118,7 +123,10 @@ def revive(service: Service) -> None:
             service.mill() if worker.role == "mill" else service.segment()
 
 
-def test_mill_ends_when_its_token_topic_loses_its_tail(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+@pytest.mark.fault("source-recreated")
+def test_mill_ends_when_its_token_topic_loses_its_tail(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+) -> None:
     """An acknowledgement below what was there before ends the mill; the next one writes all blocks again."""
     settings = service_settings(broker, topic(), tmp_path, **ONE_SPLIT)
     tokens_topic = settings.streams()[0].tokens_topic
@@ -144,10 +152,13 @@ def test_mill_ends_when_its_token_topic_loses_its_tail(broker: Broker, topic: To
         stray, again, *_ = token_messages(settings, chain)
         assert stray.first > again.first == 0
         assert_topic_equal(settings, chain, strays=1)
+        trial.fired("token topic recreated")
+        trial.held("exact", "complete", "topic", "loud")
 
 
+@pytest.mark.fault("logs-rewritten")
 def test_store_halts_where_the_token_topic_tells_another_story(
-    broker: Broker, topic: TopicFactory, tmp_path: Path
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:
     """A token partition whose last message was replaced is refused by a store that has the first one's blocks."""
     settings = service_settings(broker, topic(2), tmp_path, **ONE_SPLIT)
@@ -180,6 +191,8 @@ def test_store_halts_where_the_token_topic_tells_another_story(
         service.wait_until(complete(settings, [here]))
         assert_store_equal(settings, there)
         assert_store_equal(settings, here)
+        trial.fired("token message forged")
+        trial.held("loud", "exact", "complete")
 
 
 def forged(message: Message) -> Message:
@@ -188,7 +201,10 @@ def forged(message: Message) -> Message:
     return replace(message, tokens=tokens, after=roll(message.before, tokens, message.entries)[-1])
 
 
-def test_retention_past_the_cursor_halts_with_the_range(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+@pytest.mark.fault("source-retained")
+def test_retention_past_the_cursor_halts_with_the_range(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+) -> None:
     """Records that were removed before they were milled are named; up to the cursor, retention may remove all."""
     settings = service_settings(broker, topic(2), tmp_path, **ONE_SPLIT)
     (raw_topic,) = settings.raw_topics
@@ -213,10 +229,13 @@ def test_retention_past_the_cursor_halts_with_the_range(broker: Broker, topic: T
     assert "records 21 to 29 were removed before they were milled" in reason
     assert read_topic(settings, settings.streams()[0].tokens_topic, 0) == before
     assert token_messages(settings, chains[1])[-1].cursor.next_offset > 21
+    trial.fired("records removed before they were milled", 9)
+    trial.held("loud")
 
 
+@pytest.mark.fault("source-retained")
 def test_new_store_that_the_token_topic_no_longer_reaches_halts(
-    broker: Broker, topic: TopicFactory, tmp_path: Path
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:
     """No store and no topic has the first blocks: they are named, and nothing is written after the hole."""
     settings = service_settings(broker, topic(2), tmp_path, **ONE_SPLIT)
@@ -237,3 +256,5 @@ def test_new_store_that_the_token_topic_no_longer_reaches_halts(
         assert "no longer holds block 0" in halted(segment, f"{stream.tokens_topic}/0")
         assert segment.partitions[f"{stream.tokens_topic}/0"]["block"] == 0
         assert_store_equal(new, chains[1])
+        trial.fired("token messages removed", 2)
+        trial.held("loud", "exact", "complete")

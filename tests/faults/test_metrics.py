@@ -1,23 +1,23 @@
 """Workers are killed while somebody watches ``/metrics``: no counter falls, and nothing is counted for nobody."""
 
-import asyncio
 import os
-import random
 import signal
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
+
+import pytest
 
 from tests.conftest import TopicFactory
 from tests.faults.feeding import Feeder
+from tests.faults.supervised import Supervised
+from tests.faults.trial import Trial
 from tests.marked import until
 from tests.scraping import Key, ask, free_port, rising, scrape, total
 from tests.service import service_settings
 from tokenmill.app.broker import Broker
-from tokenmill.app.settings import Settings
-from tokenmill.app.supervisor import Limits, Supervisor
+from tokenmill.app.supervisor import Limits
 
 SECONDS = 60.0
 KILLS = ("mill-1", "segment", "mill-2", "mill-1")
@@ -56,33 +56,6 @@ class Watcher:
                 highest |= found
 
 
-class Running:
-    """A supervisor in an event loop and a thread of its own."""
-
-    def __init__(self, settings: Settings, directory: Path) -> None:
-        """Start it."""
-        limits = Limits(first_backoff=0.5, longest_backoff=1.0)
-        self.supervisor = Supervisor(settings, limits=limits, log_directory=directory)
-        self._loop = asyncio.new_event_loop()
-        self._task = self._loop.create_task(self.supervisor.run())
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        with suppress(asyncio.CancelledError):
-            self._loop.run_until_complete(self._task)
-        self._loop.close()
-
-    def pid(self, worker: str) -> int:
-        """Return the worker's process, 0 where none runs."""
-        return next(status.pid or 0 for status in self.supervisor.status().workers if status.name == worker)
-
-    def stop(self) -> None:
-        """End it and its workers."""
-        self._loop.call_soon_threadsafe(self._task.cancel)
-        self._thread.join()
-
-
 def works(watcher: Watcher, worker: str) -> bool:
     """Return whether a worker is up and its living process has done something: its counters have grown."""
     before = watcher.samples
@@ -96,23 +69,25 @@ def works(watcher: Watcher, worker: str) -> bool:
     )
 
 
+@pytest.mark.fault("metrics-scraped")
 def test_no_counter_falls_when_workers_are_killed(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, rng: random.Random
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:
     """Each kill is seen as a restart of that worker; every counter and histogram of every worker only rises."""
     port = free_port()
     settings = service_settings(broker, topic(4), tmp_path, session_timeout=2.0, metrics_port=port)
-    running = Running(settings, tmp_path)
+    running = Supervised(settings, tmp_path, Limits(first_backoff=0.5, longest_backoff=1.0))
     watcher = Watcher(port)
     try:
         assert until(lambda: ask(port, "/healthz").code == 200, SECONDS)
         assert until(lambda: ask(port, "/readyz").code == 200, SECONDS)
-        with Feeder(settings, rng) as feeder:
+        with Feeder(settings, trial.rng) as feeder:
             for worker in KILLS:
                 assert works(watcher, worker)
-                time.sleep(rng.uniform(0, 0.5))
+                time.sleep(trial.rng.uniform(0, 0.5))
                 killed = running.pid(worker)
                 os.kill(killed, signal.SIGKILL)
+                trial.fired(f"{worker} SIGKILL")
                 assert until(lambda: running.pid(worker) not in {0, killed}, SECONDS)  # noqa: B023 - called at once
                 assert until(lambda: ask(port, "/readyz").code == 200, SECONDS)
             for worker in ("mill-1", "mill-2", "segment"):
@@ -134,3 +109,4 @@ def test_no_counter_falls_when_workers_are_killed(
     # What a killed process did after its last heartbeat is not counted; what was lost with it is counted again.
     assert total(end, RECORDS) > feeder.sent / 2
     assert ask(port, "/healthz").code == 0
+    trial.held("loud", scrapes=watcher.scrapes)

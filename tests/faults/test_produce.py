@@ -2,6 +2,7 @@
 
 import json
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -14,13 +15,15 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.app.produce.files import WRITERS, as_lines
 from tests.conftest import TopicFactory
 from tests.faults.oracle import read_topic
+from tests.faults.trial import Trial
 from tests.service import in_own_loop
 from tokenmill.app.broker import Broker
 from tokenmill.app.settings import Settings, dead_letter_topic
 from tokenmill.app.topics import ensure_topics
 
+pytestmark = pytest.mark.fault("produce-killed")
+
 PARTITIONS = 3
-KILLS = 4
 ROWS = 900
 """In each file: several chunks of the larger ones, at the rate below some ten seconds in all."""
 RATE = "800kB"
@@ -101,18 +104,18 @@ def wait_for(topic: Topic, length: int, process: "subprocess.Popen[bytes]") -> N
         time.sleep(0.005)
 
 
-def kill_again_and_again(broker: Broker, raw: Topic, arguments: Sequence[str], rng: random.Random, count: int) -> int:
-    """Kill so many starts of a run of ``count`` documents, others' records between; return how many were under way."""
-    kills_in_the_middle = 0
-    for _ in range(KILLS):
+def kill_again_and_again(broker: Broker, raw: Topic, arguments: Sequence[str], trial: Trial, count: int) -> None:
+    """Kill the starts of a run of ``count`` documents, others' records between; note those that were under way."""
+    kills = trial.rounds(4, 16)
+    for _ in range(kills):
         before = raw.length()
         process = run(broker, raw.name, arguments)
-        wait_for(raw, before + rng.randrange(1, count // (KILLS + 1)), process)
-        kills_in_the_middle += process.poll() is None
+        wait_for(raw, before + trial.rng.randrange(1, count // (kills + 1)), process)
         process.kill()
         process.communicate()
-        raw.disturb(rng.randrange(0, 4000))
-    return kills_in_the_middle
+        if process.returncode == -signal.SIGKILL:
+            trial.fired("produce SIGKILL")
+        raw.disturb(trial.rng.randrange(0, 4000))
 
 
 @pytest.mark.parametrize(
@@ -124,10 +127,10 @@ def kill_again_and_again(broker: Broker, raw: Topic, arguments: Sequence[str], r
     ],
 )
 def test_each_document_arrives_once_though_produce_is_killed(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, rng: random.Random, options: list[str]
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial, options: list[str]
 ) -> None:
     """Files of every format at once; each partition ends up as if nothing had happened, others' records between."""
-    paths = [*map(str, corpus(tmp_path / "in", rng)), "--lines"]
+    paths = [*map(str, corpus(tmp_path / "in", trial.rng)), "--lines"]
     quiet, raw = Topic(broker, topic(PARTITIONS)), Topic(broker, topic(PARTITIONS))
     process = run(broker, quiet.name, [*paths, *options])
     said, _ = process.communicate()
@@ -135,25 +138,27 @@ def test_each_document_arrives_once_though_produce_is_killed(
     expected = quiet.documents()
     count = sum(map(len, expected))
 
-    kills_in_the_middle = kill_again_and_again(broker, raw, [*paths, *options, "--rate", RATE], rng, count)
+    kill_again_and_again(broker, raw, [*paths, *options, "--rate", RATE], trial, count)
     process = run(broker, raw.name, [*paths, *options])
     said, _ = process.communicate()
 
     assert process.returncode == 0, said
     assert b"of this run were in" in said
-    assert kills_in_the_middle >= 2
+    assert trial.faults["produce SIGKILL"] >= 2
     assert raw.documents() == expected
     names = [json.loads(value)["id"] for values in expected for value in values]
     chosen = "--where" in options
     assert len(names) == len(set(names))
     assert len(names) == (len(WRITERS) + 1) * ROWS or (chosen and len(names) > ROWS)
+    trial.held("exact", "complete", documents_produced=len(names))
 
 
 def test_each_bad_line_is_a_dead_letter_though_produce_is_killed(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, rng: random.Random
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:
     """At least once, whole; the documents between are there once, and the last call has counted all bad lines."""
     good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
+    rng = trial.rng
     lines = [as_lines([row(f"{number}", rng)]) for number in range(LONG_ROWS)]
     mixed = [(line[: len(line) // 2] + b"\n", True) if rng.random() < BAD_SHARE else (line, False) for line in lines]
     good.write_bytes(b"".join(line for line, is_bad in mixed if not is_bad))
@@ -168,12 +173,14 @@ def test_each_bad_line_is_a_dead_letter_though_produce_is_killed(
 
     arguments = [str(bad), "--on-error", "dead-letter"]
     rate = f"{sum(map(len, lines)) // 4}"  # four seconds in all
-    kills_in_the_middle = kill_again_and_again(broker, raw, [*arguments, "--rate", rate], rng, LONG_ROWS)
+    kill_again_and_again(broker, raw, [*arguments, "--rate", rate], trial, LONG_ROWS)
     process = run(broker, raw.name, [*arguments, "--json"])
     said, _ = process.communicate()
 
     assert process.returncode == 0, said
-    assert kills_in_the_middle >= 2
-    assert raw.documents() == quiet.documents()
+    assert trial.faults["produce SIGKILL"] >= 2
+    raw_documents = raw.documents()
+    assert raw_documents == quiet.documents()
     assert {letter.value for letter in read_topic(settings, dead_letter_topic(raw.name), 0)} == wanted
     assert json.loads(said.splitlines()[-1])["refused"] == len(wanted)
+    trial.held("exact", "complete", "dead letters", documents_produced=sum(map(len, raw_documents)))

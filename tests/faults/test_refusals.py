@@ -1,6 +1,5 @@
 """What a worker cannot work with: one clear line, and an exit code of its own."""
 
-import asyncio
 import os
 import shutil
 import subprocess
@@ -12,18 +11,17 @@ from typing import NamedTuple
 import pytest
 
 from tests.conftest import TopicFactory
-from tests.faults.oracle import read_topic
-from tests.service import Service, in_own_loop, service_settings
+from tests.faults.test_two_at_once import settle_first
+from tests.faults.trial import Trial
+from tests.service import in_own_loop, service_settings
 from tokenmill.app.broker import Broker
-from tokenmill.app.control import settle
 from tokenmill.app.recipes import plan_topic
 from tokenmill.app.settings import Settings
-from tokenmill.app.topics import ensure_topics
-from tokenmill.errors import FingerprintError
-from tokenmill.genesis import GENESIS_KEY, Genesis
+from tokenmill.genesis import Genesis
 from tokenmill.segments import Store, StreamInfo
+from tokenmill.training_tokenizer import train_tokenizer
 
-RACES = 3
+pytestmark = pytest.mark.fault("settings-changed")
 
 
 class Ended(NamedTuple):
@@ -48,35 +46,37 @@ def run(role: str, settings: Settings, directory: Path, environment: Mapping[str
     return Ended(done.returncode, done.stdout)
 
 
-def assert_refused(ended: Ended, code: int, words: str) -> None:
+def assert_refused(ended: Ended, code: int, words: str, trial: Trial) -> None:
     """Check the code, and that the reason is said once, without a traceback."""
     assert ended.code == code, ended.said
     assert ended.said.count(words) == 1, ended.said
     assert "Traceback" not in ended.said
+    trial.fired("refused")
+    trial.held("loud")
 
 
-def test_unknown_setting_is_refused(broker: Broker, tmp_path: Path) -> None:
+def test_unknown_setting_is_refused(broker: Broker, tmp_path: Path, trial: Trial) -> None:
     """A misspelt setting is named, with the one that was meant."""
     settings = Settings(bootstrap_servers=broker.bootstrap_servers)
     environment = {**os.environ, "TOKENMILL_TOKENISER": "bytes"}
-    assert_refused(run("mill", settings, tmp_path, environment), 2, "TOKENMILL_TOKENISER")
+    assert_refused(run("mill", settings, tmp_path, environment), 2, "TOKENMILL_TOKENISER", trial)
 
 
-def test_missing_tokenizer_is_refused(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+def test_missing_tokenizer_is_refused(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
     """A mill does not guess what makes tokens."""
     settings = service_settings(broker, topic(), tmp_path, tokenizer="")
-    assert_refused(run("mill", settings, tmp_path), 2, "no tokenizer is set: set tokenizer to")
+    assert_refused(run("mill", settings, tmp_path), 2, "no tokenizer is set: set tokenizer to", trial)
 
 
 @pytest.mark.parametrize("role", ["mill", "segment"])
-def test_missing_broker_is_named(tmp_path: Path, role: str) -> None:
+def test_missing_broker_is_named(tmp_path: Path, role: str, trial: Trial) -> None:
     """The address that nobody answers at, and what starts a broker."""
     settings = Settings(bootstrap_servers="127.0.0.1:1", tokenizer="bytes", store=tmp_path / "store")
-    assert_refused(run(role, settings, tmp_path), 3, "no broker answers at 127.0.0.1:1; start one with")
+    assert_refused(run(role, settings, tmp_path), 3, "no broker answers at 127.0.0.1:1; start one with", trial)
 
 
 @pytest.mark.parametrize("role", ["mill", "segment"])
-def test_missing_topic_is_named(broker: Broker, tmp_path: Path, role: str) -> None:
+def test_missing_topic_is_named(broker: Broker, tmp_path: Path, role: str, trial: Trial) -> None:
     """The topic, and the command that creates it."""
     settings = Settings(
         bootstrap_servers=broker.bootstrap_servers,
@@ -84,21 +84,47 @@ def test_missing_topic_is_named(broker: Broker, tmp_path: Path, role: str) -> No
         store=tmp_path / "store",
         raw_topics=("nowhere",),
     )
-    assert_refused(run(role, settings, tmp_path), 4, "topic nowhere does not exist: create it with")
+    assert_refused(run(role, settings, tmp_path), 4, "topic nowhere does not exist: create it with", trial)
 
 
-def test_changed_settings_are_refused_by_the_genesis(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+def test_changed_settings_are_refused_by_the_genesis(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+) -> None:
     """The setting that differs, and what gives the new ones a stream of their own."""
     settings = service_settings(broker, topic(), tmp_path)
     in_own_loop(lambda: settle_first(settings))
     changed = settings.model_copy(update={"min_chars": 7})
     ended = run("mill", changed, tmp_path)
-    assert_refused(ended, 5, "was settled with other settings")
+    assert_refused(ended, 5, "was settled with other settings", trial)
     assert "min_chars" in ended.said
     assert "stream_suffix" in ended.said
 
 
-def test_store_of_another_stream_is_refused(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+def test_every_setting_that_decides_tokens_is_refused(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+) -> None:
+    """Another tokenizer, block length, split, filter or transform would be another stream: each is named."""
+    settings = service_settings(broker, topic(), tmp_path)
+    in_own_loop(lambda: settle_first(settings))
+    train_tokenizer(["some text to learn from"], vocabulary_size=300).save(str(tmp_path / "tokenizer.json"))
+    changes: dict[str, object] = {
+        "tokenizer": str(tmp_path / "tokenizer.json"),
+        "sequence_length": 31,
+        "splits": {"train": 900, "validation": 100},
+        "normalize": "NFC",
+        "function": "tests.faults.lying_engine:unchanged",
+        "decode": "json",
+    }
+    for name, value in changes.items():
+        changed = settings.model_copy(update={name: value})
+        error = in_own_loop(lambda: settle_first(changed))  # noqa: B023 - called at once
+        assert error is not None, name
+        assert "stream_suffix" in str(error)
+        trial.fired(f"{name} changed")
+    trial.held("loud")
+
+
+def test_store_of_another_stream_is_refused(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
     """A store that holds a stream of the same name with another fingerprint is not touched."""
     settings = service_settings(broker, topic(), tmp_path, splits={"train": 1000})
     in_own_loop(lambda: settle_first(settings))
@@ -106,59 +132,13 @@ def test_store_of_another_stream_is_refused(broker: Broker, topic: TopicFactory,
     plan = plan_topic(settings.model_copy(update={"min_chars": 7}), stream.raw_topic)
     genesis = Genesis(stream.name, plan.recipes[stream], (0,), settings.segment_blocks)
     Store.open_or_create(settings.store).add_stream(StreamInfo.from_genesis(genesis, settings.segment_blocks), None)
-    assert_refused(run("segment", settings, tmp_path), 5, "holds a stream made with other settings")
+    assert_refused(run("segment", settings, tmp_path), 5, "holds a stream made with other settings", trial)
 
 
-def test_copied_store_is_refused(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+def test_copied_store_is_refused(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
     """A copy would share its consumer group with the original; the file to remove is named."""
     settings = service_settings(broker, topic(), tmp_path)
     Store.open_or_create(tmp_path / "original")
     shutil.copytree(tmp_path / "original", settings.store)
     ended = run("segment", settings, tmp_path)
-    assert_refused(ended, 6, "it gets an identity (and a consumer group) of its own")
-
-
-async def settle_first(settings: Settings) -> FingerprintError | None:
-    """Settle the first stream; return the error where it was settled with other settings."""
-    plan = plan_topic(settings, settings.raw_topics[0])
-    stream = settings.streams()[0]
-    try:
-        await settle(settings, stream, plan.recipes[stream], plan.tokenizer.content)
-    except FingerprintError as error:
-        return error
-    return None
-
-
-async def test_one_genesis_wins_a_race(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
-    """Of two that find the control topic empty, the first to write wins; the other is refused, or is content."""
-    races, same = 0, 0
-    for number in range(RACES):
-        one = service_settings(broker, topic(), tmp_path)
-        for two, refused in ((one.model_copy(update={"min_chars": number + 1}), 1), (one, 0)):
-            suffix = {"stream_suffix": f"-{refused}"}
-            rivals = [one.model_copy(update=suffix), two.model_copy(update=suffix)]
-            await ensure_topics(rivals[0])
-            errors = await asyncio.gather(*(settle_first(settings) for settings in rivals))
-            assert sum(error is not None for error in errors) == refused
-            control = read_topic(rivals[0], rivals[0].streams()[0].control_topic, 0)
-            geneses = [record for record in control if record.key == GENESIS_KEY]
-            races += refused and len(geneses) == 2
-            same += not refused and len(geneses) == 2
-    assert races, "nobody raced"
-    assert same, "nobody raced"
-
-
-def test_mill_with_other_settings_loses_the_race(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
-    """Two mills start on a new stream with different settings: one ends with the code for it, the other mills."""
-    one = service_settings(broker, topic(), tmp_path, session_timeout=2.0)
-    two = one.model_copy(update={"min_chars": 3, "group": "another"})
-    with Service(one, tmp_path) as service:
-        service.mill()
-        service.settings = two
-        service.mill()
-        first, second = service.workers
-        service.wait_until(lambda: not (first.running and second.running))
-        loser, winner = (first, second) if not first.running else (second, first)
-        service.wait_until_ended(loser)
-        assert loser.process.returncode == FingerprintError.exit_code
-        service.wait_until(lambda: bool(winner.partitions))
+    assert_refused(ended, 6, "it gets an identity (and a consumer group) of its own", trial)

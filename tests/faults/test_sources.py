@@ -10,7 +10,8 @@ from confluent_kafka import Producer
 
 from tests.conftest import TopicFactory
 from tests.faults.feeding import flush_all
-from tests.faults.oracle import judge, read_topic
+from tests.faults.oracle import judge, read_control, read_topic
+from tests.faults.trial import Trial
 from tests.service import Raw, Service, in_own_loop, send, service_settings
 from tokenmill.app.broker import Broker
 from tokenmill.app.settings import Settings
@@ -28,7 +29,10 @@ def other_producer(settings: Settings, **options: str) -> Producer:
     return Producer({"bootstrap.servers": settings.bootstrap_servers, "linger.ms": 20, **names})
 
 
-def test_compressed_topics_are_read_and_flushed(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+@pytest.mark.fault("source-gaps")
+def test_compressed_topics_are_read_and_flushed(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+) -> None:
     """Batches of every codec, from another client; `tokenmill flush` brings the last tokens into blocks."""
     settings = service_settings(broker, topic(2), tmp_path, session_timeout=2.0)
     (raw_topic,) = settings.raw_topics
@@ -43,12 +47,14 @@ def test_compressed_topics_are_read_and_flushed(broker: Broker, topic: TopicFact
         service.wait_until_complete()
         command = [sys.executable, "-m", "tokenmill.app.cli", "flush", raw_topic]
         subprocess.run(command, env={**os.environ, **settings.environment()}, check=True)
-        _, chains = judge(service)
+        _, chains = judge(service, trial)
+        trial.fired("batches compressed by another client", 4)
         assert all(chain.totals.flushes == 1 for chain in chains)
         assert sum(block.tokens.count(b"zstd 39") for chain in chains for block in chain.blocks) > 0
 
 
-def test_aborted_records_are_never_milled(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+@pytest.mark.fault("source-gaps")
+def test_aborted_records_are_never_milled(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
     """Only what was committed is milled; a carry's position goes past markers and aborted records at the end."""
     settings = service_settings(
         broker, topic(), tmp_path, session_timeout=2.0, carry_seconds=0.5, splits={"train": 1000}
@@ -74,7 +80,8 @@ def test_aborted_records_are_never_milled(broker: Broker, topic: TopicFactory, t
         client.produce(raw_topic, b"third " * 50, partition=0)
         client.commit_transaction(30)
         flush_all(settings)
-        _, chains = judge(service)
+        _, chains = judge(service, trial)
+        trial.fired("transactions aborted", 2)
         assert b"ABORT" not in b"".join(block.tokens for chain in chains for block in chain.blocks)
 
 
@@ -87,7 +94,10 @@ def carried(settings: Settings) -> tuple[int, bytes] | None:
     return last.cursor.next_offset, bytes(last.open_tokens).rstrip(b"\0 ").rpartition(b" ")[2]
 
 
-def test_skip_list_is_honoured_after_a_restart(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+@pytest.mark.fault("step-fails")
+def test_skip_list_is_honoured_after_a_restart(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+) -> None:
     """A skipped record is dead-lettered, by workers and reference; one that was milled already cannot be skipped."""
     settings = service_settings(broker, topic(), tmp_path, session_timeout=2.0, splits={"train": 1000})
     (stream,) = settings.streams()
@@ -104,5 +114,7 @@ def test_skip_list_is_honoured_after_a_restart(broker: Broker, topic: TopicFacto
         with pytest.raises(InputError, match="what became of that record is settled"):
             in_own_loop(lambda: skip(settings, stream.raw_topic, 0, 3))
         service.mill()
-        _, chains = judge(service)
+        service.wait_until(lambda: read_control(settings, stream).skips == {0: {12}})
+        trial.fired("record skipped")
+        _, chains = judge(service, trial)
         assert chains[0].dead == {12: "skipped"}

@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import TopicFactory
 from tests.faults.feeding import Feeder, document, flush_all
-from tests.faults.oracle import judge
+from tests.faults.oracle import judge, token_messages
 from tests.faults.trial import Trial
 from tests.service import Raw, Service, Worker, send, service_settings
 from tokenmill.app.broker import Broker
@@ -16,6 +16,9 @@ SESSION_SECONDS = 2.0
 BACKLOG = 2500
 """Documents that wait when the mill starts: its queue of messages is far from empty when it is stopped."""
 
+MESSAGE_BYTES = 200
+OTHER_MESSAGE_BYTES = 700
+"""The heir's messages hold three blocks and more, the zombie's one."""
 AHEAD = 20
 """Blocks by which the heir is ahead in every chain when the zombie goes on: all that it sends is there already."""
 
@@ -24,29 +27,36 @@ AHEAD = 20
 def test_blocks_of_a_zombie_mill_are_dropped_by_number(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:
-    """A mill that is stopped with messages on their way sends them after another wrote the same blocks."""
-    # Small messages: one of a chain is in flight at a time, so that publishing takes seconds, milling less.
+    """A mill that is stopped with messages on their way sends them after another wrote the same blocks, cut otherwise.
+
+    The zombie's message ends inside one of the heir's, which goes on where the zombie's cursor never was.
+    """
+    # The zombie's messages are small: one of a chain is in flight at a time, so that publishing takes seconds.
     settings = service_settings(
         broker,
         topic(4),
         tmp_path,
         session_timeout=SESSION_SECONDS,
         splits={"train": 500, "dev": 500},
-        message_bytes=200,
+        message_bytes=OTHER_MESSAGE_BYTES,
     )
     send(settings, [Raw(document(trial.rng), trial.rng.randrange(4)) for _ in range(BACKLOG)])
     flush_all(settings)
     with Service(settings, tmp_path) as service:
         segment = service.segment()
+        service.settings = settings.model_copy(update={"message_bytes": MESSAGE_BYTES})
         (zombie,) = service.mill()
         service.wait_until(lambda: any(published(zombie).values()))
         zombie.pause()
         before = published(zombie)
+        service.settings = settings
         (heir,) = service.mill()
         service.wait_until(lambda: all(published(heir).get(chain, 0) > before[chain] + AHEAD for chain in before))
         zombie.resume()
-        account, _ = judge(service, trial)
+        account, chains = judge(service, trial)
         trial.fired("blocks written by a zombie", account.duplicates)
+        cuts = {message.count for chain in chains for message in token_messages(settings, chain)}
+        assert {1, 3} <= cuts, f"the two cut their messages alike: {cuts}"
         service.wait_until(lambda: segment.beats.status["counters"]["duplicates"] >= account.duplicates)
 
 

@@ -20,7 +20,7 @@ from tests.segments.chains import (
     tokens_of,
 )
 from tokenmill.acceptance import Blocks
-from tokenmill.errors import DamagedError, InputError, StoreError
+from tokenmill.errors import DamagedError, InputError
 from tokenmill.pieces import PADDING, Piece, encode_entry
 from tokenmill.segments import DocumentPiece, PartitionReader, PartitionWriter, Store, open_partition
 
@@ -172,7 +172,7 @@ def test_a_checking_reader_refuses_only_the_damaged_block(tmp_path: Path) -> Non
     for first, block in ((4, 6), (20, 21)):
         damage(segment_of(store, first).tokens, (block - first) * INFO.block_bytes)
         reader = open_partition(tmp_path, STREAM, 0, check=True)
-        message = rf"{first:012d}\.bin: block {block} is not what was committed"
+        message = rf"{first:012d}\.bin: block {block}, at byte {10 * (block - first)}, is not what was committed"
         with pytest.raises(DamagedError, match=message):
             reader.read(block)
         with pytest.raises(DamagedError, match=message):
@@ -238,7 +238,7 @@ def test_a_segment_of_another_stream_is_refused(tmp_path: Path) -> None:
     store = make_store(tmp_path, INFO)
     fill(store, INFO, CHAIN, [4])
     directory_of(store).rename(directory_of(store, 1))
-    with pytest.raises(StoreError, match="belongs elsewhere"):
+    with pytest.raises(DamagedError, match="belongs elsewhere"):
         open_partition(tmp_path, STREAM, 1).read(0)
 
 
@@ -259,3 +259,51 @@ def test_few_files_are_kept_open(store: Store) -> None:
         reader.read(number)
         reader.documents(number)
     assert len(os.listdir("/proc/self/fd")) - before <= 2 * 3  # noqa: PTH208 - a count
+
+
+def test_who_skips_damaged_blocks_reads_all_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What is left out is counted and logged, once; a single block that is asked for is refused still."""
+    store = make_store(tmp_path, INFO)
+    fill(store, INFO, CHAIN, [22])
+    damage(segment_of(store, 4).tokens, 2 * INFO.block_bytes)
+    segment_of(store, 12).tokens.unlink()
+    damage(segment_of(store, 20).tokens, INFO.block_bytes)
+    lost = [6, 12, 13, 14, 15, 21]
+    rest = [number for number in range(22) if number not in lost]
+    reader = open_partition(tmp_path, STREAM, 0, on_damage="skip")
+    out = np.empty((22, 5), np.uint16)
+    for _ in range(2):
+        found = reader.gather(range(22), out)
+        assert found.base is out or np.shares_memory(found, out)
+        assert found.tolist() == TOKENS[rest].tolist()
+    assert sorted(reader.skipped) == lost
+    assert "block 6, at byte 20, " in reader.skipped[6]
+    assert [record.args[:2] for record in caplog.records if isinstance(record.args, tuple)] == [
+        (1, 6),
+        (4, 12),
+        (1, 21),
+    ]
+    with pytest.raises(DamagedError, match="block 6"):
+        reader.read(6)
+    damage(segment_of(store, 4).tokens, 2 * INFO.block_bytes)  # mended
+    assert reader.gather([5, 6]).tolist() == TOKENS[[5, 6]].tolist()
+    assert sorted(reader.skipped) == lost[1:]
+
+
+@pytest.mark.parametrize("suffix", ["commits", "json"])
+def test_who_skips_damage_sees_what_is_before_it(tmp_path: Path, suffix: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A damaged end of the store hides what is behind it: that is said, and seen again when it is mended."""
+    store = make_store(tmp_path, INFO)
+    fill(store, INFO, CHAIN, [4, 5, 6, 7] if suffix == "commits" else [8])
+    path = directory_of(store) / f"{4:012d}.{suffix}"
+    at = 100 if suffix == "commits" else 0
+    damage(path, at)
+    reader = open_partition(tmp_path, STREAM, 0, on_damage="skip")
+    assert (reader.blocks, reader.refresh()) == ((5, 5) if suffix == "commits" else (4, 4))
+    assert path.name in str(reader.hidden)
+    assert len(caplog.records) == 1
+    assert reader.gather(range(reader.blocks)).tolist() == TOKENS[: reader.blocks].tolist()
+    damage(path, at)
+    fresh = open_partition(tmp_path, STREAM, 0, on_damage="skip")
+    assert (fresh.hidden, fresh.blocks) == (None, 7 if suffix == "commits" else 8)
+    assert (reader.refresh(), reader.hidden) == (fresh.blocks, None)

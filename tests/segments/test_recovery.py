@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.segments.chains import STREAM, contents, directory_of, fill, make_chain, make_info, make_store, segment_of
-from tokenmill.errors import DamagedError, StoreError
+from tokenmill.errors import DamagedError
 from tokenmill.segments import PartitionWriter, Store, open_partition
 from tokenmill.segments.recovery import Recovered, recover_partition
+from tokenmill.segments.retiring import retire
 
 INFO = make_info(segment_blocks=12)
 CHAIN = make_chain(INFO, 30)
@@ -170,12 +171,12 @@ def sealed_store(path: Path) -> Store:
 
 @pytest.mark.parametrize("suffix", ["bin", "docs", "commits"])
 def test_a_lost_open_segment_is_written_again(tmp_path: Path, suffix: str) -> None:
-    """What the error says to do helps: without the segment's files, the partition goes on before it."""
+    """The error says what to do; without the files, moved away by hand, the partition goes on before them, too."""
     store = sealed_store(tmp_path)
     whole = contents(store)
     file = segment_of(store, 24).directory / f"{24:012d}.{suffix}"
     file.write_bytes(file.read_bytes()[:-1] if suffix != "commits" else flip(file.read_bytes(), 0) + file.read_bytes())
-    with pytest.raises(DamagedError, match=rf"move {24:012d}\.\* and all later segments"):
+    with pytest.raises(DamagedError, match=r"run `tokenmill repair raw-text\.train 0 --store "):
         PartitionWriter.open(store, STREAM, 0)
     for left in directory_of(store).glob(f"{24:012d}.*"):
         left.unlink()
@@ -199,10 +200,9 @@ def test_sealed_segments_need_no_commit_log(tmp_path: Path) -> None:
 
 
 def test_a_partition_may_begin_after_block_0(tmp_path: Path) -> None:
-    """Older segments may be gone; what is there opens and continues."""
+    """Older segments may be retired; what is there opens and continues."""
     store = sealed_store(tmp_path)
-    for file in directory_of(store).glob(f"{0:012d}.*"):
-        file.unlink()
+    retire(store.path, STREAM, 0, 12)
     with PartitionWriter.open(store, STREAM, 0) as writer:
         assert (writer.next_block, writer.chain) == (30, CHAIN.chains[29])
         assert writer.chain_before(11) is None
@@ -226,6 +226,31 @@ def lose_manifest_and_log(store: Store) -> None:
     """Unlink what tells which blocks count."""
     lose("json")(store)
     lose("commits")(store)
+
+
+def lose_first_segment(store: Store) -> None:
+    """Unlink the oldest segment, without saying that it is retired."""
+    for file in directory_of(store).glob(f"{0:012d}.*"):
+        file.unlink()
+
+
+def test_a_first_segment_that_nobody_retired_is_damage(tmp_path: Path) -> None:
+    """Nothing says that the partition begins after it."""
+    store = sealed_store(tmp_path)
+    lose_first_segment(store)
+    with pytest.raises(DamagedError, match=rf"{0:012d}\.bin: it is missing"):
+        PartitionWriter.open(store, STREAM, 0)
+
+
+def test_an_open_segment_of_another_chain_is_refused(tmp_path: Path) -> None:
+    """Its commit log is whole and does not say whose it is; its first block does."""
+    store = sealed_store(tmp_path / "a")
+    other = make_store(tmp_path / "b", INFO)
+    fill(other, INFO, make_chain(INFO, 30, seed=1), [12, 20, 30])
+    for file in directory_of(other).glob(f"{24:012d}.*"):
+        shutil.copy(file, directory_of(store))
+    with pytest.raises(DamagedError, match="block 24 does not continue the chain"):
+        PartitionWriter.open(store, STREAM, 0)
 
 
 @pytest.mark.parametrize("damage", [lose_segment, lose_manifest_and_log])
@@ -269,7 +294,7 @@ def test_a_segment_of_another_stream_is_refused(tmp_path: Path) -> None:
     """Copied into the wrong directory, here another partition's."""
     store = sealed_store(tmp_path)
     shutil.copytree(directory_of(store), directory_of(store, 1))
-    with pytest.raises(StoreError, match="belongs elsewhere"):
+    with pytest.raises(DamagedError, match="belongs elsewhere"):
         PartitionWriter.open(store, STREAM, 1)
 
 
@@ -277,5 +302,5 @@ def test_a_segment_at_an_impossible_place_is_refused(tmp_path: Path) -> None:
     """Segments begin at multiples of their length."""
     store = sealed_store(tmp_path)
     (directory_of(store) / f"{5:012d}.bin").touch()
-    with pytest.raises(StoreError, match="multiple of 12"):
+    with pytest.raises(DamagedError, match="multiple of 12"):
         PartitionWriter.open(store, STREAM, 0)

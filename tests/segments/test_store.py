@@ -7,8 +7,16 @@ from pathlib import Path
 import pytest
 
 from tests.segments.chains import STREAM, fill, make_chain, make_info, make_store
-from tokenmill.errors import FingerprintError, StoreError
-from tokenmill.segments import Store, StreamInfo, open_partition, partitions_in, read_stream, streams_in
+from tokenmill.errors import DiskError, FingerprintError, LockedError, StoreError
+from tokenmill.segments import (
+    PartitionWriter,
+    Store,
+    StreamInfo,
+    open_partition,
+    partitions_in,
+    read_stream,
+    streams_in,
+)
 
 
 def test_a_store_keeps_its_identity(tmp_path: Path) -> None:
@@ -24,17 +32,23 @@ def test_a_directory_without_identity_is_no_store(tmp_path: Path) -> None:
 
 
 def test_a_copied_store_is_refused_and_can_be_adopted(tmp_path: Path) -> None:
-    """A copied identity would share a consumer group; without the file, the copy gets one of its own and goes on."""
+    """A copied identity would share a consumer group; adopted, the copy gets one of its own and goes on."""
     info = make_info()
     store = make_store(tmp_path / "a", info)
     chain = make_chain(info, 6)
     fill(store, info, chain, [6])
     shutil.copytree(tmp_path / "a", tmp_path / "b")
-    with pytest.raises(StoreError, match=r"remove .*b/store.json"):
+    with pytest.raises(StoreError, match=r"run `tokenmill adopt --store .*/b`"):
         Store.open_or_create(tmp_path / "b")
-    (tmp_path / "b" / "store.json").unlink()
-    adopted = Store.open_or_create(tmp_path / "b")
+    adopted = Store.adopt(tmp_path / "b")
     assert adopted.id != store.id
+    assert adopted == Store.open_or_create(tmp_path / "b")
+    with PartitionWriter.open(adopted, STREAM, 0) as writer:
+        assert writer.next_block == 6
+        with pytest.raises(LockedError):
+            Store.adopt(tmp_path / "b")
+    with pytest.raises(StoreError, match="is no store"):
+        Store.adopt(tmp_path)
     assert open_partition(adopted.path, STREAM, 0).blocks == 6
 
 
@@ -45,6 +59,29 @@ def test_a_store_of_another_host_is_refused(tmp_path: Path) -> None:
     (store.path / "store.json").write_text(json.dumps(identity | {"host": "elsewhere"}))
     with pytest.raises(StoreError, match="elsewhere"):
         Store.open(tmp_path)
+
+
+def test_a_store_knows_when_it_is_gone(tmp_path: Path) -> None:
+    """Moved or unmounted, or another one in its place; back again, it is there."""
+    store = Store.open_or_create(tmp_path / "store")
+    store.require()
+    store.path.rename(tmp_path / "away")
+    with pytest.raises(DiskError, match="no longer holds the store"):
+        store.require()
+    Store.open_or_create(store.path)
+    with pytest.raises(DiskError, match="no longer holds the store"):
+        store.require()
+    store.path.rename(tmp_path / "other")
+    (tmp_path / "away").rename(store.path)
+    store.require()
+
+
+def test_a_disk_that_takes_nothing_has_an_error_of_its_own(tmp_path: Path) -> None:
+    """Whatever the system says: one type, with the directory and the exit code that asks for another start."""
+    (tmp_path / "file").touch()
+    with pytest.raises(DiskError, match=r"file/store cannot be used \(Not a directory\)") as caught:
+        Store.open_or_create(tmp_path / "file" / "store")
+    assert caught.value.exit_code == 75
 
 
 @pytest.mark.parametrize("data", ["", "[]", '{"format":2}', '{"format":1}'])

@@ -1,4 +1,4 @@
-"""The store against a list: append, commit, crash, open again, roll, read, in any order."""
+"""The store against a list: append, commit, crash, open again, roll, read, retire, damage and repair, in any order."""
 
 import random
 import shutil
@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.segments.chains import STREAM, cut, directory_of, make_chain, make_info, make_store, tokens_of
+from tests.segments.giving import ChainDonor
 from tokenmill.segments import PartitionWriter, open_partition
+from tokenmill.segments.repairing import repair_partition
+from tokenmill.segments.retiring import retire
 
 INFO = make_info(segment_blocks=5)
 CHAIN = make_chain(INFO, 60)
@@ -18,7 +21,7 @@ TOKENS = tokens_of(CHAIN, INFO)
 
 
 class StoreModel(RuleBasedStateMachine):
-    """One writer that crashes, one reader that stays, and two numbers that say what must be there."""
+    """One writer that crashes, one reader that stays, and three numbers that say what must be there."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,6 +29,7 @@ class StoreModel(RuleBasedStateMachine):
         self.store = make_store(self.path, INFO)
         self.reader = open_partition(self.path, STREAM, 0, check=True)
         self.writer = PartitionWriter.open(self.store, STREAM, 0)
+        self.first = 0
         self.appended = 0
         self.committed = 0
 
@@ -78,15 +82,45 @@ class StoreModel(RuleBasedStateMachine):
     @rule(data=st.data())
     def gather(self, data: st.DataObject) -> None:
         """Gather any blocks in any order."""
-        numbers = data.draw(st.lists(st.integers(0, max(self.reader.blocks - 1, 0)), max_size=20))
-        if self.reader.blocks:
+        numbers = data.draw(st.lists(st.integers(self.first, max(self.committed - 1, self.first)), max_size=20))
+        if self.committed > self.first:
             assert self.reader.gather(numbers).tobytes() == TOKENS[numbers].tobytes()
+
+    @rule(below=st.integers(0, 60))
+    def retire(self, below: int) -> None:
+        """Free old segments beside the writer; the newest sealed one stays."""
+        newest_sealed = self.committed - self.committed % 5 - 5
+        self.first = max(self.first, min(below - below % 5, newest_sealed))
+        assert retire(self.path, STREAM, 0, below).first == self.first
+
+    @rule(seed=st.integers(0, 1_000_000))
+    def damage_and_repair(self, seed: int) -> None:
+        """Change, cut or lose files of committed segments while nobody writes; a repair brings back what counted."""
+        self.writer.close()
+        rng = random.Random(seed)
+        first = self.committed - self.committed % 5
+        files = sorted(
+            path for path in directory_of(self.store).iterdir() if path.suffix in {".bin", ".docs", ".index"}
+        )
+        files = [path for path in files if self.first <= int(path.name[:12]) and (int(path.name[:12]) < first)]
+        for path in rng.sample(files, min(len(files), rng.randint(0, 3))):
+            damaged = bytearray(path.read_bytes())
+            damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+            path.unlink()
+            if rng.random() < 0.7:
+                path.write_bytes(damaged[: rng.choice([None, len(damaged) // 2])])
+        repairs = list(repair_partition(directory_of(self.store), INFO, 0, ChainDonor(CHAIN, INFO)))
+        assert not [repair for repair in repairs if repair.lost]
+        assert list(repair_partition(directory_of(self.store), INFO, 0, ChainDonor(CHAIN, INFO))) == []
+        self.open_again()
 
     @rule()
     def read_from_the_start(self) -> None:
         """Open a new reader; it sees what the one that stayed sees."""
         fresh = open_partition(self.path, STREAM, 0, check=True)
-        assert fresh.gather(range(fresh.blocks)).tobytes() == TOKENS[: self.committed].tobytes()
+        assert (fresh.first_block, fresh.blocks) == (self.first, self.committed)
+        wanted = range(self.first, self.committed)
+        assert fresh.gather(wanted).tobytes() == TOKENS[self.first : self.committed].tobytes()
 
     @invariant()
     def the_reader_sees_what_was_committed(self) -> None:
@@ -102,5 +136,5 @@ class StoreModel(RuleBasedStateMachine):
         shutil.rmtree(self.path)
 
 
-StoreModel.TestCase.settings = settings(deadline=None, max_examples=60, stateful_step_count=40)
+StoreModel.TestCase.settings = settings(deadline=None, max_examples=40, stateful_step_count=40)
 TestStoreModel = StoreModel.TestCase

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from tests.mills import RECIPE
 from tests.segments.chains import make_info
-from tokenmill.errors import StoreError
+from tokenmill.errors import DamagedError, StoreError
+from tokenmill.genesis import Genesis
 from tokenmill.segments import StreamInfo
 
 
@@ -31,13 +33,29 @@ def test_a_description_survives_its_file() -> None:
     ],
 )
 def test_an_impossible_description_is_refused(change: Mapping[str, Any]) -> None:
-    """Each with the class of error that says that the store is at fault."""
-    with pytest.raises(StoreError):
+    """A later format is told from damage."""
+    with pytest.raises(StoreError if "format" in change else DamagedError):
         StreamInfo.from_values({**make_info().values, **change})
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{", b"\xff"])
 def test_what_is_no_json_object_is_refused(data: bytes) -> None:
     """A torn copy, for example."""
-    with pytest.raises(StoreError, match=r"copy it again|format"):
+    with pytest.raises(DamagedError, match="tokenmill repair"):
         StreamInfo.decode(data)
+
+
+def test_every_flipped_bit_of_a_description_is_noticed() -> None:
+    """The genesis in it hashes to the fingerprint, and says all that stands beside it."""
+    genesis = Genesis("raw-text.train", RECIPE, (0, 7), 16, {"numpy": "2"})
+    data = StreamInfo.from_genesis(genesis, 16).encode()
+    noticed = set()
+    for at in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[at // 8] ^= 1 << at % 8
+        try:
+            StreamInfo.decode(bytes(flipped))
+        except (DamagedError, StoreError):
+            noticed.add(at // 8)
+    unnoticed = bytes(data[at] for at in range(len(data)) if at not in noticed)
+    assert len(unnoticed) < 4, unnoticed

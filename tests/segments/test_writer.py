@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.segments.chains import STREAM, contents, cut, fill, make_chain, make_info, make_store
+from tests.segments.chains import STREAM, contents, cut, directory_of, fill, make_chain, make_info, make_store
 from tokenmill.acceptance import Blocks
-from tokenmill.errors import GapError, InputError, LockedError, StoreError
+from tokenmill.errors import DiskError, GapError, InputError, LockedError, StoreError
 from tokenmill.segments import PartitionWriter, Store, open_partition
 
 INFO = make_info()
@@ -195,6 +195,25 @@ def test_after_any_failed_call_the_writer_is_closed_and_the_next_one_goes_on(
         if not disk.failed:
             break
         assert committed < 11
+
+
+def test_nothing_is_committed_where_nobody_would_look_for_it(tmp_path: Path) -> None:
+    """A directory that was moved away, or over which another one lies, takes no more; in its place again, it does."""
+    store = make_store(tmp_path, INFO)
+    directory = directory_of(store)
+    for lies_over in (False, True):
+        with PartitionWriter.open(store, STREAM, 0) as writer:
+            writer.append(cut(CHAIN, INFO, 0, 1), token_offset=0)
+            directory.rename(tmp_path / "away")
+            if lies_over:
+                directory.mkdir()
+            with pytest.raises(DiskError, match="Stale file handle" if lies_over else "No such file or directory"):
+                writer.commit()
+        if lies_over:
+            directory.rmdir()
+        (tmp_path / "away").rename(directory)
+    fill(store, INFO, CHAIN, [1])
+    assert open_partition(store.path, STREAM, 0).blocks == 1
 
 
 def test_a_failed_write_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

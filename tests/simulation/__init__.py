@@ -1,1 +1,1 @@
-"""The pure code under a simulated broker: every fault at every step, thousands of times, without a process."""
+"""The protocol and the pure code under a simulated broker: histories of faults, drawn from seeds."""

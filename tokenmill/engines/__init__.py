@@ -4,7 +4,7 @@
 package imports no tokenizer library; opening an engine imports the one that it needs.
 """
 
-from tokenmill.engines.opening import AUTO, REFERENCE, Choice, EngineName, choose_engine, open_engine
+from tokenmill.engines.opening import AUTO, REFERENCE, Choice, EngineName, choose_engine, open_engine, reference_of
 from tokenmill.engines.probe import PROBE, probe
 from tokenmill.engines.protocol import Encoder, Engine, TokenBatch, joined
 from tokenmill.engines.tokenizer_file import RAW_BYTES, TokenizerFile, load_tokenizer
@@ -28,4 +28,5 @@ __all__ = [
     "load_tokenizer",
     "open_engine",
     "probe",
+    "reference_of",
 ]

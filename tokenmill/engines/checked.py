@@ -55,6 +55,11 @@ class Checked:
         return self._kind
 
     @property
+    def reference(self) -> HuggingFace:
+        """The engine that watches over the fast one."""
+        return self._reference
+
+    @property
     def vocabulary_size(self) -> int:
         """The largest id plus one, added tokens included."""
         return self._reference.vocabulary_size

@@ -7,6 +7,7 @@ that.
 import json
 import os
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any, Final
 
 import gigatoken
@@ -62,6 +63,7 @@ class Gigatoken:
             self._normalize_first(content)
             self._tokenizer = self._load()
         self._parallel = None if os.environ.get("RAYON_NUM_THREADS") != "1" else False
+        self._one_at_a_time = Lock()
         self._unchecked = 0
         self._size = _process_bytes()
 
@@ -71,11 +73,14 @@ class Gigatoken:
         if not data:
             return TokenBatch(np.empty(0, np.uint32), np.zeros(1, np.int64))
         characters = sum(map(len, data))
-        self._bound_cache(characters)
-        if characters <= SINGLY_CHARACTERS:
-            return _batch_of([self._tokenizer.encode(text) for text in data])
-        layout = self._tokenizer.encode_batch(data, parallel=self._parallel).layout  # its arrays are views, not copies
-        return TokenBatch(np.asarray(layout.content.data), np.asarray(layout.offsets.data))
+        # The library refuses a second thread, now and then ("Already borrowed"), and its cache is thrown away here.
+        # Most of a worker's time is not the engine's, so its threads seldom meet.
+        with self._one_at_a_time:
+            self._bound_cache(characters)
+            if characters <= SINGLY_CHARACTERS:
+                return _batch_of([self._tokenizer.encode(text) for text in data])
+            layout = self._tokenizer.encode_batch(data, parallel=self._parallel).layout
+        return TokenBatch(np.asarray(layout.content.data), np.asarray(layout.offsets.data))  # views, not copies
 
     def _normalized(self, texts: Sequence[str]) -> Sequence[str]:
         if self._normalize is None:

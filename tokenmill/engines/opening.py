@@ -58,6 +58,13 @@ def open_engine(tokenizer: TokenizerFile, name: EngineName = AUTO) -> Engine:
     return choose_engine(tokenizer, name).engine
 
 
+def reference_of(engine: Engine) -> Engine:
+    """Return the engine that says which ids ``engine`` must give; itself, if it is that one."""
+    from tokenmill.engines.checked import Checked  # noqa: PLC0415 - as above
+
+    return engine.reference if isinstance(engine, Checked) else engine
+
+
 def open_fast(content: bytes) -> Encoder:
     """Return the fast encoder of a ``tokenizer.json``, unchecked.
 

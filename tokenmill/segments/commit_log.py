@@ -67,6 +67,11 @@ class Scan:
     damage: str | None
     """Why what follows the prefix cannot be a record whose writing was cut off; None if it can."""
 
+    @property
+    def rows(self) -> Rows:
+        """The rows of all blocks that these commits cover."""
+        return np.concatenate([np.empty(0, BLOCK_ROW), *(commit.rows for commit in self.commits)])
+
 
 def scan(log: bytes, *, block_bytes: int, segment_blocks: int, blocks: int = 0, docs_bytes: int = 0) -> Scan:
     """Read the records in ``log``, which begins after ``blocks`` committed blocks and ``docs_bytes`` of their table.
@@ -86,6 +91,16 @@ def scan(log: bytes, *, block_bytes: int, segment_blocks: int, blocks: int = 0, 
     if later is not None:
         return Scan(commits, at, f"the commit record at byte {at} is damaged (a whole one follows at byte {later})")
     return Scan(commits, at, None)
+
+
+def claimed_blocks(log: bytes) -> int:
+    """Return how many blocks the furthest whole record in a log, damaged or not, says to be committed."""
+    claimed, at = 0, _find_valid(log, 0)
+    while at is not None:
+        commit = _decode(log, at)
+        claimed = max(claimed, commit.blocks if commit is not None else 0)
+        at = _find_valid(log, at + ALIGNMENT)
+    return claimed
 
 
 def _decode(log: bytes, at: int) -> Commit | None:

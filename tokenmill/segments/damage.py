@@ -1,18 +1,22 @@
-"""What is said when committed bytes are missing or changed: where, what, and the way back."""
+"""What is said when committed bytes are missing or changed: where, what, and the command that repairs it."""
 
+import shlex
 from pathlib import Path
 
 from tokenmill.errors import DamagedError
+from tokenmill.segments.layout import REPAIR_DIRECTORY
 
 
 def damaged(path: Path, what: str) -> DamagedError:
-    """Return the error for damage to a segment's file.
+    """Return the error for damage to a file of a partition, ``<store>/<stream>/<partition>/<file>``.
 
-    The way back is the same for every file: a store is a copy of the token topic, and a writer goes on after the last
-    segment that is there.
+    The way back is the same for every file: a store is a copy of the token topic, and so are others of the stream.
     """
-    first = path.name.partition(".")[0]
+    parents = list(path.absolute().parents)
+    partition, stream, store = parents[1:4] if path.parent.name == REPAIR_DIRECTORY else parents[:3]
+    command = shlex.join(["tokenmill", "repair", stream.name, partition.name, "--store", str(store)])
     return DamagedError(
-        f"{path}: {what}. A store is a copy of the token topic: stop the segment worker, move {first}.* and all later "
-        f"segments out of {path.parent}, and start it again; it writes them anew, byte for byte"
+        f"{path}: {what}",
+        f"Stop the segment worker, run `{command}`, which rebuilds what is damaged from the token topic (or, with "
+        "--from, from another store) and keeps the damaged files beside it, and start the worker again",
     )

@@ -1,9 +1,25 @@
 """Writing so that it stays written. Errors are the system's own (`OSError`); none is ever tried again."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from tokenmill.errors import DiskError
 from tokenmill.segments.layout import TEMPORARY
+
+
+@contextmanager
+def blaming(directory: Path) -> Iterator[None]:
+    """Turn the system's errors inside into a `DiskError` that names ``directory`` and what to do."""
+    try:
+        yield
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise DiskError(
+            f"{directory} cannot be used ({why}); what was committed stands. Make room, mend or mount the disk: "
+            "the segment worker tries again by itself"
+        ) from error
 
 
 def write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
@@ -22,6 +38,18 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_way_to(directory: Path) -> None:
+    """Make a new directory durable, its own name included, and the names of all above it that may be as new.
+
+    Those that we may not write to cannot be new.
+    """
+    sync_directory(directory)
+    for parent in directory.parents:
+        if not os.access(parent, os.R_OK | os.W_OK):
+            break
+        sync_directory(parent)
 
 
 def put_file(path: Path, data: bytes) -> None:

@@ -4,7 +4,7 @@
 
     <store>/store.json
     <store>/<stream>/stream.json, tokenizer.json
-    <store>/<stream>/<partition>/lock, <first block, 12 digits>.{bin,docs,commits,index,json,idx}
+    <store>/<stream>/<partition>/lock, start.json, <first block, 12 digits>.{bin,docs,commits,index,json,idx}
 """
 
 import re
@@ -21,6 +21,14 @@ STORE_FILE: Final = "store.json"
 STREAM_FILE: Final = "stream.json"
 TOKENIZER_FILE: Final = "tokenizer.json"
 LOCK_FILE: Final = "lock"
+START_FILE: Final = "start.json"
+"""Where a partition begins, if that is not block 0."""
+REPAIR_DIRECTORY: Final = "repair"
+"""In a partition's directory: where a segment is rebuilt."""
+READY_FILE: Final = "ready"
+"""In the repair directory: the segment there is whole, and goes to its place."""
+BROKEN: Final = ".broken"
+"""Ends the name of a damaged file that a repair put aside; a number follows where the name was taken."""
 TEMPORARY: Final = ".tmp"
 """Ends the name of a file that is still being written; recovery removes what a crash left."""
 
@@ -36,6 +44,11 @@ class SegmentPaths:
     directory: Path
     first: int
     """Number of the segment's first block, a multiple of ``segment_blocks``."""
+
+    @property
+    def all(self) -> tuple[Path, ...]:
+        """All of them, in the order in which they come into being."""
+        return self.tokens, self.documents, self.commits, self.index, self.megatron, self.manifest
 
     @property
     def tokens(self) -> Path:

@@ -1,5 +1,6 @@
 """One writer per partition directory: an exclusive `flock`, which the system ends with its process."""
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -22,6 +23,7 @@ class PartitionLock:
     """
 
     def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -35,6 +37,19 @@ class PartitionLock:
         except OSError:
             os.close(self._descriptor)
             raise
+
+    def check_place(self) -> None:
+        """Check that the path still leads to the locked directory.
+
+        What is open can be written to for ever, also where nobody would look for it: in a directory that was moved
+        away, or on a disk that was unmounted.
+
+        Raises:
+            OSError: it leads nowhere, or elsewhere.
+
+        """
+        if not os.path.samestat(os.fstat(self._descriptor), os.stat(self._directory)):  # noqa: PTH116 - beside fstat
+            raise OSError(errno.ESTALE, "another directory lies in its place", str(self._directory))
 
     def close(self) -> None:
         """Give the directory free."""

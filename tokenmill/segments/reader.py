@@ -1,32 +1,37 @@
 """Reading a partition of a store: blocks by number, many at once, and their documents, while the store grows."""
 
 import json
+import logging
 import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.chain import genesis_hash
-from tokenmill.errors import InputError
-from tokenmill.pieces import decode_entry
+from tokenmill.errors import DamagedError, InputError
+from tokenmill.pieces import Piece, decode_entry
 from tokenmill.segments.damage import damaged
 from tokenmill.segments.layout import SegmentPaths, partition_directory, segment_firsts
 from tokenmill.segments.rows import chain_after
 from tokenmill.segments.segment import Segment
+from tokenmill.segments.start import read_start
 from tokenmill.segments.store import read_stream
 from tokenmill.segments.stream import StreamInfo
 
 Tokens = npt.NDArray[np.unsignedinteger]
+OnDamage = Literal["refuse", "skip"]
 
 _OPEN_SEGMENTS: Final = 8
 """Segments kept mapped beside the growing one: an era lies in one or two, and each map holds file descriptors."""
 _KNOWN_SEGMENTS: Final = 4096
 """Sealed segments whose manifest is remembered, at a kilobyte each: to map one again then reads no other file."""
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,12 @@ class PartitionReader:
     """The committed blocks ``[first_block, blocks)`` of a partition, as of the last `refresh`.
 
     Opening costs one listing of the directory, whatever it holds; segments are mapped when they are read. Views that
-    were returned stay valid for as long as they are kept. Not for use by several threads at once; open one for each.
+    were returned stay valid for as long as they are kept, also while segments are retired or repaired. Not for use by
+    several threads at once; open one for each.
+
+    A damaged block is refused, and no other; after a repair it is read. Who would rather go on without the damaged
+    blocks says so (``on_damage="skip"``): `gather` then leaves them out, and `skipped`, `hidden` and the log name what
+    is not read.
     """
 
     def __init__(
@@ -58,19 +68,26 @@ class PartitionReader:
         partition: int,
         *,
         check: bool = False,
+        on_damage: OnDamage = "refuse",
         open_segments: int = _OPEN_SEGMENTS,
     ) -> None:
         """Open what there is; a partition without a directory has no blocks yet.
 
-        With ``check``, each read is held against the block's CRC, which about halves its speed.
+        With ``check``, each read is held against the block's CRC, which about halves its speed; skipping needs it.
         """
         self.info = info
         self.partition = partition
         self.first_block = 0
+        """Number of the oldest block; those before were retired, or never here."""
         self.blocks = 0
         """Number of the block after the last committed one."""
+        self.skipped: dict[int, str] = {}
+        """Number and damage of each block that `gather` left out so far."""
+        self.hidden: str | None = None
+        """Damage, passed over with ``on_damage="skip"``, behind which there may be blocks that cannot be seen."""
         self._directory = directory
-        self._check = check
+        self._check = check or on_damage == "skip"
+        self._skip = on_damage == "skip"
         self._open_segments = open_segments
         self._tail: Segment | None = None
         self._cache: OrderedDict[int, Segment] = OrderedDict()
@@ -91,21 +108,19 @@ class PartitionReader:
         """See what has been committed since, here or in another process; return `blocks`. Costs as much as is new.
 
         Raises:
-            DamagedError: a commit log or manifest was changed after it was written.
-            StoreError: a segment belongs to another stream.
+            DamagedError: a commit log or manifest was changed after it was written, or belongs to another stream.
 
         """
-        if self._tail is None:
-            self._tail = self._find_tail()
-        if self._tail is None:
-            return self.blocks
-        while self._tail.refresh() == self.info.segment_blocks:
-            following = self._open(self._tail.paths.first + self.info.segment_blocks)
-            if not following.blocks:
-                break
-            self._remember(self._tail)
-            self._tail = following
-        self.blocks = self._tail.paths.first + self._tail.blocks
+        try:
+            self._follow()
+            damage = self._tail.damage if self._tail is not None else None
+        except DamagedError as error:
+            if not self._skip:
+                raise
+            damage = str(error)
+        if damage is not None and damage != self.hidden:
+            log.warning("seeing no block from %s on: %s", self.blocks, damage)
+        self.hidden = damage
         return self.blocks
 
     def read(self, number: int) -> Tokens:
@@ -117,20 +132,26 @@ class PartitionReader:
 
         """
         self._require(number, number)
-        segment, local = self._locate(number)
-        if self._check:
-            segment.check_tokens(local)
-        block: Tokens = segment.tokens[local]
+        try:
+            segment, local = self.locate(number)
+            if self._check:
+                segment.check_tokens(local)
+            block: Tokens = segment.tokens[local]
+        except DamagedError:
+            self._forget(number)
+            raise
         return block
 
     def gather(self, numbers: Sequence[int] | npt.NDArray[np.integer], out: Tokens | None = None) -> Tokens:
         """Return the tokens of any blocks in any order, ``[len(numbers), block_tokens]``, in one buffer.
 
-        ``out``, C-contiguous and of that shape and the stream's dtype, is filled and returned where it is given.
+        ``out``, C-contiguous and of that shape and the stream's dtype, is filled and returned where it is given. With
+        ``on_damage="skip"``, damaged blocks are left out: what is returned is shorter by them, in ``out`` its
+        beginning.
 
         Raises:
             InputError: a block is not committed as of the last `refresh`, or ``out`` does not fit.
-            DamagedError: as in `read`.
+            DamagedError: as in `read`; never with ``on_damage="skip"``.
 
         """
         wanted = np.asarray(numbers, dtype=np.int64).reshape(-1)
@@ -141,6 +162,9 @@ class PartitionReader:
             raise InputError(f"out is {out.dtype}{list(out.shape)}; give a contiguous {self.dtype}{list(shape)}")
         if len(wanted):
             self._require(int(wanted.min()), int(wanted.max()))
+            if self._skip:
+                wanted = self._sound(wanted)
+                out = out[: len(wanted)]
             self._fill(wanted, out)
         return out
 
@@ -153,14 +177,11 @@ class PartitionReader:
 
         """
         self._require(number, number)
-        segment, local = self._locate(number)
-        if self._check:
-            segment.check_entry(local)
         try:
-            pieces = decode_entry(segment.entry(local))
-            metas = [json.loads(piece.meta) if piece.meta else {} for piece in pieces]
-        except ValueError as error:
-            raise damaged(segment.paths.documents, f"the entry of block {number} cannot be read ({error})") from error
+            pieces, metas = self._decode(number)
+        except DamagedError:
+            self._forget(number)
+            raise
         stops = [*(piece.start for piece in pieces[1:]), self.block_tokens]
         return [
             DocumentPiece(piece.start, stop, piece.offset, piece.position, meta.get("id"), meta.get("fields", {}))
@@ -169,30 +190,83 @@ class PartitionReader:
 
     def chain_before(self, number: int) -> bytes | None:
         """Return the chain hash before a committed block or the next one; None where the store cannot tell."""
-        if number == 0:
-            return genesis_hash(self.info.fingerprint, self.partition)
+        if number == self.first_block:
+            return read_start(self._directory, self.info, self.partition).chain
         if self.first_block < number <= self.blocks:
-            segment, local = self._locate(number - 1)
+            segment, local = self.locate(number - 1)
             return chain_after(segment.rows, local)
-        if number == self.first_block < self.blocks:
-            manifest = self._locate(number)[0].manifest
-            return bytes.fromhex(manifest.chain_before) if manifest else None
         return None
+
+    def _decode(self, number: int) -> tuple[list[Piece], list[dict[str, Any]]]:
+        """Return the pieces of a block, and their metas as JSON values."""
+        segment, local = self.locate(number)
+        if self._check:
+            segment.check_entry(local)
+        try:
+            pieces = decode_entry(segment.entry(local))
+            return pieces, [json.loads(piece.meta) if piece.meta else {} for piece in pieces]
+        except ValueError as error:
+            raise damaged(segment.paths.documents, f"the entry of block {number} cannot be read ({error})") from error
+
+    def _sound(self, wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return those of the blocks that are not damaged; note and log the others."""
+        numbers = np.unique(wanted)
+        owners = numbers // self.info.segment_blocks
+        for owner in np.unique(owners):
+            self._look_over(numbers[owners == owner].tolist())
+        return wanted[~np.isin(wanted, list(self.skipped))]
+
+    def _look_over(self, numbers: list[int]) -> None:
+        """Note which of the blocks of one segment are damaged; a repair may have mended some since."""
+        first = numbers[0] - numbers[0] % self.info.segment_blocks
+        try:
+            segment, _ = self.locate(first)
+            damage = segment.damaged_tokens(number - first for number in numbers)
+            found = {first + local: text for local, text in damage.items()}
+        except DamagedError as error:  # the whole segment
+            found = dict.fromkeys(numbers, str(error))
+        news = [number for number in found if number not in self.skipped]
+        if news:
+            log.warning("skipping %s blocks from %s on: %s", len(news), news[0], found[news[0]])
+        for number in numbers:
+            self.skipped.pop(number, None)
+        self.skipped |= found
+        if found:
+            self._forget(numbers[0])
+
+    def _follow(self) -> None:
+        """Go on to the last block that is committed now."""
+        if self._tail is None or self._raise_first() > self._tail.paths.first:
+            self._tail = self._find_tail()
+        if self._tail is None:
+            return
+        while self._tail.refresh() == self.info.segment_blocks:
+            following = self._open(self._tail.paths.first + self.info.segment_blocks)
+            if not following.blocks:
+                break
+            self._remember(self._tail)
+            self._tail = following
+        self.blocks = self._tail.paths.first + self._tail.blocks
 
     def _fill(self, wanted: npt.NDArray[np.int64], out: Tokens) -> None:
         """Gather, segment by segment."""
         owners = wanted // self.info.segment_blocks
         for owner in np.unique(owners):
-            segment, _ = self._locate(int(owner) * self.info.segment_blocks)
             where = np.flatnonzero(owners == owner)
-            locals_ = wanted[where] - segment.paths.first
-            if self._check:
-                for local in locals_.tolist():
-                    segment.check_tokens(local)
+            try:
+                segment, _ = self.locate(int(owner) * self.info.segment_blocks)
+                locals_ = wanted[where] - segment.paths.first
+                if self._check and not self._skip:
+                    for local in locals_.tolist():
+                        segment.check_tokens(local)
+                tokens = segment.tokens
+            except DamagedError:
+                self._forget(int(wanted[where[0]]))
+                raise
             if len(where) == len(wanted):  # all in one segment: straight into place; "clip" spares take a buffer
-                np.take(segment.tokens, locals_, axis=0, out=out, mode="clip")
+                np.take(tokens, locals_, axis=0, out=out, mode="clip")
             else:
-                out[where] = segment.tokens[locals_]
+                out[where] = tokens[locals_]
 
     def _require(self, lowest: int, highest: int) -> None:
         if lowest < self.first_block or highest >= self.blocks:
@@ -202,7 +276,7 @@ class PartitionReader:
                 "(as of the last refresh); ask for one of these, or refresh and wait"
             )
 
-    def _locate(self, number: int) -> tuple[Segment, int]:
+    def locate(self, number: int) -> tuple[Segment, int]:
         """Return the segment of a block, and the block's number in it."""
         first = number - number % self.info.segment_blocks
         if self._tail is not None and self._tail.paths.first == first:
@@ -216,6 +290,26 @@ class PartitionReader:
                 )
         self._remember(segment)
         return segment, number - first
+
+    def _forget(self, number: int) -> None:
+        """Map the segment of a damaged block anew when it is read again, for it may have been repaired by then.
+
+        Raises:
+            InputError: it is not damaged, but was retired.
+
+        """
+        self._raise_first()
+        self._require(number, number)
+        first = number - number % self.info.segment_blocks
+        if self._tail is not None and self._tail.paths.first == first:
+            self._tail = self._open(first)
+        for segments in (self._cache, self._known):
+            segments.pop(first, None)
+
+    def _raise_first(self) -> int:
+        """See whether segments were retired; return the number of the first block."""
+        self.first_block = read_start(self._directory, self.info, self.partition).block
+        return self.first_block
 
     def _remember(self, segment: Segment) -> None:
         """Keep the segment mapped, and unmap the one that was not used for the longest time."""
@@ -231,7 +325,7 @@ class PartitionReader:
             unused.unmap()
 
     def _open(self, first: int) -> Segment:
-        return Segment(SegmentPaths(self._directory, first), self.info, self.partition)
+        return Segment(SegmentPaths(self._directory, first), self.info, self.partition, refuse=not self._skip)
 
     def _find_tail(self) -> Segment | None:
         """Return the last segment that there is, or None if there is none yet."""
@@ -239,22 +333,27 @@ class PartitionReader:
             firsts = segment_firsts(os.listdir(self._directory))  # noqa: PTH208 - names alone, of many files
         except FileNotFoundError:
             return None
-        if not firsts:
+        start = self._raise_first()
+        if not firsts or firsts[-1] < start:
+            self.blocks = start
             return None
-        self.first_block = firsts[0]
+        self.blocks = max(self.blocks, firsts[-1])  # all before the last segment are there, whatever becomes of that
         return self._open(firsts[-1])
 
 
-def open_partition(store: Path | str, stream: str, partition: int, *, check: bool = False) -> PartitionReader:
+def open_partition(
+    store: Path | str, stream: str, partition: int, *, check: bool = False, on_damage: OnDamage = "refuse"
+) -> PartitionReader:
     """Open one partition of a stream in a store, or in any copy of one, for reading.
 
-    With ``check``, each block that is read is held against its CRC. A partition that the store holds nothing of yet
-    has no blocks; `PartitionReader.refresh` sees them come.
+    With ``check``, each block that is read is held against its CRC; with ``on_damage="skip"``, it is, and those that
+    differ are left out by `PartitionReader.gather`. A partition that the store holds nothing of yet has no blocks;
+    `PartitionReader.refresh` sees them come.
 
     Raises:
-        StoreError: the store holds no such stream, or segments of another one.
-        DamagedError: a commit log or manifest was changed.
+        StoreError: the store holds no such stream.
+        DamagedError: a commit log or manifest was changed, or belongs to another stream.
 
     """
     directory = partition_directory(Path(store), stream, partition)
-    return PartitionReader(directory, read_stream(store, stream), partition, check=check)
+    return PartitionReader(directory, read_stream(store, stream), partition, check=check, on_damage=on_damage)

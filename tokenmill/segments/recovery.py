@@ -5,21 +5,29 @@ only what was never committed, and refuses damage to what was.
 """
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from zlib import crc32
 
 import numpy as np
 
-from tokenmill.chain import genesis_hash
-from tokenmill.errors import StoreError
+from tokenmill.chain import next_hash
 from tokenmill.segments.commit_log import UNKNOWN, Scan, scan
 from tokenmill.segments.damage import damaged
 from tokenmill.segments.durable import write_at
-from tokenmill.segments.layout import TEMPORARY, SegmentPaths, segment_firsts
-from tokenmill.segments.rows import BLOCK_ROW, Rows, entry_span
+from tokenmill.segments.layout import (
+    READY_FILE,
+    REPAIR_DIRECTORY,
+    START_FILE,
+    TEMPORARY,
+    SegmentPaths,
+    segment_firsts,
+)
+from tokenmill.segments.rows import BLOCK_ROW, Rows, chain_after, entry_span
 from tokenmill.segments.sealed import check_sizes, load_index, load_manifest
 from tokenmill.segments.sealing import seal
+from tokenmill.segments.start import Start, read_start, unlink_below
 from tokenmill.segments.stream import StreamInfo
 
 
@@ -37,38 +45,46 @@ class Recovered:
     """Of the last commit record, also where that is the record of the segment before; -1 if unknown."""
     truncated_bytes: int
     """Bytes cut off, of all three files, because no commit record covered them."""
+    begun: bool = False
+    """Whether there are segments before this one."""
 
 
 def recover_partition(directory: Path, info: StreamInfo, partition: int) -> Recovered:
     """Return the segment in which a partition goes on; what it holds, and all before it, is durable.
 
-    Full segments without a manifest are sealed. Costs a listing and the last segments, whatever the partition holds.
+    Full segments without a manifest are sealed, and retired ones that are still there are unlinked. Costs a listing and
+    the last segments, whatever the partition holds.
 
     Raises:
-        DamagedError: committed bytes are missing or changed.
-        StoreError: a segment belongs to another stream.
+        DamagedError: committed bytes are missing or changed, or a segment belongs to another stream.
 
     """
     names = set(os.listdir(directory))  # noqa: PTH208 - names alone, of many files
+    if (ready := directory / REPAIR_DIRECTORY / READY_FILE).exists():
+        raise damaged(ready, "a repair was cut off; what it rebuilt is not all in its place yet")
+    start = read_start(directory, info, partition)
     for name in names:
-        if name.endswith(TEMPORARY):
+        if name.endswith(TEMPORARY) and name != START_FILE + TEMPORARY:  # who retires needs no lock, and may be at it
             (directory / name).unlink()
     firsts = segment_firsts(names)
-    _check_firsts(directory, firsts, info.segment_blocks)
+    firsts = firsts[len(unlink_below(directory, firsts, start.block)) :]
+    check_firsts(directory, firsts, info.segment_blocks, start.block)
     for first in firsts:
         paths = SegmentPaths(directory, first)
         if paths.manifest.name in names:
+            check_names(paths, names)
             continue
-        found = recover_segment(paths, info, _chain_before(paths, info, partition))
+        found = recover_segment(paths, info, _chain_before(paths, info, partition, start))
         if len(found.rows) == info.segment_blocks:
             seal(paths, info, partition, found.rows, found.chain_before)
         elif first != firsts[-1]:
             raise damaged(paths.commits, f"it holds {len(found.rows)} blocks, but later segments exist")
         elif len(found.rows) or first == firsts[0]:
-            return found
+            return replace(found, begun=first != firsts[0])
         else:  # nothing in it yet, so the segment before is the one to go on from
-            return replace(found, source_offset=_check_last(directory, firsts[-2], info, partition))
-    return _following(directory, firsts, info, partition)
+            source_offset = _check_last(directory, firsts[-2], info, partition, start)
+            return replace(found, source_offset=source_offset, begun=True)
+    return _following(directory, firsts, info, partition, start)
 
 
 def recover_segment(paths: SegmentPaths, info: StreamInfo, chain_before: bytes) -> Recovered:
@@ -76,6 +92,29 @@ def recover_segment(paths: SegmentPaths, info: StreamInfo, chain_before: bytes) 
 
     Raises:
         DamagedError: committed bytes are missing or changed.
+
+    """
+    log, found = read_log(paths, info)
+    last = found.commits[-1] if found.commits else None
+    rows = found.rows
+    if last:
+        check_blocks(paths, info, rows, range(last.blocks - len(last.rows), last.blocks))
+        check_link(paths, info, rows, chain_before)
+    committed = (last.bin_bytes, last.docs_bytes) if last else (0, 0)
+    truncated = sum(
+        _truncate(path, wanted)
+        for path, wanted in zip((paths.tokens, paths.documents), committed, strict=True)
+        if path.exists()
+    )
+    truncated += _settle_log(paths.commits, log, found)
+    return Recovered(paths, chain_before, rows, found.end, last.source_offset if last else UNKNOWN, truncated)
+
+
+def read_log(paths: SegmentPaths, info: StreamInfo) -> tuple[bytes, Scan]:
+    """Return the commit log of an unsealed segment, and what it says; the other two files are as long as that.
+
+    Raises:
+        DamagedError: committed bytes are missing, or the log was changed.
 
     """
     sizes = [path.stat().st_size if path.exists() else 0 for path in (paths.tokens, paths.documents)]
@@ -90,15 +129,7 @@ def recover_segment(paths: SegmentPaths, info: StreamInfo, chain_before: bytes) 
     for path, size, wanted in zip((paths.tokens, paths.documents), sizes, committed, strict=True):
         if size < wanted:
             raise damaged(path, f"it has {size} bytes, but {wanted} were committed")
-    rows = np.concatenate([np.empty(0, BLOCK_ROW), *(commit.rows for commit in found.commits)])
-    if last:
-        check_blocks(paths, info, rows, range(last.blocks - len(last.rows), last.blocks))
-    truncated = sum(
-        _truncate(path, size, wanted)
-        for path, size, wanted in zip((paths.tokens, paths.documents), sizes, committed, strict=True)
-    )
-    truncated += _settle_log(paths.commits, log, found)
-    return Recovered(paths, chain_before, rows, found.end, last.source_offset if last else UNKNOWN, truncated)
+    return log, found
 
 
 def check_blocks(paths: SegmentPaths, info: StreamInfo, rows: Rows, numbers: range) -> None:
@@ -112,27 +143,64 @@ def check_blocks(paths: SegmentPaths, info: StreamInfo, rows: Rows, numbers: ran
         for number in numbers:
             block = os.pread(tokens.fileno(), info.block_bytes, number * info.block_bytes)
             if crc32(block) != rows["tokens_crc"][number]:
-                raise damaged(paths.tokens, f"block {paths.first + number} is not what was committed")
+                at = number * info.block_bytes
+                raise damaged(paths.tokens, f"block {paths.first + number}, at byte {at}, is not what was committed")
             start, end = entry_span(rows, number)
             if crc32(os.pread(documents.fileno(), end - start, start)) != rows["entry_crc"][number]:
-                raise damaged(paths.documents, f"the entry of block {paths.first + number} is not what was committed")
+                raise damaged(
+                    paths.documents,
+                    f"the entry of block {paths.first + number}, at byte {start}, is not what was committed",
+                )
 
 
-def _check_firsts(directory: Path, firsts: list[int], segment_blocks: int) -> None:
-    """Check that the segments follow each other without a hole. The first may have any place: older ones retire."""
-    for before, first in zip([None, *firsts], firsts, strict=False):
+def check_link(paths: SegmentPaths, info: StreamInfo, rows: Rows, chain_before: bytes) -> None:
+    """Check that an unsealed segment's first block continues the chain: a commit log does not say whose it is.
+
+    A first block that fails its CRC tells nothing, and is left to those who read it.
+
+    Raises:
+        DamagedError: it continues another.
+
+    """
+    with paths.tokens.open("rb") as tokens, paths.documents.open("rb") as documents:
+        block, entry = tokens.read(info.block_bytes), documents.read(int(rows["docs_end"][0]))
+    whole = (crc32(block), crc32(entry)) == (rows["tokens_crc"][0], rows["entry_crc"][0])
+    if whole and next_hash(chain_before, block, entry) != chain_after(rows, 0):
+        raise damaged(paths.tokens, f"block {paths.first} does not continue the chain before it")
+
+
+def check_firsts(directory: Path, firsts: list[int], segment_blocks: int, start: int) -> None:
+    """Check that the segments follow each other without a hole, from block ``start`` on.
+
+    Raises:
+        DamagedError: a segment is missing before a later one, or is where none can be.
+
+    """
+    for wanted, first in enumerate(firsts):
         paths = SegmentPaths(directory, first)
+        missing = SegmentPaths(directory, start + wanted * segment_blocks)
         if first % segment_blocks:
-            raise StoreError(f"{paths.tokens} does not begin at a multiple of {segment_blocks} blocks; move it away")
-        if before is not None and first != before + segment_blocks:
-            missing = SegmentPaths(directory, before + segment_blocks)
+            raise damaged(paths.tokens, f"it does not begin at a multiple of {segment_blocks} blocks")
+        if first != missing.first:
             raise damaged(missing.tokens, f"it is missing, but {paths.tokens.name} exists")
 
 
-def _chain_before(paths: SegmentPaths, info: StreamInfo, partition: int) -> bytes:
+def check_names(paths: SegmentPaths, names: Collection[str]) -> None:
+    """Check that a sealed segment's files are among the names in its directory, but for the commit log.
+
+    Raises:
+        DamagedError: one is missing.
+
+    """
+    for path in (paths.tokens, paths.documents, paths.index, paths.megatron):
+        if path.name not in names:
+            raise damaged(path, "it is missing")
+
+
+def _chain_before(paths: SegmentPaths, info: StreamInfo, partition: int, start: Start) -> bytes:
     """Return the chain hash before a segment: from the manifest of the one before it."""
-    if paths.first == 0:
-        return genesis_hash(info.fingerprint, partition)
+    if paths.first == start.block:
+        return start.chain
     previous = SegmentPaths(paths.directory, paths.first - info.segment_blocks)
     manifest = load_manifest(previous, info, partition)
     if manifest is None:
@@ -140,20 +208,22 @@ def _chain_before(paths: SegmentPaths, info: StreamInfo, partition: int) -> byte
     return bytes.fromhex(manifest.chain_after)
 
 
-def _following(directory: Path, firsts: list[int], info: StreamInfo, partition: int) -> Recovered:
-    """Return the segment after the last, which is sealed; block 0's where there is none."""
-    paths = SegmentPaths(directory, firsts[-1] + info.segment_blocks if firsts else 0)
-    source_offset = _check_last(directory, firsts[-1], info, partition) if firsts else UNKNOWN
-    chain_before = _chain_before(paths, info, partition)
-    return Recovered(paths, chain_before, np.empty(0, BLOCK_ROW), 0, source_offset, 0)
+def _following(directory: Path, firsts: list[int], info: StreamInfo, partition: int, start: Start) -> Recovered:
+    """Return the segment after the last, which is sealed; the partition's first where there is none."""
+    paths = SegmentPaths(directory, firsts[-1] + info.segment_blocks if firsts else start.block)
+    source_offset = _check_last(directory, firsts[-1], info, partition, start) if firsts else UNKNOWN
+    chain_before = _chain_before(paths, info, partition, start)
+    return Recovered(paths, chain_before, np.empty(0, BLOCK_ROW), 0, source_offset, 0, begun=bool(firsts))
 
 
-def _check_last(directory: Path, first: int, info: StreamInfo, partition: int) -> int:
+def _check_last(directory: Path, first: int, info: StreamInfo, partition: int, start: Start) -> int:
     """Check a sealed segment after which writing goes on; return what its commit log, if any, says of the source."""
     paths = SegmentPaths(directory, first)
     manifest = load_manifest(paths, info, partition)
     if manifest is None:
         raise damaged(paths.manifest, "it vanished while its partition was locked")
+    if manifest.chain_before != _chain_before(paths, info, partition, start).hex():
+        raise damaged(paths.manifest, "it does not continue the chain before it")
     check_sizes(paths, manifest)
     rows = load_index(paths, manifest)
     check_blocks(paths, info, rows, range(len(rows) - 1, len(rows)))
@@ -163,8 +233,9 @@ def _check_last(directory: Path, first: int, info: StreamInfo, partition: int) -
     return commits[-1].source_offset if whole else UNKNOWN
 
 
-def _truncate(path: Path, size: int, wanted: int) -> int:
+def _truncate(path: Path, wanted: int) -> int:
     """Cut off what no commit covers; return how many bytes that were."""
+    size = path.stat().st_size
     if size > wanted:
         os.truncate(path, wanted)
     return size - wanted

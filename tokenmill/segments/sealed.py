@@ -4,7 +4,6 @@ from zlib import crc32
 
 import numpy as np
 
-from tokenmill.errors import StoreError
 from tokenmill.segments.damage import damaged
 from tokenmill.segments.layout import SegmentPaths
 from tokenmill.segments.manifest import Manifest
@@ -16,8 +15,7 @@ def load_manifest(paths: SegmentPaths, info: StreamInfo, partition: int) -> Mani
     """Return the manifest of a segment, or None if the segment is not sealed.
 
     Raises:
-        DamagedError: the manifest was changed.
-        StoreError: it belongs to another stream, partition or place.
+        DamagedError: the manifest was changed, or belongs to another stream, partition or place.
 
     """
     try:
@@ -29,9 +27,10 @@ def load_manifest(paths: SegmentPaths, info: StreamInfo, partition: int) -> Mani
     found = (manifest.stream, manifest.partition, manifest.first, manifest.blocks, manifest.fingerprint)
     wanted = (info.name, partition, paths.first, info.segment_blocks, info.fingerprint.hex())
     if found != wanted or (manifest.block_tokens, manifest.dtype) != (info.block_tokens, info.dtype.name):
-        raise StoreError(
-            f"{paths.manifest} belongs elsewhere: its stream, partition, first block, blocks and fingerprint are "
-            f"{found}, here belongs {wanted}; move the files of this segment away"
+        raise damaged(
+            paths.manifest,
+            f"it belongs elsewhere: its stream, partition, first block, blocks and fingerprint are {found}, here "
+            f"belongs {wanted}",
         )
     return manifest
 

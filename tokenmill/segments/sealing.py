@@ -29,9 +29,7 @@ def seal(paths: SegmentPaths, info: StreamInfo, partition: int, rows: Rows, chai
 
     """
     bin_bytes, docs_bytes = len(rows) * info.block_bytes, int(rows["docs_end"][-1])
-    tokens_ends = range(info.block_bytes, bin_bytes + 1, info.block_bytes)
-    bin_crc = _check_file(paths.tokens, list(tokens_ends), rows["tokens_crc"].tolist(), paths.first)
-    docs_crc = _check_file(paths.documents, rows["docs_end"].tolist(), rows["entry_crc"].tolist(), paths.first)
+    bin_crc, docs_crc = check_data(paths, info, rows)
     index = rows.tobytes()
     put_file(paths.index, index)
     put_file(paths.megatron, megatron_index(len(rows), info.block_tokens, info.dtype))
@@ -55,6 +53,20 @@ def seal(paths: SegmentPaths, info: StreamInfo, partition: int, rows: Rows, chai
     return manifest
 
 
+def check_data(paths: SegmentPaths, info: StreamInfo, rows: Rows) -> tuple[int, int]:
+    """Return the CRCs of a full segment's tokens and document table, each of whose blocks must have its own.
+
+    Raises:
+        DamagedError: they are not what was committed; names the file, the first such block, and the byte.
+
+    """
+    tokens_ends = list(range(info.block_bytes, len(rows) * info.block_bytes + 1, info.block_bytes))
+    return (
+        _check_file(paths.tokens, tokens_ends, rows["tokens_crc"].tolist(), paths.first),
+        _check_file(paths.documents, rows["docs_end"].tolist(), rows["entry_crc"].tolist(), paths.first),
+    )
+
+
 def _check_file(path: Path, ends: list[int], crcs: list[int], first: int) -> int:
     """Return the CRC of a file whose parts end at ``ends`` and must have ``crcs``."""
     whole = start = 0
@@ -68,7 +80,7 @@ def _check_file(path: Path, ends: list[int], crcs: list[int], first: int) -> int
             for number in range(low, high):
                 size = ends[number] - start - at
                 if crc32(data[at : at + size]) != crcs[number]:
-                    raise damaged(path, f"block {first + number} is not what was committed (its CRC differs)")
+                    raise damaged(path, f"block {first + number}, at byte {start + at}, is not what was committed")
                 at += size
             start = ends[high - 1]
     return whole

@@ -2,12 +2,14 @@
 
 import mmap
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.errors import DamagedError
 from tokenmill.segments.commit_log import Scan, scan
 from tokenmill.segments.damage import damaged
 from tokenmill.segments.layout import SegmentPaths
@@ -23,15 +25,21 @@ class Segment:
     stays valid: committed bytes are never written again or cut off.
     """
 
-    def __init__(self, paths: SegmentPaths, info: StreamInfo, partition: int) -> None:
+    def __init__(self, paths: SegmentPaths, info: StreamInfo, partition: int, *, refuse: bool = True) -> None:
+        """Look for the first time; without ``refuse``, blocks before damage in the commit log can be read."""
         self.paths = paths
         self.blocks = 0
+        self.damage: str | None = None
+        """Damage to the commit log that was not refused: what it says beyond that is not known."""
+        self._refuse = refuse
         self.manifest = load_manifest(paths, info, partition)
         """There if the segment was sealed when it was first seen; a growing one is followed by its commit log."""
         self._info = info
         self._partition = partition
         self._parts: list[Rows] = []
         self._log_bytes = 0
+        self._log_file = 0
+        """The inode of the commit log: a repair puts another in its place, with records of other lengths."""
         self._tokens: npt.NDArray[np.unsignedinteger] = np.empty((0, info.block_tokens), info.dtype)
         self._documents = memoryview(b"")
         self.refresh()
@@ -40,16 +48,15 @@ class Segment:
         """See what has been committed since; return how many blocks there are. Costs as much as there is new.
 
         Raises:
-            DamagedError: commit log or manifest were changed after they were written.
-            StoreError: the segment belongs to another stream.
+            DamagedError: commit log or manifest were changed after they were written, or are another segment's.
 
         """
-        if not self._log_bytes and self.manifest is None:
-            self.manifest = load_manifest(self.paths, self._info, self._partition)
+        if self.manifest is None and self.blocks < self._info.segment_blocks:
+            self._look_at_files()
+            if self.manifest is None:
+                self._read_log()
         if self.manifest is not None:
             self.blocks = self.manifest.blocks
-        elif self.blocks < self._info.segment_blocks:
-            self._read_log()
         return self.blocks
 
     @property
@@ -73,7 +80,10 @@ class Segment:
 
     def entry(self, number: int) -> memoryview:
         """Return the entry of a block: a read-only view of the file."""
-        start, end = entry_span(self.rows, number)
+        return self.documents(*entry_span(self.rows, number))
+
+    def documents(self, start: int, end: int) -> memoryview:
+        """Return these bytes of the document table, which must be committed: a read-only view of the file."""
         if len(self._documents) < end:
             self._documents = memoryview(_map(self.paths.documents, end))
         return self._documents[start:end]
@@ -93,7 +103,20 @@ class Segment:
 
         """
         if crc32(self.tokens[number]) != self.rows["tokens_crc"][number]:
-            raise damaged(self.paths.tokens, f"block {self.paths.first + number} is not what was committed")
+            at = number * self._info.block_bytes
+            raise damaged(
+                self.paths.tokens, f"block {self.paths.first + number}, at byte {at}, is not what was committed"
+            )
+
+    def damaged_tokens(self, numbers: Iterable[int]) -> dict[int, str]:
+        """Return those of the blocks whose tokens fail their CRC, and what `check_tokens` says of each."""
+        found = {}
+        for number in numbers:
+            try:
+                self.check_tokens(number)
+            except DamagedError as error:
+                found[number] = str(error)
+        return found
 
     def check_entry(self, number: int) -> None:
         """Check the CRC of a block's entry.
@@ -103,17 +126,39 @@ class Segment:
 
         """
         if crc32(self.entry(number)) != self.rows["entry_crc"][number]:
+            at = entry_span(self.rows, number)[0]
             raise damaged(
-                self.paths.documents, f"the entry of block {self.paths.first + number} is not what was committed"
+                self.paths.documents,
+                f"the entry of block {self.paths.first + number}, at byte {at}, is not what was committed",
             )
+
+    def _look_at_files(self) -> None:
+        """See whether the segment is sealed, unless its commit log is still the file that was read before.
+
+        With another log, or none but a manifest, what was read of the files before is forgotten.
+        """
+        try:
+            file = self.paths.commits.stat().st_ino
+        except FileNotFoundError:
+            file = 0
+        if self._log_bytes and file == self._log_file:
+            return
+        self.manifest = load_manifest(self.paths, self._info, self._partition)
+        if self._log_bytes and (file or self.manifest is not None):
+            self.unmap()
+            self._parts, self._log_bytes, self.blocks, self.damage = [], 0, 0, None
 
     def _read_log(self) -> None:
         found = self._scan_log()
         if found.damage:
             # Seen while the writer finished one record and began the next: the first is whole when looked at again.
             found = self._scan_log()
+        self.damage = None
         if found.damage:
-            raise damaged(self.paths.commits, f"after {self._log_bytes} good bytes, {found.damage}")
+            error = damaged(self.paths.commits, f"after {self._log_bytes} good bytes, {found.damage}")
+            if self._refuse:
+                raise error
+            self.damage = str(error)
         self._parts += [commit.rows for commit in found.commits]
         self.blocks += sum(len(commit.rows) for commit in found.commits)
         self._log_bytes += found.end
@@ -122,6 +167,7 @@ class Segment:
         """Scan what the commit log holds beyond the records known already."""
         try:
             with self.paths.commits.open("rb") as file:
+                self._log_file = os.fstat(file.fileno()).st_ino
                 file.seek(self._log_bytes)
                 log = file.read()
         except FileNotFoundError:  # the segment's first block is still to come

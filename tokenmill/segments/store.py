@@ -7,24 +7,28 @@ streams alone: they read copies, on any host, without asking who they are.
 
 import json
 import os
+import shlex
 import socket
 import uuid
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from tokenmill.canonical import canonical_json
-from tokenmill.errors import FingerprintError, StoreError
-from tokenmill.segments.durable import put_file, sync_directory
+from tokenmill.errors import DiskError, FingerprintError, StoreError
+from tokenmill.segments.durable import blaming, put_file, sync_directory, sync_way_to
 from tokenmill.segments.layout import (
     FORMAT,
     STORE_FILE,
     STREAM_FILE,
     TEMPORARY,
     TOKENIZER_FILE,
+    partition_directory,
     partition_numbers,
     stream_directory,
 )
+from tokenmill.segments.lock import PartitionLock
 from tokenmill.segments.stream import StreamInfo
 
 
@@ -42,25 +46,34 @@ class Store:
 
         Raises:
             StoreError: the directory is no store, or its identity belongs to another host or directory.
+            DiskError: its identity cannot be read.
 
         """
         path = Path(path).absolute()
+        with blaming(path):
+            return cls._open(path)
+
+    @classmethod
+    def _open(cls, path: Path) -> Self:
         file = path / STORE_FILE
         try:
             identity = json.loads(file.read_bytes())
         except FileNotFoundError:
             raise StoreError(f"{path} is no store: it has no {STORE_FILE}; give the directory that has one") from None
         except ValueError as error:
-            raise StoreError(f"{file} is not JSON ({error}); remove it, and the store gets a new identity") from error
+            raise StoreError(f"{file} is not JSON ({error}); {_adopt(path)} gives the store a new identity") from error
         known = isinstance(identity, dict) and identity.get("format") == FORMAT
         if not known or not isinstance(identity.get("id"), str):
-            raise StoreError(f"{file} is no identity of format {FORMAT}; use the version of tokenmill that wrote it")
+            raise StoreError(
+                f"{file} is no identity of format {FORMAT}; use the version of tokenmill that wrote it, or "
+                f"{_adopt(path)}, which gives the store a new one"
+            )
         owner, here = (identity.get("host"), identity.get("directory")), _here(path)
         if owner != here:
             raise StoreError(
                 f"the store {path} says that it is {owner[0]}:{owner[1]}, but this is {here[0]}:{here[1]}. If it was "
-                f"moved here, or is a copy, remove {file} and start again: it gets an identity (and a consumer group) "
-                "of its own and keeps what it holds"
+                f"moved here, or is a copy, run {_adopt(path)}: it gets an identity (and a consumer group) of its own "
+                "and keeps what it holds"
             )
         return cls(path, identity["id"])
 
@@ -70,12 +83,55 @@ class Store:
 
         Raises:
             StoreError: the identity belongs to another host or directory.
+            DiskError: the directory cannot be made, read or written to.
 
         """
         path = Path(path).absolute()
-        path.mkdir(parents=True, exist_ok=True)
-        if not (path / STORE_FILE).exists():
-            _create_identity(path)
+        with blaming(path):
+            path.mkdir(parents=True, exist_ok=True)
+            if not (path / STORE_FILE).exists():
+                _create_identity(path)
+            sync_way_to(path)  # always: who created it may have died before
+        return cls.open(path)
+
+    def require(self) -> None:
+        """Check that this very store still lies in its place, which an unmounted disk's directory is not.
+
+        Raises:
+            DiskError: nothing, or another store, lies there.
+
+        """
+        try:
+            there = self.open(self.path).id
+        except DiskError:
+            raise
+        except StoreError:
+            there = None
+        if there != self.id:
+            raise DiskError(
+                f"{self.path} no longer holds the store {self.id}: mount its disk again, or move it back, and the "
+                "segment worker goes on by itself. To begin a new store here, stop the service and start it again"
+            )
+
+    @classmethod
+    def adopt(cls, path: Path | str) -> Self:
+        """Give a copied or moved store a new identity, bound to this host and directory, whatever it had before.
+
+        It is durable when this returns. What the store holds stays as it is.
+
+        Raises:
+            StoreError: the directory holds neither an identity nor a stream, so that it is hardly a store.
+            LockedError: somebody writes to it.
+
+        """
+        path = Path(path).absolute()
+        if not (path / STORE_FILE).exists() and not streams_in(path):
+            raise StoreError(f"{path} is no store: it has no {STORE_FILE} and no stream; give the directory of one")
+        with ExitStack() as locks:
+            for stream in streams_in(path):
+                for partition in partitions_in(path, stream):
+                    locks.enter_context(PartitionLock(partition_directory(path, stream, partition)))
+            put_file(path / STORE_FILE, _identity(path, uuid.uuid4().hex))
         return cls.open(path)
 
     def add_stream(self, info: StreamInfo, tokenizer: bytes | None) -> StreamInfo:
@@ -85,8 +141,13 @@ class Store:
 
         Raises:
             FingerprintError: the store holds a stream of that name with another fingerprint or other segments.
+            DiskError: the store cannot be read or written to.
 
         """
+        with blaming(self.path):
+            return self._add_stream(info, tokenizer)
+
+    def _add_stream(self, info: StreamInfo, tokenizer: bytes | None) -> StreamInfo:
         directory = stream_directory(self.path, info.name)
         if (directory / STREAM_FILE).exists():
             known = read_stream(self.path, info.name)
@@ -96,6 +157,7 @@ class Store:
                     f"{known.segment_blocks} blocks a segment; now {info.fingerprint.hex()}, {info.segment_blocks}): "
                     "use another store, or a new stream name"
                 )
+            sync_directory(directory)  # who put it there may have died before
             return known
         directory.mkdir(exist_ok=True)
         sync_directory(self.path)
@@ -110,6 +172,7 @@ def read_stream(store: Path | str, stream: str) -> StreamInfo:
 
     Raises:
         StoreError: the directory holds no such stream, or one of another format.
+        DamagedError: the stream's description was changed.
 
     """
     directory = stream_directory(Path(store), stream)
@@ -140,16 +203,23 @@ def _here(path: Path) -> tuple[str, str]:
     return socket.gethostname(), str(path.resolve())
 
 
+def _adopt(path: Path) -> str:
+    return f"`{shlex.join(['tokenmill', 'adopt', '--store', str(path)])}`"
+
+
+def _identity(path: Path, identity: str) -> bytes:
+    host, directory = _here(path)
+    return canonical_json({"format": FORMAT, "id": identity, "host": host, "directory": directory}) + b"\n"
+
+
 def _create_identity(path: Path) -> None:
     """Write a new identity, unless another process is quicker; the first one holds."""
     identity = uuid.uuid4().hex
-    host, directory = _here(path)
     mine = path / f"{STORE_FILE}.{identity}{TEMPORARY}"
-    put_file(mine, canonical_json({"format": FORMAT, "id": identity, "host": host, "directory": directory}) + b"\n")
+    put_file(mine, _identity(path, identity))
     try:
         os.link(mine, path / STORE_FILE)  # unlike a rename, this fails where the name is taken
     except FileExistsError:
         pass
     finally:
         mine.unlink()
-    sync_directory(path)

@@ -8,11 +8,15 @@ from typing import Any, Self
 import numpy as np
 
 from tokenmill.canonical import canonical_json
-from tokenmill.errors import StoreError
+from tokenmill.errors import DamagedError, StoreError, TokenMillError
 from tokenmill.genesis import Genesis
 from tokenmill.segments.layout import FORMAT
 
 _DTYPES = ("uint8", "uint16", "uint32")
+_ADVICE = (
+    "`tokenmill repair`, with the stream's name, writes it anew as the control topic has it (or, with --from, another "
+    "store)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,8 @@ class StreamInfo:
         """Return the stream that a decoded ``stream.json`` describes.
 
         Raises:
-            StoreError: a field is missing or impossible, or the format is another.
+            StoreError: the format is another.
+            DamagedError: a field is missing or impossible.
 
         """
         if values.get("format") != FORMAT:
@@ -75,9 +80,9 @@ class StreamInfo:
                 values=values,
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise StoreError(f"the stream's description cannot be used ({error!r}): copy it again") from error
+            raise DamagedError(f"the stream's description cannot be used ({error!r})", _ADVICE) from error
         if info.block_tokens < 1 or info.segment_blocks < 1:
-            raise StoreError("the stream has blocks or segments without content: copy its description again")
+            raise DamagedError("the stream has blocks or segments without content", _ADVICE)
         return info
 
     def encode(self) -> bytes:
@@ -89,13 +94,23 @@ class StreamInfo:
         """Return the stream whose ``stream.json`` holds ``data``.
 
         Raises:
-            StoreError: it is no description of this format.
+            StoreError: it is a description of another format.
+            DamagedError: it is none, or contradicts the genesis in it, which hashes to the fingerprint.
 
         """
         try:
             values = json.loads(data)
         except ValueError as error:
-            raise StoreError(f"stream.json is not JSON ({error}): copy it again from its source") from error
+            raise DamagedError(f"stream.json is not JSON ({error})", _ADVICE) from error
         if not isinstance(values, dict):
-            raise StoreError("stream.json is not a JSON object: copy it again from its source")
-        return cls.from_values(values)
+            raise DamagedError("stream.json is not a JSON object", _ADVICE)
+        info = cls.from_values(values)
+        if "genesis" in values:
+            try:
+                genesis = Genesis.from_dict(values["genesis"])
+                told = cls.from_genesis(genesis, genesis.segment_blocks).encode()
+            except (TokenMillError, LookupError, TypeError, ValueError, AttributeError) as error:
+                raise DamagedError(f"the genesis in stream.json was changed ({error})", _ADVICE) from error
+            if told != data:
+                raise DamagedError("stream.json is not what the genesis in it says", _ADVICE)
+        return info

@@ -1,6 +1,5 @@
 """The writer of one partition: appends accepted blocks, commits them, and seals what is full."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -8,7 +7,7 @@ from typing import Self
 
 from tokenmill.acceptance import Blocks
 from tokenmill.errors import GapError, InputError, StoreError
-from tokenmill.segments.durable import sync_directory
+from tokenmill.segments.durable import blaming, sync_directory
 from tokenmill.segments.layout import SegmentPaths, partition_directory
 from tokenmill.segments.lock import PartitionLock
 from tokenmill.segments.open_segment import OpenSegment
@@ -16,6 +15,7 @@ from tokenmill.segments.reader import PartitionReader
 from tokenmill.segments.recovery import recover_partition
 from tokenmill.segments.rows import chain_after
 from tokenmill.segments.sealing import seal
+from tokenmill.segments.start import Start, write_start
 from tokenmill.segments.store import Store, read_stream
 from tokenmill.segments.stream import StreamInfo
 
@@ -35,6 +35,8 @@ class PartitionWriter:
         A hint: believe it only if that message ends there with the hash ``chain``."""
         self.truncated_bytes = found.truncated_bytes
         """Bytes that recovery cut off because they had never been committed."""
+        self.begun = found.begun or len(found.rows) > 0
+        """Whether the partition holds blocks; if not, it may begin later (`begin`)."""
         self.next_block = found.paths.first + len(found.rows)
         """Number of the block that `append` wants next; committed or not, all before it are taken."""
         self.chain = chain_after(found.rows, -1) if len(found.rows) else found.chain_before
@@ -46,6 +48,11 @@ class PartitionWriter:
         self._chain_before = found.chain_before
         self._segment = OpenSegment(found.paths, info, found.rows, found.log_bytes)
 
+    @property
+    def segment_blocks(self) -> int:
+        """Blocks in a segment."""
+        return self._info.segment_blocks
+
     @classmethod
     def open(cls, store: Store, stream: str, partition: int) -> Self:
         """Lock a partition of a stream that the store holds, recover it, and be ready to append.
@@ -53,23 +60,43 @@ class PartitionWriter:
         Raises:
             LockedError: another writer holds the partition.
             DamagedError: what was committed is damaged.
-            StoreError: the store lacks the stream, holds foreign segments, or cannot be written to.
+            StoreError: the store lacks the stream, or holds foreign segments.
+            DiskError: the store cannot be read or written to, or no longer lies in its place.
 
         """
-        info = read_stream(store.path, stream)
         directory = partition_directory(store.path, stream, partition)
         lock = None
         try:
-            directory.mkdir(exist_ok=True)
-            sync_directory(directory.parent)
-            lock = PartitionLock(directory)
-            return cls(directory, info, partition, lock)
-        except BaseException as error:
+            with blaming(directory):
+                store.require()
+                info = read_stream(store.path, stream)
+                directory.mkdir(exist_ok=True)
+                sync_directory(directory.parent)
+                lock = PartitionLock(directory)
+                return cls(directory, info, partition, lock)
+        except BaseException:
             if lock is not None:
                 lock.close()
-            if isinstance(error, OSError):
-                raise _unwritable(directory, error) from error
             raise
+
+    def begin(self, start: Start) -> None:
+        """Let a partition that holds no block begin at ``start``, durably: what was before is nowhere any more.
+
+        Raises:
+            InputError: the partition holds blocks, or ``start`` lies below where it begins, or inside a segment.
+            StoreError: a write or sync failed; the writer is closed.
+
+        """
+        if self.begun or start.block < self.next_block or start.block % self._info.segment_blocks:
+            raise InputError(
+                f"{self._directory} cannot begin at block {start.block}: it must be empty, and segments begin at "
+                f"multiples of {self._info.segment_blocks}, here from block {self.next_block} on"
+            )
+        self._guard(lambda: write_start(self._directory, start))
+        self.next_block, self.chain = start.block, start.chain
+        self._chain_before = start.chain
+        empty = self._segment.rows[:0]
+        self._segment = OpenSegment(SegmentPaths(self._directory, start.block), self._info, empty, 0)
 
     def append(self, blocks: Blocks, *, token_offset: int) -> None:
         """Write the blocks of (a part of) the message at ``token_offset``; `commit` makes them count.
@@ -80,7 +107,7 @@ class PartitionWriter:
         Raises:
             GapError: the blocks do not begin with ``next_block``.
             InputError: tokens, entries and hashes do not belong together.
-            StoreError: a write or sync failed; the writer is closed.
+            DiskError: a write or sync failed; the writer is closed.
             DamagedError: the segment to be sealed changed since its commits; the writer is closed.
 
         """
@@ -92,10 +119,10 @@ class PartitionWriter:
         """Make all that was appended durable and visible to readers; one commit may cover many messages.
 
         Raises:
-            StoreError: a write or sync failed; the writer is closed.
+            DiskError: a write or sync failed, or the directory was moved away; the writer is closed.
 
         """
-        self._guard(self._segment.commit)
+        self._guard(self._commit)
 
     def chain_before(self, block: int) -> bytes | None:
         """Return the chain hash before any block that the store holds, or before the next; None for others."""
@@ -140,10 +167,8 @@ class PartitionWriter:
         if self._lock is None:
             raise StoreError(f"the writer of {self._directory} is closed; open it again, which recovers what counts")
         try:
-            action()
-        except OSError as error:
-            self.close()
-            raise _unwritable(self._directory, error) from error
+            with blaming(self._directory):
+                action()
         except BaseException:
             self.close()
             raise
@@ -157,6 +182,7 @@ class PartitionWriter:
             self._segment.append(
                 tokens[start * size : end * size], blocks.entries[part], blocks.chains[part], token_offset
             )
+            self.begun = True
             self.next_block = blocks.first + end
             self.chain = blocks.chains[end - 1]
             self.source_hint = token_offset
@@ -164,19 +190,17 @@ class PartitionWriter:
             if not self._segment.room:
                 self._roll()
 
+    def _commit(self) -> None:
+        if self._lock is not None:
+            self._lock.check_place()
+        self._segment.commit()
+
     def _roll(self) -> None:
         """Commit and seal the full segment, and begin the next one."""
+        self._commit()
         full = self._segment
-        full.commit()
         full.close()
         seal(full.paths, self._info, self._partition, full.rows, self._chain_before)
         self._chain_before = self.chain
         following = SegmentPaths(self._directory, self.next_block)
         self._segment = OpenSegment(following, self._info, full.rows[:0], 0)
-
-
-def _unwritable(directory: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"{directory} cannot be written to ({os.strerror(error.errno) if error.errno else error}); what was committed "
-        "stands. Make room or mend the disk, then start the segment worker again"
-    )

@@ -1,0 +1,247 @@
+"""``tokenmill dead-letters``: what could not become a document, why, and back again once it is repaired."""
+
+import asyncio
+import sys
+from base64 import b64encode
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import SpinnerColumn, TextColumn
+from rich.table import Table
+
+from tokenmill.errors import InputError
+
+from ..dead_letters import DeadLetter, Place, parse_place, place_name
+from ..inspecting.samples import beginning
+from ..resending import Resending, Resent, count_dead_letters, find_dead_letter, read_dead_letters, resend
+from ..settings import Settings
+from .inspect import pairs
+from .options import examples, with_settings
+from .output import AsJson, count, say, show, show_json, show_table, size
+from .progress import Line
+
+LINE_CHARACTERS = 80  # of a value, where it is one of many
+STANDARD_INPUT = "-"
+
+Topic = Annotated[str, typer.Argument(metavar="RAW_TOPIC", help="The raw topic.", show_default=False)]
+Record = Annotated[
+    str, typer.Argument(metavar="TOPIC/PARTITION/OFFSET", help="Where the record stands.", show_default=False)
+]
+Wanted = Annotated[
+    str, typer.Argument(metavar="WHAT", help="RAW_TOPIC, with --reason, or TOPIC/PARTITION/OFFSET.", show_default=False)
+]
+Reasons = Annotated[
+    list[str] | None, typer.Option("--reason", metavar="REASON", help="Only of this reason; may be given again.")
+]
+Partitions = Annotated[
+    list[int] | None, typer.Option("--partition", help="Only of this partition; may be given again.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(help="What could not become a document: list, count, show, resend.", no_args_is_help=True)
+    group.command("list", epilog=examples("tokenmill dead-letters list raw-text --reason invalid_utf8"))(
+        with_settings(list_command)
+    )
+    group.command("count", epilog=examples("tokenmill dead-letters count raw-text"))(with_settings(count_command))
+    group.command("show", epilog=examples("tokenmill dead-letters show raw-text/0/17 --value > value"))(
+        with_settings(show_command)
+    )
+    group.command(
+        "resend",
+        epilog=examples(
+            "tokenmill dead-letters resend raw-text --reason skipped --dry-run",
+            "iconv -f latin1 -t utf8 value | tokenmill dead-letters resend raw-text/0/17 --value -",
+        ),
+    )(with_settings(resend_command))
+    app.add_typer(group, name="dead-letters")
+
+
+def list_command(
+    settings: Settings,
+    topic: Topic,
+    *,
+    reasons: Reasons = None,
+    partitions: Partitions = None,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most so many, the first ones.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Print the dead letters of a raw topic, each record once."""
+    found, more = asyncio.run(_first(settings, topic, reasons or (), partitions or (), limit))
+    if as_json:
+        show_json([values(letter) for letter in found])
+    else:
+        table = Table("record", "written", "reason", "detail", "value", box=None, pad_edge=False)
+        for letter in found:
+            table.add_row(*cells(letter))
+        show_table(table)
+    if more:
+        say(f"there are more than {limit}: --limit shows them, --reason and --partition choose")
+
+
+async def _first(
+    settings: Settings, topic: str, reasons: list[str] | tuple[()], partitions: list[int] | tuple[()], limit: int
+) -> tuple[list[DeadLetter], bool]:
+    """Return the first letters that are wanted, and whether there are more."""
+    chosen: dict[Place, DeadLetter] = {}
+    async with aclosing(read_dead_letters(settings, topic)) as letters:
+        async for found in letters:
+            if not isinstance(found, DeadLetter) or found.place in chosen:
+                continue
+            if (reasons and found.reason not in reasons) or (partitions and found.partition not in partitions):
+                continue
+            if len(chosen) == limit:
+                return list(chosen.values()), True
+            chosen[found.place] = found
+    return list(chosen.values()), False
+
+
+def count_command(settings: Settings, topic: Topic, *, as_json: AsJson = False) -> None:
+    """Print how many records were dead-lettered for each reason, each record counted once."""
+    counts = asyncio.run(count_dead_letters(settings, topic))
+    if as_json:
+        numbers = {"records": counts.reasons.total(), "letters": counts.letters, "resent": counts.resent}
+        show_json({"topic": topic, **numbers, "reasons": dict(counts.reasons)})
+        return
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for reason, number in counts.reasons.most_common():
+        table.add_row(reason, f"{number:,}")
+    table.add_row("in all", f"{counts.reasons.total():,}")
+    show_table(table)
+    if counts.resent:
+        say(f"{count(counts.resent, 'record')} of them were sent back")
+
+
+def show_command(
+    settings: Settings,
+    record: Record,
+    *,
+    value: Annotated[bool, typer.Option("--value", help="Print the original value and nothing else.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print one dead letter: where it comes from, why it is here, and the record as it was."""
+    letter = asyncio.run(find_dead_letter(settings, required_place(record)))
+    if value:
+        sys.stdout.buffer.write(letter.value or b"")
+        sys.stdout.buffer.flush()
+    elif as_json:
+        show_json({**values(letter), "value": encoded(letter.value), "key": encoded(letter.key)})
+    else:
+        facts = {**values(letter), "written": moment(letter), "value": f"{(letter.value or b'')[:LINE_CHARACTERS]!r}"}
+        show_table(pairs(facts))
+
+
+def resend_command(
+    settings: Settings,
+    what: Wanted,
+    *,
+    reasons: Reasons = None,
+    value: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Of one record: send the bytes of this file (-: standard input) instead."),
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Also what was sent back before.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count, send nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Send records back to their raw topic: one, as it was or repaired, or all of a reason as they were.
+
+    They get new offsets in their old partitions, and a header tokenmill.resent-from that names the old ones. A record
+    that is sent as it was ends here again, unless what refused it has changed: the skip list, or a stream of its own.
+    """
+    wish = _wish(what, reasons, value, again=again)
+    with Reporter() as report:
+        done = asyncio.run(resend(settings, wish, dry_run=dry_run, progress=report))
+    if as_json:
+        show_json({"sent": done.sent, "bytes": done.bytes, "sent_before": done.before, "dry_run": dry_run})
+        return
+    verb = "would send" if dry_run else "sent"
+    show(f"{verb} {count(done.sent, 'record')}, {size(done.bytes)}, to {wish.raw_topic}")
+    if done.before:
+        say(f"left out {count(done.before, 'record')}, sent back before: --again sends them once more")
+
+
+def _wish(what: str, reasons: list[str] | None, value: str | None, *, again: bool) -> Resending:
+    """Return what is to be sent."""
+    place = parse_place(what)
+    if place is None:
+        if not reasons:
+            raise InputError(f"resend {what}: add --reason, or name one record, {what}/PARTITION/OFFSET")
+        if value is not None:
+            raise InputError("--value replaces the value of one record: name it, TOPIC/PARTITION/OFFSET")
+        return Resending(what, reasons=reasons, again=again)
+    if reasons:
+        raise InputError(f"{what} is one record: leave out --reason, or name the raw topic {place[0]}")
+    replaced = {} if value is None else {place: _bytes_of(value)}
+    return Resending(place[0], places=[place], values=replaced, again=again)
+
+
+def _bytes_of(file: str) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if file == STANDARD_INPUT else Path(file).read_bytes()
+    except OSError as error:
+        raise InputError(f"{file} cannot be read ({error.strerror}): name a file with the repaired value") from error
+
+
+def required_place(name: str) -> Place:
+    """Return the place that a person named.
+
+    Raises:
+        InputError: it is none.
+
+    """
+    place = parse_place(name)
+    if place is None:
+        raise InputError(f"{name!r} is no record: write TOPIC/PARTITION/OFFSET, as `tokenmill dead-letters list` does")
+    return place
+
+
+def cells(letter: DeadLetter) -> list[str]:
+    """Return a letter's row."""
+    value = beginning(repr((letter.value or b"")[:LINE_CHARACTERS]), LINE_CHARACTERS)
+    return [place_name(letter.place), moment(letter), letter.reason, beginning(letter.detail, LINE_CHARACTERS), value]
+
+
+def values(letter: DeadLetter) -> dict[str, Any]:
+    """Return a letter as JSON types, without its value."""
+    return {
+        "topic": letter.topic,
+        "partition": letter.partition,
+        "offset": letter.offset,
+        "timestamp": letter.timestamp,
+        "reason": letter.reason,
+        "exception": letter.exception,
+        "detail": letter.detail,
+        "key": None if letter.key is None else letter.key.decode(errors="replace"),
+        "headers": [[name, value.decode(errors="replace")] for name, value in letter.headers],
+        "value_bytes": len(letter.value or b""),
+    }
+
+
+def encoded(data: bytes | None) -> str | None:
+    """Return bytes in base64, for JSON."""
+    return None if data is None else b64encode(data).decode()
+
+
+def moment(letter: DeadLetter) -> str:
+    """Return when the original was written; nothing where Kafka does not say, or no calendar has that day."""
+    try:
+        return datetime.fromtimestamp(letter.timestamp / 1000, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+class Reporter(Line):
+    """Called with what was sent, says how much."""
+
+    def __init__(self) -> None:
+        super().__init__(SpinnerColumn(), TextColumn("{task.description}"), description="reading")
+
+    def __call__(self, done: Resent) -> None:
+        """Show how far it is."""
+        line = f"{count(done.sent, 'record')}, {size(done.bytes)}"
+        self.show(line, 0, 0, lambda: line)

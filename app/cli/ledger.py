@@ -1,0 +1,102 @@
+"""``tokenmill ledger``: what became of every record."""
+
+import asyncio
+from collections import Counter
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from tokenmill.errors import DamagedError
+
+from ..inspecting.ledger import ChainLedger, Ledger, Meeting, read_ledger
+from ..settings import Settings
+from .options import examples, with_settings
+from .output import AsJson, count, say, show, show_json, show_table
+
+Streams = Annotated[
+    list[str] | None,
+    typer.Option("--stream", metavar="NAME", help="Only this stream; may be given again. Default: all of raw_topics."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("ledger", epilog=examples("tokenmill ledger", "tokenmill ledger --json"))(with_settings(ledger_command))
+
+
+def ledger_command(settings: Settings, *, streams: Streams = None, as_json: AsJson = False) -> None:
+    """Print what became of every record, from the last messages alone; 8 if an account does not balance.
+
+    in = kept + filtered + tombstones + dead-lettered + flushes + other split, for each stream and partition, up to the
+    offset that it has published. `tokenmill verify` counts the records again.
+    """
+    ledger = asyncio.run(read_ledger(settings, streams or ()))
+    if as_json:
+        show_json(ledger.to_dict())
+    else:
+        show_table(ledger_table(ledger))
+        for line in (*reason_lines(ledger), *map(meeting_line, ledger.meetings)):
+            show(line)
+    if not ledger.balanced:
+        wrong = [place(chain) for chain in ledger.chains if not chain.balanced]
+        wrong += [f"{m.raw_topic}[{m.partition}]" for m in ledger.meetings if not m.balanced]
+        say(f"does not balance: {', '.join(wrong)}; `tokenmill verify` finds the first message that counts wrongly")
+        raise typer.Exit(DamagedError.exit_code)
+
+
+def ledger_table(ledger: Ledger) -> Table:
+    """Return a row for each chain, and for each stream its sum."""
+    columns = ("chain", "to offset", "in", "= kept", "+ filtered", "+ tombstones", "+ dead", "+ flushes")
+    table = Table(*columns, "+ other split", "blocks", "tokens in blocks", "open", "bytes", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for total in ledger.streams:
+        for chain in ledger.chains:
+            if chain.stream == total.stream:
+                table.add_row(*cells(chain))
+        table.add_row(*cells(total))
+    return table
+
+
+def cells(chain: ChainLedger) -> list[str]:
+    """Return an account's row."""
+    totals = chain.totals
+    numbers = (
+        *(totals.records, totals.kept, totals.filtered.total(), totals.tombstones, totals.dead_lettered.total()),
+        *(totals.flushes, totals.other_split, chain.blocks, chain.block_tokens, chain.open_tokens, totals.value_bytes),
+    )
+    offset = "" if chain.offset is None else f"{chain.offset:,}"
+    return [place(chain), offset, *(f"{number:,}" for number in numbers)]
+
+
+def place(chain: ChainLedger) -> str:
+    """Return the name of a row."""
+    return f"{chain.stream} in all" if chain.partition is None else f"{chain.stream}/{chain.partition}"
+
+
+def reason_lines(ledger: Ledger) -> list[str]:
+    """Return why records were filtered and dead-lettered, and how many tokens are padding, for each stream."""
+    lines = []
+    for total in ledger.streams:
+        for name, found in (("filtered", total.totals.filtered), ("dead-lettered", total.totals.dead_lettered)):
+            if found.total():
+                lines.append(f"{total.stream}, {name}: {reasons(found)}")
+        if total.padding:
+            lines.append(f"{total.stream}: {count(total.padding, 'token')} of padding in its blocks")
+    return lines
+
+
+def reasons(found: Counter[str]) -> str:
+    """Return reasons with their counts, the most frequent first."""
+    return ", ".join(f"{reason} {number:,}" for reason, number in found.most_common() if number)
+
+
+def meeting_line(meeting: Meeting) -> str:
+    """Return how the streams of a raw partition add up, or why they do not."""
+    name = f"{meeting.raw_topic}[{meeting.partition}]"
+    if meeting.records is None:
+        stand = ", ".join(f"{stream} at {offset:,}" for stream, offset in meeting.offsets.items())
+        return f"{name}: its streams stand at different places ({stand}), so their sums do not add up to its records"
+    nobody = f" + {meeting.unowned:,} of no stream's split" if meeting.unowned else ""
+    return f"{name}: {meeting.records:,} in = {meeting.owned:,} in one stream each + {meeting.shared:,} in all{nobody}"

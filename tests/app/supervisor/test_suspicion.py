@@ -1,0 +1,22 @@
+"""One death is no proof; two over the same record are."""
+
+from tokenmill.app.supervisor.suspicion import Suspicion
+from tokenmill.app.suspects import Suspects
+
+
+def test_a_record_is_suspected_at_the_second_death() -> None:
+    """Whichever worker dies; where the fetches differ, by what they have in common."""
+    suspicion = Suspicion()
+    assert suspicion.died([Suspects("raw", 0, 1, 50), Suspects("raw", 1, 7, 7)]) == []
+    assert suspicion.died([Suspects("raw", 0, 40, 90)]) == [Suspects("raw", 0, 40, 50)]
+    assert suspicion.died([Suspects("raw", 1, 7, 7)]) == [Suspects("raw", 1, 7, 7)]
+    assert suspicion.died([Suspects("raw", 0, 44, 44)]) == [Suspects("raw", 0, 44, 44)]
+
+
+def test_deaths_elsewhere_are_nobodys_fault() -> None:
+    """A partition that has gone on since, and a worker that was milling nothing."""
+    suspicion = Suspicion()
+    suspicion.died([Suspects("raw", 0, 1, 50)])
+    assert suspicion.died([]) == []
+    assert suspicion.died([Suspects("raw", 0, 51, 90)]) == []
+    assert suspicion.died([Suspects("other", 0, 51, 90)]) == []

@@ -1,0 +1,105 @@
+"""The ledger: what the last messages say is what the reference counts, and sums that do not balance are called so."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from tests.milled import SPLITS, Milled
+from tests.mills import RECIPE
+from tests.service import raw_records
+from tokenmill.app.cli import main
+from tokenmill.app.control import Settled
+from tokenmill.app.inspecting.ledger import ChainLedger, Ledger, Meeting, meetings, read_ledger
+from tokenmill.app.recipes import plan_topic
+from tokenmill.app.settings import Settings, Stream
+from tokenmill.genesis import ControlLog, Genesis
+from tokenmill.reference import Reference
+from tokenmill.totals import Totals
+
+
+async def test_the_ledger_is_what_the_reference_counts(milled: Milled) -> None:
+    """Of each chain up to its offset: records, tokens in blocks and in the open block, and padding."""
+    settings = Settings(bootstrap_servers=milled.settings.bootstrap_servers, raw_topics=(milled.raw_topic,))
+    ledger = await read_ledger(settings)
+
+    assert ledger.balanced
+    assert [(chain.stream, chain.partition) for chain in ledger.chains] == sorted(milled.chains)
+    plan = plan_topic(milled.settings, milled.raw_topic)
+    records = raw_records(milled.settings, milled.raw_topic)
+    for chain in ledger.chains:
+        assert chain.partition is not None
+        assert chain.offset is not None
+        (recipe,) = (recipe for stream, recipe in plan.recipes.items() if stream.name == chain.stream)
+        reference = Reference(recipe, plan.stages, chain.partition, 0)
+        below = [record for record in records[chain.partition] if record.offset < chain.offset]
+        blocks = list(reference.blocks(below))
+        assert chain.totals == reference.totals
+        if not chain.taken:
+            assert (chain.blocks, chain.open_tokens) == (len(blocks), reference.open_tokens)
+            assert chain.block_tokens == 64 * len(blocks)
+    assert sum(stream.padding for stream in ledger.streams) > 0
+    assert [stream.totals.flushes for stream in ledger.streams] == [2, 2]
+    assert sum((stream.totals.dead_lettered for stream in ledger.streams), Counter[str]()) == {"invalid_utf8": 3}
+
+
+@pytest.mark.usefixtures("logging_restored")
+def test_the_command_prints_the_equation(milled: Milled, capsys: pytest.CaptureFixture[str]) -> None:
+    """For people a row each and the reasons; with --json the same for pipes."""
+    place = ["--bootstrap-servers", milled.settings.bootstrap_servers, "--raw-topics", milled.raw_topic]
+
+    with pytest.raises(SystemExit) as ended:
+        main(["ledger", *place])
+    table = capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["ledger", *place, "--json", "--stream", milled.train])
+    found = json.loads(capsys.readouterr().out)
+
+    assert not ended.value.code
+    assert "= kept" in table
+    assert f"{milled.train} in all" in table
+    assert "dead-lettered: invalid_utf8" in table
+    assert f"{milled.raw_topic}[0]: " in table
+    assert found["balanced"]
+    assert [chain["stream"] for chain in found["chains"]] == [milled.train] * 2
+    for chain in found["chains"]:
+        parts = chain["kept"] + chain["tombstones"] + chain["flushes"] + chain["other_split"]
+        assert chain["records"] == parts + sum(chain["filtered"].values()) + sum(chain["dead_lettered"].values())
+
+
+def test_a_record_or_a_token_too_many_does_not_balance() -> None:
+    """Padding without a flush, more tokens than there are, a record in no column."""
+    good = ChainLedger("s", "raw", 0, 9, blocks=2, block_tokens=20, open_tokens=3, totals=Totals(3, 3, tokens=23))
+    assert good.balanced
+    assert good.padding == 0
+    for totals in (Totals(3, 3, tokens=22), Totals(3, 3, tokens=24), Totals(4, 3, tokens=23)):
+        assert not replace(good, totals=totals).balanced
+    flushed = replace(good, totals=Totals(4, 3, flushes=1, tokens=20))
+    assert flushed.balanced
+    assert flushed.padding == 3
+    assert replace(good, taken=2, totals=Totals(2, 2, tokens=21)).balanced
+    assert not Ledger([replace(good, totals=Totals(4, 3))], []).balanced
+
+
+def test_sums_over_streams_are_made_at_equal_offsets_alone() -> None:
+    """There each record is one stream's, all streams', or nobody's; elsewhere nothing is said."""
+    settled = [_settled(split) for split in ("train", "validation")]
+    train = ChainLedger("raw.train", "raw", 0, 10, totals=Totals(10, 5, tombstones=1, other_split=4))
+    other = ChainLedger("raw.validation", "raw", 0, 10, totals=Totals(10, 2, tombstones=1, other_split=7))
+
+    (meeting,) = meetings(settled, [train, other])
+    assert (meeting.records, meeting.owned, meeting.shared, meeting.unowned) == (10, 7, 1, 2)
+    assert meeting.balanced
+
+    (apart,) = meetings(settled, [train, replace(other, offset=11)])
+    assert apart == Meeting("raw", 0, {"raw.train": 10, "raw.validation": 11}, None)
+    assert apart.balanced
+
+    (claimed,) = meetings(settled, [train, replace(other, totals=Totals(10, 9, tombstones=1))])
+    assert not claimed.balanced
+
+
+def _settled(split: str) -> Settled:
+    recipe = replace(RECIPE, split=split, splits=tuple(SPLITS.items()))
+    return Settled(Stream(f"raw.{split}", "raw", split), Genesis("x", recipe, (0,), 16), ControlLog())

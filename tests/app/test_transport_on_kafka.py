@@ -1,0 +1,215 @@
+"""The transport under a running Faust and a real broker: each override is called, and does what only it can do."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import RecordsToDelete
+from aiokafka.errors import OffsetOutOfRangeError
+from faust.types import TP
+
+from tests.conftest import TopicFactory
+from tests.service import WAIT_SECONDS, Raw, send
+from tokenmill.app.broker import Broker
+from tokenmill.app.faust_settings import QUEUED_BATCHES, faust_options
+from tokenmill.app.kafka import admin
+from tokenmill.app.settings import Settings
+from tokenmill.app.transport import Batch, BatchApp, BatchConsumer, LeaderChangedError
+
+RECORDS = 60
+
+
+class Recorder:
+    """A handler that remembers what it was told, and an agent that can be held up."""
+
+    def __init__(self) -> None:
+        self.given: list[set[TP]] = []
+        self.revocations = 0
+        self.failures: list[BaseException] = []
+        self.batches: list[Batch] = []
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def assigned(self, partitions: set[TP]) -> None:
+        """Note it."""
+        self.given.append(partitions)
+
+    def revoked(self) -> None:
+        """Note it."""
+        self.revocations += 1
+
+    def failed(self, error: BaseException) -> None:
+        """Note it."""
+        self.failures.append(error)
+
+    def offsets(self, partition: int) -> list[int]:
+        """Return the offsets that came, in the order in which they came."""
+        return [record.offset for batch in self.batches if batch.tp.partition == partition for record in batch.records]
+
+
+class Running(Recorder):
+    """A running app, and what it was told."""
+
+    app: BatchApp
+
+    @property
+    def consumer(self) -> BatchConsumer:
+        """Its consumer."""
+        return self.app.batch_consumer
+
+    @property
+    def client(self) -> Any:
+        """The client that the consumer runs in its thread."""
+        return self.consumer._thread._consumer
+
+
+@asynccontextmanager
+async def running(settings: Settings, **options: Any) -> AsyncIterator[Running]:
+    """Run an app on the first raw topic until the block ends; in the block it has its partitions."""
+    found = Running()
+    app = BatchApp(settings.group, **faust_options(settings, **options))
+    app.handler, found.app = found, app
+    prepared = asyncio.Event()
+
+    async def prepare() -> None:
+        prepared.set()
+
+    app.prepare = prepare
+
+    @app.agent(app.topic(settings.raw_topics[0], value_type=bytes), isolated_partitions=True)
+    async def agent(stream: Any) -> None:
+        async for batch in stream:
+            found.batches.append(batch)
+            await found.open.wait()
+
+    await app.start()
+    try:
+        assert prepared.is_set()
+        await until(lambda: bool(found.given))
+        yield found
+    finally:
+        found.open.set()
+        await app.stop()
+    assert found.revocations
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not condition():  # noqa: ASYNC110 - Faust tells nobody
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+def settings(broker: Broker, topic: TopicFactory) -> Settings:
+    """Return settings for a topic with two partitions."""
+    return Settings(
+        bootstrap_servers=broker.bootstrap_servers,
+        raw_topics=(topic(2),),
+        group=f"group-{uuid.uuid4().hex}",
+        session_timeout=6.0,
+    )
+
+
+async def test_partitions_wait_until_they_are_started_and_begin_where_they_are_told(settings: Settings) -> None:
+    """Paused at the assignment, whatever was committed; the app's own offset, epochs and commits from then on."""
+    (name,) = settings.raw_topics
+    first, second = TP(name, 0), TP(name, 1)
+    send(settings, [Raw(b"%d" % n, n % 2) for n in range(2 * RECORDS)])
+    async with running(settings) as found:
+        assert found.given == [{first, second}]
+        assert found.client.paused() == {TopicPartition(*first), TopicPartition(*second)}
+        epoch = await found.consumer.start_partition(first, 7)
+        await until(lambda: found.offsets(0)[-1:] == [RECORDS - 1])
+        assert found.offsets(0) == list(range(7, RECORDS))
+        assert not found.offsets(1)
+        assert {batch.epoch for batch in found.batches} == {epoch} == {1}
+        assert found.batches[-1].position == RECORDS
+        assert found.consumer.end_offsets()[first] == RECORDS
+        assert found.app.why_not_ready(prepared=True) is None
+        assert await committed(settings) == {}
+        found.consumer.durable[first] = 11
+        while await committed(settings) != {TopicPartition(*first): 11}:  # noqa: ASYNC110 - Kafka tells nobody
+            await asyncio.sleep(0.1)
+        assert not found.failures
+    async with running(settings) as found:
+        await found.consumer.start_partition(first, 50)
+        await until(lambda: found.offsets(0)[-1:] == [RECORDS - 1])
+        assert found.offsets(0) == list(range(50, RECORDS))
+
+
+async def test_only_what_was_committed_is_read_and_gaps_are_told(settings: Settings) -> None:
+    """Records of an aborted transaction never come; the position goes past them, and past the markers."""
+    (name,) = settings.raw_topics
+    writer = AIOKafkaProducer(bootstrap_servers=settings.bootstrap_servers, transactional_id=uuid.uuid4().hex)
+    await writer.start()
+    for end in (writer.commit_transaction, writer.abort_transaction):
+        await writer.begin_transaction()
+        for _ in range(3):
+            await writer.send_and_wait(name, b"text", partition=0)
+        await end()
+    await writer.stop()
+    async with running(settings) as found:
+        assert found.client._isolation_level == "read_committed"
+        await found.consumer.start_partition(TP(name, 0), 0)
+        await until(lambda: bool(found.batches) and found.batches[-1].position == 8)
+        assert found.offsets(0) == [0, 1, 2]
+
+
+async def test_what_a_fetch_cannot_get_over_is_told(settings: Settings) -> None:
+    """An offset out of range, and a leader that is another: no jump, no record, the app decides."""
+    (name,) = settings.raw_topics
+    send(settings, [Raw(b"x") for _ in range(RECORDS)])
+    async with admin(settings) as client:
+        await client.delete_records({TopicPartition(name, 0): RecordsToDelete(10)})
+    async with running(settings) as found:
+        assert found.client._auto_offset_reset == "none"
+        await found.consumer.start_partition(TP(name, 0), 0)
+        await until(lambda: bool(found.failures))
+        assert isinstance(found.failures[0], OffsetOutOfRangeError)
+        assert not found.offsets(0)
+    async with running(settings) as found:
+        await found.consumer.start_partition(TP(name, 0), 10)
+        found.consumer._thread._leaders[TP(name, 0)] = 99
+        await until(lambda: bool(found.failures))
+        assert isinstance(found.failures[0], LeaderChangedError)
+
+
+async def test_an_agent_that_is_held_up_holds_up_its_partition(settings: Settings) -> None:
+    """A few fetches wait, no more are made; the other partition goes on; then everything comes, once and in order."""
+    (name,) = settings.raw_topics
+    held = TP(name, 0)
+    send(settings, [Raw(b"x" * 1000, n % 2) for n in range(20 * RECORDS)])
+    async with running(settings, fetch_bytes=4000) as found:
+        found.open.clear()
+        await found.consumer.start_partition(held, 0)
+        await until(lambda: held not in found.consumer._get_active_partitions())
+        waiting = next(iter(found.app.topics._tp_index[held])).queue.qsize()  # type: ignore[attr-defined]
+        assert 0 < waiting <= 2 * QUEUED_BATCHES
+        found.open.set()
+        await found.consumer.start_partition(TP(name, 1), 0)
+        await until(lambda: all(len(found.offsets(partition)) == 10 * RECORDS for partition in (0, 1)))
+        assert found.offsets(0) == found.offsets(1) == list(range(10 * RECORDS))
+        assert held in found.consumer._get_active_partitions()
+
+
+async def test_the_producer_asks_all_replicas_and_writes_nothing_twice(settings: Settings) -> None:
+    """The client that really sends has acknowledgements of all, and a producer id."""
+    (name,) = settings.raw_topics
+    async with running(settings) as found:
+        metadata = await found.app.producer.send_and_wait(name, b"k", b"v", 1, None, [("h", b"x")])
+        assert metadata.offset == 0
+        client: Any = found.app.producer._producer  # type: ignore[attr-defined]
+        assert client._sender._acks == -1
+        assert client._txn_manager.producer_id >= 0
+
+
+async def committed(settings: Settings) -> dict[TopicPartition, int]:
+    """Return the offsets that the group has committed."""
+    async with admin(settings) as client:
+        found = await client.list_consumer_group_offsets(settings.group)
+    return {partition: one.offset for partition, one in found.items() if one.offset >= 0}

@@ -1,0 +1,134 @@
+"""The table of bad inputs: what producers send that is no plain document, and what becomes of it in each mode."""
+
+import gzip
+import json
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from tests.mills import SILENT
+
+MAX_TEXT_BYTES: Final = 300_000
+"""The limit of a text under which the table is true."""
+MAX_ID_BYTES: Final = 256
+
+
+class Fate(NamedTuple):
+    """What becomes of a record."""
+
+    kind: str
+    """``kept``, ``filtered``, ``dead_lettered``, ``tombstone`` or ``flush``."""
+    what: str = ""
+    """The text that is kept, or the reason."""
+
+
+class BadInput(NamedTuple):
+    """A row of the table."""
+
+    name: str
+    value: bytes | None
+    json: Fate
+    """In mode ``json``, and the next one in mode ``auto``."""
+    auto: Fate
+    key: bytes | None = None
+    headers: Sequence[tuple[str, bytes]] = ()
+    timestamp: int = 1_000
+
+
+def _kept(text: str) -> Fate:
+    return Fate("kept", text)
+
+
+def _dead(reason: str) -> Fate:
+    return Fate("dead_lettered", reason)
+
+
+EMPTY: Final = Fate("filtered", "empty")
+
+
+def _text(name: str, value: bytes, reason: str) -> BadInput:
+    """Return a row for what is no JSON document, and as plain text is itself."""
+    return BadInput(name, value, _dead(reason), _kept(value.decode()))
+
+
+def _document(name: str, value: bytes, text: str, **others: int) -> BadInput:
+    """Return a row for what is a document in both modes."""
+    return BadInput(name, value, _kept(text), _kept(text), **others)  # type: ignore[arg-type]
+
+
+def _refused(name: str, value: bytes, reason: str) -> BadInput:
+    """Return a row for what is a dead letter in both modes."""
+    return BadInput(name, value, _dead(reason), _dead(reason))
+
+
+def _object(**fields: object) -> bytes:
+    return json.dumps(fields).encode()
+
+
+ODD_TEXT: Final = "NUL \0, CRLF \r\n, NFD e\u0301, zero width \u200b, right to left \u202eabc\u202c, 🙂"
+
+TABLE: Final = (
+    BadInput("tombstone", None, Fate("tombstone"), Fate("tombstone"), key=b"only a key"),
+    BadInput("flush", None, Fate("flush"), Fate("flush"), key=b"", headers=[("tokenmill", b"flush")]),
+    BadInput("empty value", b"", _dead("malformed_json"), EMPTY),
+    BadInput("white space", b" \t\r\n ", _dead("malformed_json"), EMPTY),
+    BadInput("empty text", b'{"text": ""}', EMPTY, EMPTY),
+    BadInput("text of white space", b'{"text": " \\n\\u2003"}', EMPTY, EMPTY),
+    _text("empty object", b"{}", "missing_text"),
+    _refused("invalid UTF-8", b"\xff\xfe\x00", "invalid_utf8"),
+    _refused("invalid UTF-8 in a string", b'{"text": "caf\xe9"}', "invalid_utf8"),
+    _refused("a surrogate in UTF-8", b'{"text": "\xed\xa0\x80"}', "invalid_utf8"),
+    _document("byte order mark", b'\xef\xbb\xbf{"text": "marked"}', "marked"),
+    BadInput("byte order mark, text", b"\xef\xbb\xbfmarked", _dead("malformed_json"), _kept("marked")),
+    _text("truncated", b'{"text": "a', "malformed_json"),
+    _text("trailing garbage", b'{"text": "a"} and more', "malformed_json"),
+    _text("raw control character", b'{"text": "a\x01b"}', "malformed_json"),
+    _text("unescaped newline", b'{"text": "a\nb"}', "malformed_json"),
+    _text("scalar", b"42", "not_an_object"),
+    _text("string", b'"a text"', "not_an_object"),
+    _text("array", b'[{"text": "a"}]', "not_an_object"),
+    _text("200,000 brackets", b"[" * 200_000, "too_deep"),
+    _text("deep objects", b'{"a":' * 40_000, "too_deep"),
+    _text("huge integer", b'{"text": "a", "n": ' + b"9" * 5_000 + b"}", "malformed_json"),
+    _text("huge float", b'{"text": "a", "n": 1e400}', "malformed_json"),
+    _text("not a number", b'{"text": "a", "n": NaN}', "malformed_json"),
+    _document("key twice", b'{"text": "a", "text": "b"}', "b"),
+    _refused("half a surrogate pair", b'{"text": "\\ud800"}', "invalid_unicode"),
+    _text("text is a number", b'{"text": 5}', "wrong_type"),
+    _text("text is null", b'{"text": null}', "wrong_type"),
+    _text("text is a list", b'{"text": ["a", "b"]}', "wrong_type"),
+    _document("special tokens", b'{"text": "<|endoftext|><s>"}', "<|endoftext|><s>"),
+    _document("odd characters", _object(text=ODD_TEXT), ODD_TEXT),
+    _refused("too long", _object(text="a" * (MAX_TEXT_BYTES + 1)), "too_large"),
+    BadInput("too long, text", b"a" * (MAX_TEXT_BYTES + 1), _dead("malformed_json"), _dead("too_large")),
+    _document("no white space", _object(text="x" * MAX_TEXT_BYTES), "x" * MAX_TEXT_BYTES),
+    _document("one word again and again", _object(text="word " * 20_000), "word " * 20_000),
+    _document("one character", _object(text="a"), "a"),
+    _document("other field", _object(content="b"), "b"),
+    _text("nested text", b'{"document": {"text": "a"}}', "missing_text"),
+    _document("no id", _object(text="c", id=None), "c"),
+    _document("id of another type", _object(text="d", id=[1]), "d"),
+    _document("number as id", _object(text="e", id=7), "e"),
+    _document("same id again", _object(text="f", id=7), "f"),
+    _document("path as id", _object(text="g", id="../../etc/passwd\n🙂"), "g"),
+    _refused("huge id", _object(text="h", id="x" * 1_000_000), "id_too_long"),
+    _refused("gzip", gzip.compress(b'{"text": "a"}', mtime=0), "invalid_utf8"),
+    _document("no timestamp", _object(text="i"), "i", timestamp=-1),
+    _document("timestamp zero", _object(text="j"), "j", timestamp=0),
+    _document("far future", _object(text="k"), "k", timestamp=253_402_300_800_000),
+    BadInput(
+        "header bomb",
+        b"\xff",
+        *(_dead("invalid_utf8"), _dead("invalid_utf8")),
+        headers=[(f"header {n}", b"x" * 100) for n in range(500)],
+    ),
+    BadInput(
+        "headers of a dead letter",
+        b"\xfe",
+        *(_dead("invalid_utf8"), _dead("invalid_utf8")),
+        headers=[("tokenmill.dead-letter.offset", b"0"), ("tokenmill.dead-letter.reason", b"forged")],
+    ),
+    BadInput("flush with a value", b'{"text": "l"}', _kept("l"), _kept("l"), headers=[("tokenmill", b"flush")]),
+)
+
+SILENT_ROW: Final = _document("no tokens", _object(text=SILENT), SILENT)
+"""A text of which `tests.mills.tiny_bpe` makes no token."""

@@ -1,0 +1,28 @@
+"""A user's function that does harm over some documents: it raises, hangs, or ends its process."""
+
+import os
+import signal
+import time
+from typing import Final
+
+from tokenmill.documents import Document
+
+RAISES: Final = "a text over which the step raises"
+HANGS: Final = "a text over which the step hangs"
+KILLS: Final = "a text over which the step kills its process"
+
+
+def harmful(document: Document) -> Document:
+    """Return the document, if at all."""
+    match document.text:
+        case text if text == RAISES:
+            raise ValueError("the step's own words")
+        case text if text == HANGS:
+            while True:
+                time.sleep(0.05)
+        case text if text == KILLS:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return document
+
+
+harmful.version = "1"  # type: ignore[attr-defined]

@@ -1,0 +1,78 @@
+"""A process that reads all partitions of a store while the store is filled: it must see every block, and never die."""
+
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from tokenmill.errors import StoreError
+from tokenmill.segments import PartitionReader, open_partition, partitions_in, streams_in
+
+ROOT: Final = Path(__file__).parents[2]
+PAUSE_SECONDS: Final = 0.2
+
+
+class Following:
+    """The process, from entry to exit; `blocks` once it has ended."""
+
+    def __init__(self, store: Path) -> None:
+        self.blocks = 0
+        """How many blocks it read, each once and checked."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.store_follower", str(store)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._process.kill()
+        words, _ = self._process.communicate()
+        if kind is None:
+            assert self._process.returncode == 0, f"the reader ended with {self._process.returncode}"
+            self.blocks = int(words)
+
+
+def follow(store: Path) -> int:
+    """Read until standard input ends and nothing new is there; return the number of blocks."""
+    readers: dict[tuple[str, int], tuple[PartitionReader, int]] = {}
+    stopping = False
+    while True:
+        new = 0
+        for stream in streams_in(store):
+            for partition in partitions_in(store, stream):
+                key = (stream, partition)
+                reader, seen = readers.get(key) or (open_partition(store, stream, partition, check=True), 0)
+                blocks = reader.refresh()
+                assert blocks >= seen
+                reader.gather(range(seen, blocks))
+                for number in range(seen, blocks):
+                    reader.documents(number)
+                readers[key] = reader, blocks
+                new += blocks - seen
+        if stopping and not new:
+            return sum(blocks for _, blocks in readers.values())
+        stopping = stopping or not wait_for_input()
+        time.sleep(PAUSE_SECONDS)
+
+
+def wait_for_input() -> bool:
+    """Return whether standard input is still open; never waits."""
+    return not select.select([sys.stdin], [], [], 0)[0]
+
+
+if __name__ == "__main__":
+    try:
+        print(follow(Path(sys.argv[1])))  # noqa: T201 - its answer
+    except StoreError as error:
+        sys.exit(str(error))

@@ -1,0 +1,166 @@
+"""The disk under a real segment worker is full, takes no more, refuses, or is gone; then it is as it was."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.faults.feeding import Feeder
+from tests.faults.mounts import SmallDisk
+from tests.faults.oracle import judge
+from tests.faults.store_alive import published, wait_until_alive
+from tests.faults.store_follower import Following
+from tests.faults.trial import Trial
+from tests.service import Service, Worker, service_settings
+from tokenmill.app.broker import Broker
+from tokenmill.app.ending import RESUME_CODE
+from tokenmill.app.settings import Settings
+
+FILE_BYTES: Final = 300
+"""A segment's tokens are 1,024 bytes."""
+HELD_SECONDS: Final = 20.0
+"""How long a fault lasts on the real disk: long enough for several starts, and to count what is said."""
+LINES_A_SECOND: Final = 5
+"""What supervisor and worker together may say while the fault lasts; they start again at most every few seconds."""
+
+
+@pytest.mark.fault("disk-full", "disk-gone")
+def test_a_worker_whose_disk_refuses_says_so_and_the_next_one_goes_on(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+) -> None:
+    """No file may grow, no file may be opened, the directory is moved away: exit code 75 and one reason each time."""
+    settings = service_settings(broker, topic(1), tmp_path, session_timeout=2.0, splits={"train": 1000})
+    away = tmp_path / "away"
+
+    def no_growth(worker: Worker) -> None:
+        limit(worker, resource.RLIMIT_FSIZE, FILE_BYTES)  # its log is a file, too, and longer: it can say nothing there
+
+    def no_handles(worker: Worker) -> None:
+        limit(worker, resource.RLIMIT_NOFILE, 0)
+
+    def gone(_worker: Worker) -> None:
+        settings.store.rename(away)
+
+    faults: dict[str, tuple[Callable[[Worker], None], Callable[[], object]]] = {
+        "File too large": (no_growth, lambda: None),
+        "Too many open files": (no_handles, lambda: None),
+        "No such file or directory": (gone, lambda: away.rename(settings.store)),
+    }
+    with Service(settings, tmp_path) as service:
+        service.mill()
+        with Feeder(settings, trial.rng, burst=1), Following(settings.store) as reader:
+            for reason in trial.rng.sample([*faults], len(faults)) * trial.rounds(1, 5):
+                break_it, mend = faults[reason]
+                worker = service.segment()
+                service.wait_until(lambda: any(p["block"] for p in worker.partitions.values()))  # noqa: B023
+                break_it(worker)
+                assert service.wait_until_ended(worker) == RESUME_CODE
+                assert worker.beats.words is not None
+                assert reason in worker.beats.words
+                assert "tries again by itself" in worker.beats.words
+                trial.fired(reason)
+                mend()
+                service.workers.remove(worker)
+            service.segment()
+            wait_until_alive(service)
+        judge(service, trial)
+    trial.held("loud", "alive", "reader", read=reader.blocks)
+
+
+def limit(worker: Worker, what: int, soft: int) -> None:
+    """Give a running process less."""
+    _, hard = resource.prlimit(worker.process.pid, what)
+    resource.prlimit(worker.process.pid, what, (soft, hard))
+
+
+class Served:
+    """``tokenmill serve --only segment``, below a prefix."""
+
+    def __init__(self, disk: SmallDisk, settings: Settings, log: Path) -> None:
+        self._log = log
+        command = [sys.executable, "-m", "tokenmill.app.cli", "serve", "--only", "segment"]
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [*disk.prefix, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **settings.environment()},
+            )
+
+    def said(self, since: int = 0) -> str:
+        """Return what supervisor and workers said since the log was ``since`` bytes long."""
+        return self._log.read_bytes()[since:].decode(errors="replace")
+
+    @property
+    def mark(self) -> int:
+        """The length of the log."""
+        return self._log.stat().st_size
+
+
+@contextmanager
+def served(disk: SmallDisk, settings: Settings, log: Path) -> Iterator[Served]:
+    """Run it; it must still run at the end, and end in order."""
+    serving = Served(disk, settings, log)
+    try:
+        yield serving
+        assert serving.process.poll() is None, serving.said()[-4000:]
+        serving.process.send_signal(signal.SIGTERM)
+        assert serving.process.wait(60) == 128 + signal.SIGTERM
+    finally:
+        serving.process.kill()
+        serving.process.wait()
+
+
+@pytest.mark.fault("disk-full", "disk-gone")
+@pytest.mark.needs("mount")
+def test_a_disk_that_is_full_or_gone_is_waited_for(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+) -> None:
+    """A real small disk runs full, becomes read-only, is unmounted: loud, not too loud, and mended all goes on."""
+    with SmallDisk(tmp_path) as disk:
+        settings = service_settings(
+            broker,
+            topic(2),
+            tmp_path,
+            session_timeout=2.0,
+            splits={"train": 500, "dev": 500},
+            store=disk.seen / "store",
+        )
+        faults: dict[str, tuple[Callable[[], object], Callable[[], object], str]] = {
+            "full": (disk.fill, disk.free, "No space left on device"),
+            "read-only": (disk.protect, disk.unmount, "Read-only file system"),
+            "unmounted": (disk.unmount, disk.mount_again, "no longer holds the store"),
+        }
+        there = settings.model_copy(update={"store": disk.mount / "store"})
+        with Service(settings, tmp_path) as service, served(disk, there, tmp_path / "serve.log") as serving:
+            service.mill()
+            with Feeder(settings, trial.rng, burst=1):
+                service.wait_until(lambda: bool(published(service)) and (settings.store / "store.json").exists())
+                with Following(settings.store) as reader:
+                    for name in trial.rng.sample([*faults], len(faults)) * trial.rounds(1, 2):
+                        wait_until_alive(service)
+                        break_it, mend, reason = faults[name]
+                        mark = serving.mark
+                        break_it()
+                        service.wait_until(lambda: reason in serving.said(mark))  # noqa: B023
+                        trial.fired(name)
+                        mark = serving.mark
+                        time.sleep(HELD_SECONDS)
+                        lines = serving.said(mark).count("\n")
+                        assert lines <= LINES_A_SECOND * HELD_SECONDS, serving.said(mark)
+                        mend()
+                        seconds = wait_until_alive(service)
+                        trial.held("loud", "alive", lines=lines, **{f"seconds to live after {name}": round(seconds)})
+            judge(service, trial)
+        trial.held("reader", read=reader.blocks)
+    assert not (disk.mount / "store").exists(), "a store was begun where the disk was not mounted"

@@ -1,0 +1,63 @@
+"""A raw topic gets partitions while everything runs: nobody restarts, creates or configures anything by hand."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from aiokafka.admin import NewPartitions
+
+from tests.conftest import TopicFactory
+from tests.faults.alive import assert_alive_again
+from tests.faults.feeding import Feeder
+from tests.faults.oracle import judge, partitions_of, read_control
+from tests.faults.serving import Serving
+from tests.faults.trial import Trial
+from tests.service import in_own_loop, service_settings
+from tokenmill.app.broker import Broker
+from tokenmill.app.kafka import admin
+from tokenmill.app.settings import Settings
+from tokenmill.app.topics import partition_count
+
+BURST = 3
+"""Documents at once: a backlog would only make every probe wait behind it."""
+
+
+def grow(settings: Settings, topic: str, partitions: int) -> None:
+    """Give a topic more partitions; on return the brokers tell of them."""
+
+    async def run() -> None:
+        async with admin(settings) as client:
+            await client.create_partitions({topic: NewPartitions(partitions)})
+        while await partition_count(settings, topic) < partitions:  # noqa: ASYNC110 - Kafka tells nobody
+            await asyncio.sleep(0.05)
+
+    in_own_loop(run)
+
+
+@pytest.mark.fault("partitions-added")
+def test_new_partitions_are_milled_from_their_first_record(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+) -> None:
+    """Mills extend the token topics, segment workers follow; the chains of new partitions begin at offset 0."""
+    splits = {"train": 900, "dev": 100}
+    settings = service_settings(broker, topic(1), tmp_path, session_timeout=2.0, splits=splits)
+    (raw_topic,) = settings.raw_topics
+    with Serving(settings, tmp_path) as service:
+        assert_alive_again(service, trial)
+        count = 1
+        for _ in range(trial.rounds(2, 10)):
+            with Feeder(settings, trial.rng, burst=BURST):
+                count += trial.rng.randint(1, 2)
+                grow(settings, raw_topic, count)
+            with Feeder(settings, trial.rng, burst=BURST):  # it learns of the new ones when it begins
+                assert_alive_again(service, trial)
+        _, chains = judge(service, trial)
+        assert "worker ended" not in service.log
+    for stream in settings.streams():
+        genesis = read_control(settings, stream).genesis
+        assert genesis is not None
+        assert len(genesis.starts) == 1
+        assert partitions_of(settings, stream.tokens_topic) == count
+        grown = [chain for chain in chains if chain.stream == stream and chain.partition]
+        assert all(chain.blocks[0].cursor.last_offset >= 0 and chain.blocks for chain in grown)
+        trial.fired("token partitions added", len(grown))

@@ -1,0 +1,255 @@
+"""Between service and broker: connections delayed, reset, left half open; sends that fail although they did not."""
+
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.conftest import topics_on
+from tests.faults.alive import assert_alive_again
+from tests.faults.configuring import configure
+from tests.faults.feeding import Feeder, flush_all
+from tests.faults.oracle import judge
+from tests.faults.produce_requests import NOT_ENOUGH_REPLICAS, PRODUCE, InFlight, batches, damaged, with_error
+from tests.faults.proxy import Proxy, Request, unchanged
+from tests.faults.serving import Serving
+from tests.faults.supervised import Supervised
+from tests.faults.trial import Trial
+from tests.scraping import free_port
+from tests.service import Raw, send, service_settings
+from tokenmill.app.broker import HOST, SETTINGS, Broker
+from tokenmill.app.settings import Settings
+from tokenmill.app.supervisor import Limits
+from tokenmill.errors import TopicError
+
+SPLITS = {"train": 900, "dev": 100}
+SESSION_SECONDS = 2.0
+BURST = 3
+"""Documents at once: a backlog would only make every probe wait behind it."""
+FETCH = 1
+"""The number of the API by which records are read."""
+GROWTH_BYTES = 256 << 20
+"""What the service's processes may grow by while nothing can be sent."""
+
+
+class Network(NamedTuple):
+    """A broker, and the way to it that can be broken."""
+
+    broker: Broker
+    proxy: Proxy
+
+    def settings(self, directory: Path, partitions: int) -> Settings:
+        """Return settings for a raw topic of a test's own; they lead straight to the broker."""
+        raw_topic = topics_on(self.broker, directory.name)(partitions)
+        return service_settings(self.broker, raw_topic, directory, session_timeout=SESSION_SECONDS, splits=SPLITS)
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
+    """Run a broker that tells those who come through the proxy to come through the proxy again."""
+    port = free_port()
+    with Proxy() as proxy:
+        protocols = f"{SETTINGS['listener.security.protocol.map']},PROXIED:PLAINTEXT"
+        advertised = f"PLAINTEXT://{HOST}:{port},PROXIED://{proxy.address}"
+        broker = Broker(
+            tmp_path_factory.mktemp("broker"),
+            port=port,
+            listeners=("PROXIED",),
+            settings={"listener.security.protocol.map": protocols, "advertised.listeners": advertised},
+        )
+        proxy.target = broker.address("PROXIED")
+        with broker:
+            yield Network(broker, proxy)
+
+
+@pytest.fixture(autouse=True)
+def mended(network: Network) -> Iterator[None]:
+    """Leave the network whole, however a test ends."""
+    yield
+    network.proxy.delay, network.proxy.swallowing = 0.0, False
+    network.proxy.on_request = network.proxy.on_answer = unchanged
+
+
+@pytest.mark.fault("network-broken")
+@pytest.mark.timeout(1800)
+def test_broken_connections_lose_and_repeat_nothing(network: Network, tmp_path: Path, trial: Trial) -> None:
+    """Delayed, reset, half open, under load: the service comes back by itself each time, all right at the end."""
+    proxy, settings = network.proxy, network.settings(tmp_path, 2)
+    before = proxy.happened.copy()
+    with Serving(settings, tmp_path, through=proxy.address) as service:
+        assert_alive_again(service, trial)
+        with Feeder(settings, trial.rng, burst=BURST):
+            for _ in range(trial.rounds(1, 8)):
+                proxy.delay = trial.rng.uniform(0.05, 0.3)
+                time.sleep(trial.rounds(3, 10))
+                proxy.delay = 0.0
+                for _ in range(trial.rounds(4, 20)):
+                    proxy.reset()
+                    time.sleep(trial.rng.uniform(0, 1))
+                assert_alive_again(service, trial)
+                proxy.swallowing = True
+                time.sleep(trial.rounds(4, 12))
+                proxy.swallowing = False
+                assert_alive_again(service, trial)
+        judge(service, trial)
+    for what, times in (proxy.happened - before).items():
+        trial.fired(what, times)
+    assert len(trial.faults) == 3, trial.faults
+
+
+@pytest.mark.fault("network-broken")
+def test_mill_that_stands_still_is_replaced_and_a_quiet_one_is_not(
+    network: Network, tmp_path: Path, trial: Trial
+) -> None:
+    """Fetches of the raw topic that are never answered: the supervisor ends the mill; quiet streams raise no alarm."""
+    limits = Limits(still=6.0, first_backoff=0.5, longest_backoff=1.0)
+    settings = network.settings(tmp_path, 1).model_copy(update={"metrics_port": 0})
+    name = settings.raw_topics[0].encode()
+    wanted = struct.pack(">h", len(name)) + name
+    swallowed = 0
+
+    def request(request: Request, payload: bytes) -> bytes | None:
+        nonlocal swallowed
+        if request.api != FETCH or wanted not in payload:
+            return payload
+        swallowed += 1
+        return None
+
+    service = Supervised(settings, tmp_path, limits, through=network.proxy.address)
+    try:
+        assert_alive_again(service, trial)
+        time.sleep(2 * limits.still)
+        assert not any("ended" in event for event in service.events), "a quiet stream is no fault"
+        network.proxy.on_request = request
+        send(settings, [Raw(b"a document that nobody will fetch for a while")])
+        service.wait_until(lambda: any("stands still at" in event for event in service.events))
+        trial.fired("fetches never answered", swallowed)
+        network.proxy.on_request = unchanged
+        assert_alive_again(service, trial)
+        flush_all(settings)
+        judge(service, trial)
+    finally:
+        service.stop()
+
+
+class Liar:
+    """Tells one sender that its message was refused: one that was written, or one that was not."""
+
+    def __init__(self, topic: str, *, written: bool, mute: bool = False) -> None:
+        """Lie about the next message for ``topic``; ``mute`` says nothing at all, and ends the connection."""
+        self.place: tuple[int, str, int] | None = None
+        """Connection, topic and partition of the one that was lied to."""
+        self.later = 0
+        """Messages that it sent to that partition afterwards."""
+        self.done = False
+        self._topic = topic
+        self._written = written
+        self._mute = mute
+        self._about: Request | None = None
+
+    def request(self, request: Request, payload: bytes) -> bytes | None:
+        """Choose the message, and damage it if it is not to be written."""
+        if request.api == PRODUCE:
+            for sent in batches(request):
+                if self.place == (request.connection, sent.topic, sent.partition):
+                    self.later += 1
+                elif self.place is None and sent.topic == self._topic:
+                    self.place, self._about = (request.connection, sent.topic, sent.partition), request
+        return payload if self._written or request is not self._about else damaged(payload, self._topic, request)
+
+    def answer(self, request: Request, payload: bytes) -> bytes | None:
+        """Say that it failed."""
+        if request is not self._about:
+            return payload
+        self.done = True
+        return None if self._mute else with_error(request, payload, self._topic)
+
+
+@pytest.mark.fault("send-failed")
+@pytest.mark.timeout(1800)
+def test_failed_sends_leave_neither_hole_nor_difference(network: Network, tmp_path: Path, trial: Trial) -> None:
+    """Whether what failed was written or not, its sender sends nothing after it; one message at a time is under way."""
+    proxy, settings = network.proxy, network.settings(tmp_path, 1)
+    topics = [stream.tokens_topic for stream in settings.streams()]
+    flight = InFlight()
+    with Serving(settings, tmp_path, through=proxy.address) as service:
+        assert_alive_again(service, trial)
+        with Feeder(settings, trial.rng, burst=BURST):
+            for round_ in range(trial.rounds(3, 30)):
+                written, mute = round_ % 3 != 1, round_ % 3 == 2
+                liar = Liar(topics[round_ % 2] if trial.full else topics[0], written=written, mute=mute)
+                watch(proxy, liar, flight)
+                service.wait_until(lambda: liar.done)  # noqa: B023 - called before the next round
+                if mute:
+                    proxy.reset()
+                assert_alive_again(service, trial)
+                assert mute or not liar.later, "a message was sent after one that failed"
+                kind = "answer lost" if mute else "refused though written" if written else "refused"
+                trial.fired(f"message {kind}")
+            refuse_for_a_while(service, proxy, topics[0], trial)
+        judge(service, trial)
+        assert service.log.count("was not acknowledged") >= trial.rounds(2, 20)
+    assert {flight.most[topic] for topic in topics} == {1}
+    refuse_for_good(network, settings, tmp_path, trial)
+
+
+def watch(proxy: Proxy, liar: Liar, flight: InFlight) -> None:
+    """Let the liar lie, and count what is under way."""
+
+    def request(request: Request, payload: bytes) -> bytes | None:
+        if request.api == PRODUCE:
+            flight.sent(request)
+        return liar.request(request, payload)
+
+    def answer(request: Request, payload: bytes) -> bytes | None:
+        if request.api == PRODUCE:
+            flight.answered(request)
+        return liar.answer(request, payload)
+
+    proxy.on_request, proxy.on_answer = request, answer
+
+
+def refuse_for_a_while(service: Serving, proxy: Proxy, topic: str, trial: Trial) -> None:
+    """Refuse all messages as a broker without enough replicas does: workers try again, and nothing is lost."""
+    refused = 0
+
+    def request(request: Request, payload: bytes) -> bytes:
+        return damaged(payload, topic, request) if request.api == PRODUCE else payload
+
+    def answer(request: Request, payload: bytes) -> bytes:
+        nonlocal refused
+        if request.api != PRODUCE or all(sent.topic != topic for sent in batches(request)):
+            return payload
+        refused += 1
+        return with_error(request, payload, topic, NOT_ENOUGH_REPLICAS)
+
+    held = service.rss()
+    proxy.on_request, proxy.on_answer = request, answer
+    service.wait_until(lambda: refused > trial.rounds(10, 100))
+    proxy.on_request, proxy.on_answer = unchanged, unchanged
+    trial.fired("not enough replicas", refused)
+    assert service.rss() - held < GROWTH_BYTES
+    assert_alive_again(service, trial)
+
+
+def refuse_for_good(network: Network, settings: Settings, directory: Path, trial: Trial) -> None:
+    """Let the broker take no message of the usual size: the service ends and says which setting; then it goes on."""
+    (topic, *_) = [stream.tokens_topic for stream in settings.streams()]
+    usual = "10000000"
+    with Serving(settings, directory, through=network.proxy.address) as service:
+        assert_alive_again(service, trial)
+        configure(settings, topic, "max.message.bytes", "200")
+        with Feeder(settings, trial.rng, burst=BURST):
+            code = service.wait_for_end()
+    trial.fired("message too large")
+    assert "MessageSizeTooLarge" in service.log
+    assert code == TopicError.exit_code
+    assert f"topic {topic} takes messages of 200 bytes" in service.log
+    trial.held("loud")
+    configure(settings, topic, "max.message.bytes", usual)
+    flush_all(settings)
+    with Serving(settings, directory, through=network.proxy.address) as service:
+        judge(service, trial)

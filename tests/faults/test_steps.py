@@ -1,0 +1,247 @@
+"""A user's step that raises, hangs or kills its process; and the skip list, by which a person gets past it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from aiokafka import TopicPartition
+
+from tests.conftest import TopicFactory
+from tests.faults.failpoints import SIDES, SKIPPING, VARIABLE, Failpoint
+from tests.faults.feeding import document, flush_all
+from tests.faults.harmful_step import HANGS, KILLS, RAISES
+from tests.faults.oracle import PREFIX, judge, read_control, read_topic
+from tests.faults.trial import Trial
+from tests.service import WAIT_SECONDS, Raw, Service, in_own_loop, send, service_settings
+from tokenmill.app.broker import Broker
+from tokenmill.app.control import write_control
+from tokenmill.app.ending import RESUME_CODE
+from tokenmill.app.heads import published_head
+from tokenmill.app.kafka import consumer
+from tokenmill.app.settings import Settings, dead_letter_topic
+from tokenmill.app.skip_list import has_passed
+from tokenmill.app.skips import skip
+from tokenmill.app.verify import verify
+from tokenmill.cursor import Cursor
+from tokenmill.errors import InputError
+from tokenmill.genesis import skip_request_record
+
+pytestmark = pytest.mark.fault("step-fails")
+
+FUNCTION = "tests.faults.harmful_step:harmful"
+TEXT = b"a text of some length, so that a few of them fill a block; "
+BURST = 800
+"""Records of a partition that come at once, and take a mill seconds."""
+SKIPS = 3
+COMMAND = re.compile(r"`tokenmill (skip \S+ \d+ \d+)`")
+
+
+def texts(*harmful: str) -> list[bytes]:
+    """Return records with harmful ones in the middle."""
+    return [TEXT] * 20 + [text.encode() for text in harmful] + [TEXT] * 20
+
+
+def obey(settings: Settings, said: str) -> None:
+    """Run the command that a message names."""
+    found = COMMAND.search(said)
+    assert found, said
+    command = [sys.executable, "-m", "tokenmill.app.cli", *found[1].split()]
+    subprocess.run(command, env={**os.environ, **settings.environment()}, check=True)
+
+
+def in_force(settings: Settings, partition: int) -> list[set[int]]:
+    """Return the skip list of each stream."""
+    return [read_control(settings, stream).skips.get(partition, set()) for stream in settings.streams()]
+
+
+def test_hanging_step_stops_its_partition_until_its_record_is_skipped(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+) -> None:
+    """The record and the command are named, the other partition goes on; one that raises is a dead letter by itself."""
+    settings = service_settings(broker, topic(2), tmp_path, function=FUNCTION, session_timeout=2.0, carry_seconds=1.0)
+    (raw_topic,) = settings.raw_topics
+    send(settings, [*(Raw(text) for text in texts(RAISES, HANGS)), *(Raw(TEXT, 1) for _ in range(20))])
+    with Service(settings, tmp_path) as service:
+        service.segment()
+        (mill,) = service.mill()
+        service.wait_until(lambda: "hung" in str(mill.partitions.get(f"{raw_topic}/0", {}).get("halted")))
+        reason = str(mill.partitions[f"{raw_topic}/0"]["halted"])
+        assert reason in mill.log
+        assert f"offset 21 of {raw_topic}[0]" in reason
+        trial.fired("step hung")
+        send(settings, [Raw(TEXT, 1) for _ in range(20)])
+        service.wait_until(lambda: mill.partitions[f"{raw_topic}/1"]["position"] == 40)
+        assert mill.stop() == RESUME_CODE, "it ends at once, though a thread of it hangs"
+        (mill,) = service.mill()
+        service.wait_until(lambda: f"{raw_topic}/0" in mill.partitions)
+        obey(settings, reason)
+        assert service.wait_until_ended(mill) == RESUME_CODE
+        assert "offset 21" in (mill.beats.words or "")
+        service.mill()
+        service.wait_until(lambda: in_force(settings, 0) == [{21}] * len(settings.streams()))
+        flush_all(settings)
+        _, chains = judge(service, trial)
+        assert chains[0].dead == {20: "function_failed", 21: "skipped"}
+        assert_exception_is_told(settings)
+        trial.held("loud")
+        trial.fired("step raised")
+
+
+def assert_exception_is_told(settings: Settings) -> None:
+    """Check that the dead letter of a step that raised says which error it was."""
+    letters = [dict(record.headers) for record in read_topic(settings, dead_letter_topic(settings.raw_topics[0]), 0)]
+    (failed,) = {h[f"{PREFIX}detail"] for h in letters if h[f"{PREFIX}reason"] == b"function_failed"}
+    assert failed == b"ValueError: the step's own words"
+
+
+def test_record_that_kills_workers_is_named_and_skipped(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+) -> None:
+    """A supervisor says of which record its workers die, and with the command that it names all goes on."""
+    settings = service_settings(
+        broker, topic(2), tmp_path, function=FUNCTION, session_timeout=2.0, workers=2, log_format="json"
+    )
+    (raw_topic,) = settings.raw_topics
+    send(settings, [*(Raw(text) for text in texts(KILLS)), *(Raw(TEXT, 1) for _ in range(20))])
+    flush_all(settings)
+    log = tmp_path / "serve.log"
+    with log.open("wb") as output:
+        command = [sys.executable, "-m", "tokenmill.app.cli", "serve"]
+        serve = subprocess.Popen(
+            command, env={**os.environ, **settings.environment()}, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        said = wait_for_line(log, "deadly record", serve)
+        assert f"offset 20 of {raw_topic}[0]" in said["reason"]
+        trial.fired("step killed its process", log.read_text().count("killed by SIGKILL"))
+        obey(settings, said["reason"])
+        with Service(settings, tmp_path) as service:
+            service.segment()  # waits for the directories; so that somebody of ours is alive while we wait
+            service.wait_until(lambda: in_force(settings, 0) == [{20}] * len(settings.streams()))
+            _, chains = judge(service, trial)
+        assert chains[0].dead == {20: "skipped"}
+        trial.held("loud")
+    finally:
+        serve.send_signal(signal.SIGTERM)
+        serve.wait(60)
+
+
+def wait_for_line(log: Path, event: str, process: "subprocess.Popen[bytes]") -> dict[str, str]:
+    """Wait for an event in a log of JSON lines."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        for line in log.read_text().splitlines():
+            if event in line:
+                found: dict[str, str] = json.loads(line)
+                return found
+        assert process.poll() is None and time.monotonic() < deadline, log.read_text()  # noqa: PT018 - one condition
+        time.sleep(0.1)
+
+
+def test_request_that_comes_too_late_changes_nothing(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+) -> None:
+    """A worker passed the record after `tokenmill skip` had looked: it stays milled, for workers and for verify."""
+    settings = service_settings(broker, topic(), tmp_path, session_timeout=2.0)
+    send(settings, [Raw(TEXT)] * 20)
+    flush_all(settings)
+    with Service(settings, tmp_path) as service:
+        service.segment()
+        (mill,) = service.mill()
+        service.wait_until_complete()
+        for stream in settings.streams():
+            in_own_loop(lambda: write_control(settings, stream.control_topic, [skip_request_record(0, 7)]))  # noqa: B023
+        trial.fired("request behind the cursor")
+        mill.kill()
+        (mill,) = service.mill()
+        send(settings, [Raw(TEXT)] * 20)
+        flush_all(settings)
+        _, chains = judge(service, trial)
+        assert mill.running
+        assert not any(chain.dead for chain in chains)
+        assert verify(settings, store=settings.store, processes=1).ok
+
+
+@pytest.mark.needs("minutes")
+def test_skips_race_with_mills(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
+    """Records are skipped while mills run past them: each is skipped by all, or milled by all."""
+    # Small messages: one of a chain is in flight at a time, so that publishing takes seconds.
+    settings = service_settings(
+        *(broker, topic(2), tmp_path), session_timeout=2.0, splits={"train": 900, "dev": 100}, message_bytes=200
+    )
+    (raw_topic,) = settings.raw_topics
+    with Service(settings, tmp_path) as service:
+        service.segment()
+        service.mill(2)
+        for number in range(trial.rounds(1, 30)):
+            service.wait_until(lambda: len([w for w in service.workers if w.role == "mill" and w.partitions]) == 2)
+            send(settings, [Raw(document(trial.rng), partition) for _ in range(BURST) for partition in (0, 1)])
+            for _ in range(SKIPS):
+                partition, offset = trial.rng.randrange(2), number * BURST + trial.rng.randrange(BURST)
+                try:
+                    in_own_loop(lambda: skip(settings, raw_topic, partition, offset))  # noqa: B023
+                except InputError as error:
+                    assert "is settled" in str(error)  # noqa: PT017 - either answer is right
+                else:
+                    trial.fired("record skipped while it was milled")
+            service.wait_until(lambda: is_decided(service))
+        flush_all(settings)
+        _, chains = judge(service, trial)
+        trial.held(skipped=sum(list(chain.dead.values()).count("skipped") for chain in chains))
+
+
+def is_decided(service: Service) -> bool:
+    """Start workers anew where need be; return whether each request is in force or lies behind all chains."""
+    service.tend()
+    settings = service.settings
+    for stream in settings.streams():
+        control = read_control(settings, stream)
+        for partition, offsets in control.skip_requests.items():
+            left = offsets - control.skips.get(partition, set())
+            cursor = in_own_loop(lambda: head_of(settings, stream.tokens_topic, partition))  # noqa: B023
+            if any(cursor is None or not has_passed(cursor, offset) for offset in left):
+                return False
+    return True
+
+
+async def head_of(settings: Settings, tokens_topic: str, partition: int) -> Cursor | None:
+    """Return the furthest published cursor."""
+    async with consumer(settings) as client:
+        head = await published_head(client, TopicPartition(tokens_topic, partition))
+    return head.cursor if head is not None else None
+
+
+@pytest.mark.fault("step-killed")
+def test_mill_killed_while_it_takes_over_a_skip(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+) -> None:
+    """The record stands on the skip list of none of its streams, of one, or of both: it is skipped in both."""
+    points = [Failpoint(SKIPPING[0], side, nth) for side in SIDES for nth in (1, 2)]
+    for number, point in enumerate(trial.rng.sample(points, trial.rounds(1, 4))):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        settings = service_settings(
+            broker, topic(), directory, session_timeout=1.5, splits={"train": 500, "dev": 500}, function=FUNCTION
+        )
+        with Service(settings, directory) as service:
+            service.entry = "tests.faults.failpoints"
+            service.segment()
+            (mill,) = service.mill()
+            service.wait_until(lambda: bool(mill.partitions))  # noqa: B023
+            mill.kill()
+            send(settings, [Raw(text) for text in texts(KILLS)])
+            flush_all(settings)
+            in_own_loop(lambda: skip(settings, settings.raw_topics[0], 0, 20))  # noqa: B023
+            (mill,) = service.mill(environment={VARIABLE: str(point)})
+            assert service.wait_until_ended(mill) == -signal.SIGKILL, mill.log
+            trial.fired(f"mill SIGKILL {point}")
+            service.mill()
+            service.wait_until(lambda: in_force(settings, 0) == [{20}] * 2)  # noqa: B023
+            _, chains = judge(service, trial)
+            assert all(chain.dead == {20: "skipped"} for chain in chains)

@@ -1,0 +1,91 @@
+"""Workers that are told to end, and workers that come and go: partitions move, and nothing is lost or done twice."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.faults.feeding import Feeder
+from tests.faults.oracle import judge
+from tests.faults.test_worker_kills import busy
+from tests.faults.trial import Trial
+from tests.service import Service, Worker, service_settings
+from tokenmill.app.broker import Broker
+
+GRACE_SECONDS = 15.0
+"""What the supervisor gives a worker between SIGTERM and SIGKILL."""
+MOST = 4
+"""Workers of each role at the height."""
+CHANGE_SECONDS = 2.0
+NOTHING_CUT = '"truncated_bytes": 0'
+ENDS = (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL)
+"""How a worker is removed: mostly in order."""
+RESUMED = '"truncated_bytes": '
+
+
+@pytest.mark.fault("worker-terminated")
+def test_terminated_workers_leave_nothing_behind(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
+) -> None:
+    """They end with code 0 in time; the next ones cut nothing off, and write nothing that was written before."""
+    settings = service_settings(broker, topic(4), tmp_path, session_timeout=6.0, splits={"train": 900, "dev": 100})
+    with Service(settings, tmp_path) as service:
+        with Feeder(settings, trial.rng):
+            for start in (service.mill, service.segment):
+                start()
+                start()
+            rounds = trial.rounds(2, 20)
+            for role in trial.rng.sample(["mill", "segment"] * rounds, 2 * rounds):
+                service.wait_until(lambda: bool(busy(service, role)))  # noqa: B023 - called before the next round
+                time.sleep(trial.rng.uniform(0, 1))
+                terminate(service, trial.rng.choice(busy(service, role)), trial)
+                service.mill() if role == "mill" else service.segment()
+        account, _ = judge(service, trial)
+        assert account.duplicates == 0
+        logs = "".join(path.read_text() for path in tmp_path.glob("segment-*.log"))
+        assert logs.count(RESUMED) == logs.count(NOTHING_CUT) > 0
+    assert len(trial.faults) == 2
+
+
+def terminate(service: Service, worker: Worker, trial: Trial) -> None:
+    """End a worker as a supervisor does; it has ended in order on return, and is forgotten."""
+    assert worker.stop(GRACE_SECONDS) == 0, worker.log
+    service.workers.remove(worker)
+    trial.fired(f"{worker.role} SIGTERM")
+
+
+@pytest.mark.fault("workers-scaled")
+def test_workers_come_and_go_under_load(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
+    """From one of each role to four and back, a change every two seconds, some of them in the middle of another."""
+    settings = service_settings(broker, topic(6), tmp_path, session_timeout=3.0, splits={"train": 900, "dev": 100})
+    with Service(settings, tmp_path) as service:
+        with Feeder(settings, trial.rng):
+            service.mill()
+            service.segment()
+            service.wait_until(lambda: bool(busy(service, "mill") and busy(service, "segment")))
+            for _ in range(trial.rounds(1, 10)):
+                for step in (1, -1):
+                    for role in ("mill", "segment") * (MOST - 1):
+                        scale(service, role, step, trial)
+                        time.sleep(trial.rng.uniform(0, CHANGE_SECONDS))
+                    service.wait_until(lambda: all(worker.partitions for worker in service.workers))
+        service.tend()
+        judge(service, trial)
+        moved = sum(path.read_text().count("partitions assigned") for path in tmp_path.glob("*-*.log"))
+        assert moved > 2 * (MOST - 1)
+        trial.held(assignments=moved)
+
+
+def scale(service: Service, role: str, step: int, trial: Trial) -> None:
+    """Add a worker of the role, or end one, whatever it is doing."""
+    if step > 0:
+        service.mill() if role == "mill" else service.segment()
+        trial.fired(f"{role} added")
+        return
+    victim = trial.rng.choice([worker for worker in service.workers if worker.role == role])
+    victim._signal(trial.rng.choice(ENDS))
+    victim.process.wait()
+    service.workers.remove(victim)
+    trial.fired(f"{role} removed")

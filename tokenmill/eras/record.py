@@ -1,0 +1,130 @@
+"""One era as it stands on a control topic and in a store: canonical JSON, linked to the one before by its hash.
+
+::
+
+    {
+        "before": "<hash of era 6>",
+        "closed": 1767225600000,
+        "end": false,
+        "era": 7,
+        "ranges": [[4096, 8000, "<chain hash before block 4096>", "<chain hash after block 7999>"], [...], ...],
+    }
+
+``ranges`` has an entry for each partition that the stream has had since the first era, in order, an empty one where
+nothing is new: so the last era alone says how the next one must continue. The control topic's key is ``era``. The hash
+of an era is that of these bytes (xxh3_128), so the spelling is fixed.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Self
+
+import xxhash
+
+from tokenmill.canonical import canonical_json
+from tokenmill.chain import HASH_BYTES
+
+ERA_KEY: Final = b"era"
+
+
+class EraRange(NamedTuple):
+    """The blocks ``[first, stop)`` of a partition."""
+
+    first: int
+    stop: int
+    before: bytes
+    """The chain hash before block ``first``, 16 bytes."""
+    after: bytes
+    """The chain hash after block ``stop - 1``, 16 bytes; ``before`` where the range is empty."""
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks these are."""
+        return self.stop - self.first
+
+
+@dataclass(frozen=True, slots=True)
+class Era:
+    """A numbered set of block ranges, one for each partition, that becomes trainable at once."""
+
+    number: int
+    before: bytes
+    """The hash of the era before; of era 0: `first_hash`."""
+    ranges: tuple[EraRange, ...]
+    """Of partitions 0, 1, ..."""
+    closed: int
+    """When it was written, in milliseconds since 1970: for people and for lags; nothing is decided by it."""
+    end: bool = False
+    """Whether this is the end marker, which has no blocks and which no era follows."""
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks it has, all partitions together."""
+        return sum(part.blocks for part in self.ranges)
+
+    @property
+    def hash(self) -> bytes:
+        """The hash that the next era names: of this record, and through ``before`` of all before it."""
+        return xxhash.xxh3_128_digest(self.pack())
+
+    def pack(self) -> bytes:
+        """Return the record's value."""
+        return canonical_json(
+            {
+                "era": self.number,
+                "before": self.before.hex(),
+                "ranges": [[first, stop, before.hex(), after.hex()] for first, stop, before, after in self.ranges],
+                "closed": self.closed,
+                "end": self.end,
+            }
+        )
+
+    @classmethod
+    def unpack(cls, value: bytes) -> Self:
+        """Return the era that `pack` made these bytes of.
+
+        Raises:
+            ValueError: they are none: another writer's, or another version's. Readers ignore such a record.
+
+        """
+        try:
+            found = json.loads(value)
+            era = cls(
+                number=found["era"],
+                before=bytes.fromhex(found["before"]),
+                ranges=tuple(_range(part) for part in found["ranges"]),
+                closed=found["closed"],
+                end=found["end"],
+            )
+            spelled = era.pack()
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            raise ValueError(f"no era: {error!r}") from error
+        if spelled != value:  # numbers that are no integers, other spellings, unknown fields
+            raise ValueError("no era: spelled in another way")
+        _require_sound(era)
+        return era
+
+
+def first_hash(fingerprint: bytes) -> bytes:
+    """Return the hash before era 0 of a stream with this fingerprint (16 bytes)."""
+    return xxhash.xxh3_128_digest(b"tokenmill eras 1" + fingerprint)
+
+
+def _range(part: Sequence[Any]) -> EraRange:
+    first, stop, before, after = part
+    return EraRange(first, stop, bytes.fromhex(before), bytes.fromhex(after))
+
+
+def _require_sound(era: Era) -> None:
+    """Raise ValueError for what no writer writes: this much is said by the record alone."""
+    numbers = [era.number, era.closed, *(number for part in era.ranges for number in part[:2])]
+    if not all(type(number) is int and number >= 0 for number in numbers) or type(era.end) is not bool:
+        raise ValueError("no era: a number is negative, or none")
+    hashes = [era.before, *(found for part in era.ranges for found in part[2:])]
+    if any(len(found) != HASH_BYTES for found in hashes):
+        raise ValueError("no era: a hash has another length")
+    if any(part.blocks < 0 or (not part.blocks and part.before != part.after) for part in era.ranges):
+        raise ValueError("no era: a range ends before it begins, or is empty and changes the hash")
+    if era.end == bool(era.blocks):
+        raise ValueError("no era: it has no blocks, or is the end marker and has some")

@@ -1,0 +1,123 @@
+"""A rebuilt segment on its way to its place, so that a kill at any moment harms nothing.
+
+It is written in the directory ``repair`` beside the others. When it lies there durably, a file ``ready`` says so, and
+which of the old files have no successor. Then each new file takes its place, unless the old one is equal; old ones are
+kept with ``.broken`` at the end of their names, never deleted. `finish` goes on wherever that was cut off; what is not
+``ready`` is thrown away. Writers refuse a partition with a rebuilt segment that is half in its place.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+
+from tokenmill.canonical import canonical_json
+from tokenmill.chain import next_hash
+from tokenmill.segments.commit_log import UNKNOWN, scan
+from tokenmill.segments.donor import Given
+from tokenmill.segments.durable import put_file, sync_directory
+from tokenmill.segments.layout import BROKEN, READY_FILE, REPAIR_DIRECTORY, SegmentPaths
+from tokenmill.segments.open_segment import OpenSegment
+from tokenmill.segments.rows import Rows
+from tokenmill.segments.salvage import NO_ROWS
+from tokenmill.segments.sealing import seal
+from tokenmill.segments.stream import StreamInfo
+
+
+def build(place: SegmentPaths, info: StreamInfo, partition: int, blocks: Sequence[Given], chain_before: bytes) -> None:
+    """Write the segment that belongs at ``place``, sealed if it is full; when this returns it is durable and ready."""
+    workplace = place.directory / REPAIR_DIRECTORY
+    workplace.mkdir()
+    sync_directory(place.directory)
+    built = SegmentPaths(workplace, place.first)
+    rows = _write(built, info, blocks, chain_before) if blocks else NO_ROWS
+    if len(rows) == info.segment_blocks:
+        seal(built, info, partition, rows, chain_before)
+    log_stays = bool(len(rows)) and _is_log_of(place, info, rows)  # also for what it says of the token topic
+    if log_stays or built.manifest.exists():
+        built.commits.unlink()
+    stale = [old.name for old, new in zip(place.all, built.all, strict=True) if old.exists() and not new.exists()]
+    if log_stays:
+        stale.remove(place.commits.name)
+    put_file(workplace / READY_FILE, canonical_json({"first": place.first, "stale": stale}))
+
+
+def finish(directory: Path) -> list[Path]:
+    """Put a segment that is ready in its place, if there is one, and clear up; return what was put aside."""
+    workplace = directory / REPAIR_DIRECTORY
+    if not workplace.exists():
+        return []
+    aside: list[Path] = []
+    if (workplace / READY_FILE).exists():
+        task = json.loads((workplace / READY_FILE).read_bytes())
+        place, built = SegmentPaths(directory, task["first"]), SegmentPaths(workplace, task["first"])
+        for old, new in zip(place.all, built.all, strict=True):
+            if new.exists():
+                aside += _replace(old, new)
+            elif old.name in task["stale"] and old.exists():
+                aside.append(put_aside(old))
+        sync_directory(directory)
+        (workplace / READY_FILE).unlink()
+        sync_directory(workplace)
+    shutil.rmtree(workplace)
+    sync_directory(directory)
+    return aside
+
+
+def put_aside(path: Path) -> Path:
+    """Keep a damaged file under another name, which is returned."""
+    aside = _free_name(path)
+    path.rename(aside)
+    return aside
+
+
+def link_aside(path: Path) -> Path:
+    """Keep a damaged file under another name, which is returned, while its successor takes its place at once."""
+    aside = _free_name(path)
+    os.link(path, aside)
+    return aside
+
+
+def _write(paths: SegmentPaths, info: StreamInfo, blocks: Sequence[Given], chain: bytes) -> Rows:
+    chains = []
+    for block in blocks:
+        chain = next_hash(chain, block.tokens, block.entry)
+        chains.append(chain)
+    segment = OpenSegment(paths, info, NO_ROWS, 0)
+    try:
+        tokens = memoryview(b"".join(block.tokens for block in blocks))
+        segment.append(tokens, [block.entry for block in blocks], chains, UNKNOWN)
+        segment.commit()
+    finally:
+        segment.close()
+    return segment.rows
+
+
+def _is_log_of(paths: SegmentPaths, info: StreamInfo, rows: Rows) -> bool:
+    """Whether a segment's commit log is undamaged and speaks of these blocks."""
+    if not paths.commits.exists():
+        return False
+    found = scan(paths.commits.read_bytes(), block_bytes=info.block_bytes, segment_blocks=info.segment_blocks)
+    return found.damage is None and found.rows.tobytes() == rows.tobytes()
+
+
+def _replace(old: Path, new: Path) -> list[Path]:
+    """Put ``new`` where ``old`` is, or is missing, at once for whoever reads; return where ``old`` went, if it did."""
+    if not old.exists():
+        new.rename(old)
+        return []
+    if old.read_bytes() == new.read_bytes():
+        new.unlink()
+        return []
+    aside = link_aside(old)
+    new.rename(old)
+    return [aside]
+
+
+def _free_name(path: Path) -> Path:
+    """Return a name that says that the file is broken and that no other broken one has."""
+    names = (path.with_name(f"{path.name}{BROKEN}{number}") for number in count(2))
+    plain = path.with_name(f"{path.name}{BROKEN}")
+    return plain if not plain.exists() else next(name for name in names if not name.exists())
