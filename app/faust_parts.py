@@ -39,7 +39,6 @@ OVERRIDDEN: Final[Parts] = {
     (BaseConsumer, "_new_offset"): ["self", "tp"],
     (driver.Producer, "_new_producer"): ["self", "transactional_id"],
     (driver.Producer, "_settings_extra"): ["self"],
-    (driver.Producer, "_ensure_producer"): ["self"],
     (driver.Transport, "Consumer"): ["args", "kwargs"],
     (driver.Transport, "Producer"): ["transport", "loop", "kwargs"],
     (faust.App, "on_first_start"): ["self"],
