@@ -21,7 +21,7 @@ from aiokafka.errors import (
     TopicAuthorizationFailedError,
 )
 
-from tokenmill.errors import BrokerError, SettingsError, SourceError
+from tokenmill.errors import BrokerError, MovedError, SettingsError
 
 from .calm import calm
 from .refusal import why_not
@@ -210,7 +210,7 @@ async def read_range(
     consumer is this iterator's alone until it is done, and keeps the partition assigned afterwards.
 
     Raises:
-        SourceError: the log does not hold these offsets: it starts after ``start``, or ends before ``end``.
+        MovedError: the log does not hold these offsets: it starts after ``start``, or ends before ``end``.
 
     """
     async for records in read_batches(client, partition, start, end):
@@ -251,7 +251,7 @@ async def read_batches(
 async def _require_range(client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int) -> None:
     held = (await offsets(client, [partition]))[partition]
     if start < held[0] or end > held[1]:
-        raise SourceError(
+        raise MovedError(
             f"{partition.topic}[{partition.partition}] holds offsets {held[0]} to {held[1]}, and {start} to {end} are "
             "wanted: its retention has passed them, or the topic was made anew"
         )

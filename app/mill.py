@@ -6,7 +6,7 @@ token partition. Add as many workers as the raw topics have partitions.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import structlog
 from aiokafka.errors import KafkaError
@@ -30,7 +30,7 @@ from .settings import Settings, load_settings
 from .skip_list import SkipList
 from .suspects import Board
 from .topics import require_topics, retention_seconds
-from .transport import Batch, BatchApp
+from .transport import Batch, BatchApp, DurableProducer
 
 log = structlog.get_logger(__name__)
 
@@ -97,6 +97,7 @@ class Mill:
             board=self._board,
             require_partition=TokenPartitions(self._settings, topics, self._app.know).require,
             send=self._send,
+            leader=self._leader,
             start_partition=self._start_partition,
             set_durable=self._set_durable,
         )
@@ -134,6 +135,9 @@ class Mill:
             topic, key=key, value=value, partition=partition, timestamp=None, headers=list(headers)
         )
         return int(metadata.offset)
+
+    def _leader(self, tp: TP) -> object:
+        return cast("DurableProducer", self._app.producer).leader(tp)
 
     async def tick(self) -> None:
         """Consider carries."""

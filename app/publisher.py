@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from tokenmill.cursor import Cursor
+from tokenmill.log_end import LogEnd, MessageAt
 from tokenmill.message import HEADER_NAME, Message, encode_header
 
 from . import metrics
@@ -39,12 +40,15 @@ class Publisher:
         topic: str,
         partition: int,
         *,
-        end_offset: int,
         cursor: Cursor,
+        end: LogEnd,
+        leader: Callable[[], object],
+        message_at: MessageAt,
         on_durable: Callable[[Message], None],
     ) -> None:
-        """Continue after ``cursor``; ``end_offset`` is where the partition ended when it was read.
+        """Continue after ``cursor``, where the partition ended at ``end`` when it was read.
 
+        ``message_at`` reads the partition when it may have lost that end, or there is another ``leader``.
         ``on_durable`` is called after each acknowledgement.
         """
         self.durable = cursor
@@ -55,7 +59,9 @@ class Publisher:
         self._on_durable = on_durable
         self.topic = topic
         self._partition = partition
-        self._floor = end_offset
+        self._end = end
+        self._leader = leader
+        self._message_at = message_at
         self._pending: deque[Message] = deque()
         self._pending_bytes = 0
         self._stopped = False
@@ -114,13 +120,13 @@ class Publisher:
         started = time.perf_counter()
         try:
             offset = await self._send(self.topic, self._partition, bytes(message.tokens), None, headers)
+            lost = await self._end.acknowledged(offset, self._leader(), message, self._message_at)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it was: nothing may be sent after a hole
             end_process(f"a message for {where} was not acknowledged", error=error)
-        if offset < self._floor:
-            end_process(f"{where} acknowledged offset {offset}, below {self._floor}: it lost its tail")
-        self._floor = offset + 1
+        if lost is not None:
+            end_process(f"{where} {lost}: it lost its tail")
         self.durable = message.cursor
         self.messages += 1
         metrics.PUBLISH_SECONDS.labels(self.topic).observe(time.perf_counter() - started)

@@ -12,6 +12,7 @@ from aiokafka import TopicPartition
 from faust.types import TP
 
 from tokenmill.errors import DamagedError, DifferenceError, EngineError, GapError, SourceError, TopicError
+from tokenmill.log_end import LogEnd
 from tokenmill.message import Message
 from tokenmill.milling import ChainMill
 from tokenmill.outcomes import Stages
@@ -28,7 +29,7 @@ from .publisher import Publisher, Send
 from .settings import Settings, dead_letter_topic
 from .skip_list import SkipList
 from .suspects import Board, Note, Suspects
-from .tail import read_tail
+from .tail import message_at, read_tail
 from .transport import Batch
 
 HANG_SECONDS = 15.0
@@ -55,6 +56,8 @@ class MillContext:
     require_partition: Callable[[int], Awaitable[None]]
     """Returns when all streams have a partition of this number; raises `TopicError` while they cannot."""
     send: Send
+    leader: Callable[[TP], object]
+    """What stands for the leader of a partition that is sent to (`tokenmill.log_end`)."""
     board: Board | None = None
     """Where a supervisor reads what is being milled."""
     start_partition: Callable[[TP, int], Awaitable[int | None]]
@@ -110,14 +113,18 @@ class RawPartition:
                 recipe = settled.genesis.recipe
                 tokens = TopicPartition(settled.stream.tokens_topic, self.tp.partition)
                 raw = TopicPartition(self.tp.topic, self.tp.partition)
+                leader = partial(context.leader, TP(tokens.topic, tokens.partition))
+                before = leader()
                 tail = await read_tail(client, settled.genesis, tokens, raw)
                 chains.append(ChainMill(recipe, tail.point, message_bytes=context.settings.message_bytes))
                 self._publishers[recipe.split] = Publisher(
                     context.send,
                     tokens.topic,
                     tokens.partition,
-                    end_offset=tail.end_offset,
                     cursor=tail.point.cursor,
+                    end=LogEnd(tail.end_offset, tail.last, before),
+                    leader=leader,
+                    message_at=partial(message_at, context.settings, tokens),
                     on_durable=partial(self._on_durable, settled.stream.name),
                 )
             cursors = [publisher.durable for publisher in self._publishers.values()]

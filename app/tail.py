@@ -1,39 +1,21 @@
-"""Reading the end of a token partition, to know where its chain continues (the pure part is `tokenmill.resume`)."""
+"""The two logs of a chain on Kafka, for a worker that resumes (what it believes: `tokenmill.continuing`)."""
 
-from dataclasses import dataclass
-from functools import partial
-from typing import Final
+from collections.abc import AsyncIterator
 
 import structlog
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
-from tokenmill.acceptance import Acceptor
-from tokenmill.chain import genesis_hash
-from tokenmill.cursor import NO_RECORD, record_crc
-from tokenmill.errors import DamagedError, GapError, SourceError
+from tokenmill import continuing
+from tokenmill.continuing import Tail, find_tail
+from tokenmill.errors import DamagedError, MovedError
 from tokenmill.genesis import Genesis
 from tokenmill.message import HEADER_NAME, Message, decode_message
-from tokenmill.milling import genesis_point
-from tokenmill.recipe import Recipe
-from tokenmill.resume import ResumePoint, Run, RunFinder
+from tokenmill.resume import ResumePoint
 
-from .kafka import offsets, read_range
-
-FIRST_TAIL: Final = 8
-"""Messages read at first: more than writers have in flight, so that a zombie's last words do not hide the run."""
-LONGEST_TAIL: Final = 128
-"""Messages after which the whole partition is read instead: 32 MiB of the usual 256 KiB."""
+from .kafka import consumer, offsets, read_range
+from .settings import Settings
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """Where a chain continues, and the end of the token partition when this was found out."""
-
-    point: ResumePoint
-    end_offset: int
-    """Every later acknowledgement must lie at or above it; below means that the topic lost its tail."""
 
 
 def message_of(record: object) -> Message:
@@ -51,90 +33,67 @@ def message_of(record: object) -> Message:
         raise DamagedError(f"offset {getattr(record, 'offset', '?')} of {where}: {error}") from error
 
 
+class KafkaLogs:
+    """A chain's token partition and raw partition, read with one client (`tokenmill.continuing.ChainLogs`)."""
+
+    def __init__(self, client: AIOKafkaConsumer, tokens: TopicPartition, raw: TopicPartition) -> None:
+        """Read with ``client``, which nobody else uses meanwhile."""
+        self.tokens = f"{tokens.topic}[{tokens.partition}]"
+        self.source = f"{raw.topic}[{raw.partition}]"
+        self._client = client
+        self._tokens = tokens
+        self._raw = raw
+
+    async def token_bounds(self) -> tuple[int, int]:
+        """Return the first offset that the token partition holds, and the one after its last."""
+        return (await offsets(self._client, [self._tokens]))[self._tokens]
+
+    async def source_bounds(self) -> tuple[int, int]:
+        """Return the same of the raw partition."""
+        return (await offsets(self._client, [self._raw]))[self._raw]
+
+    async def messages(self, start: int, end: int) -> AsyncIterator[Message]:
+        """Yield the messages of the token partition at the offsets ``[start, end)``; raises as `ChainLogs` says."""
+        async for record in read_range(self._client, self._tokens, start, end):
+            yield message_of(record)
+
+    async def record(self, offset: int) -> ConsumerRecord | None:
+        """Return the raw partition's record at an offset; None where there is none."""
+        async for record in read_range(self._client, self._raw, offset, offset + 1):
+            return record
+        return None
+
+
 async def read_tail(client: AIOKafkaConsumer, genesis: Genesis, tokens: TopicPartition, raw: TopicPartition) -> Tail:
-    """Find where the chain on a token partition continues.
+    """Find where the chain on a token partition continues; raises as `tokenmill.continuing.find_tail`.
 
-    Takes the furthest cursor of the contiguous run at the end; where the source no longer reaches it, the run after
-    a gap. Reads more, in the end everything, where the last messages do not settle it. ``client`` is used by nobody
-    else meanwhile.
-
-    Raises:
-        GapError: blocks are missing and the source no longer holds their text.
-        SourceError: the source is not the one that the chain was made of, or no longer reaches the cursor.
-        DifferenceError, DamagedError, FingerprintError: the token topic contradicts itself or the stream.
-
+    ``client`` is used by nobody else meanwhile.
     """
-    first, end = (await offsets(client, [tokens]))[tokens]
-    source_first, source_end = (await offsets(client, [raw]))[raw]
-    found, whole = await _runs(client, genesis.recipe, tokens, first, end)
-    if not found or (whole and found[0].first):  # the chain's beginning was never here: later blocks do not tell it
-        start = genesis.start(raw.partition)
-        point = genesis_point(start, genesis_hash(genesis.recipe.fingerprint, raw.partition))
-        found = [Run(point, 0), *found]
-    for run in found:
-        if source_first <= run.point.cursor.next_offset:
-            if run is not found[0]:
-                log.warning("resuming after a gap that the source cannot fill", topic=tokens.topic, block=run.first)
-            await check_source(client, raw, run.point, source_first, source_end)
-            return Tail(run.point, end)
-    wanted = found[-1].point.cursor.next_offset
-    if len(found) > 1:
-        gap = f"{found[0].point.cursor.block} to {found[1].first - 1}"
-        raise GapError(
-            f"{tokens.topic}[{tokens.partition}] lacks blocks {gap}, and {raw.topic} starts at {source_first}: their "
-            "text is gone; begin a new stream with stream_suffix"
-        )
-    raise SourceError(
-        f"{raw.topic}[{raw.partition}] starts at offset {source_first}, the chain needs {wanted}: records {wanted} to "
-        f"{source_first - 1} were removed before they were milled; raise the topic's retention, and begin a new stream "
-        "with stream_suffix"
-    )
-
-
-async def _runs(
-    client: AIOKafkaConsumer, recipe: Recipe, tokens: TopicPartition, first: int, end: int
-) -> tuple[list[Run], bool]:
-    """Read ever more of the tail until it is one run; with the whole partition read, return what runs there are.
-
-    Tells as well whether what was read is all that the partition ever held.
-    """
-    new_acceptor = partial(_acceptor, recipe, tokens.partition)
-    size = FIRST_TAIL
-    while True:
-        start = max(first, end - size) if size <= LONGEST_TAIL else first
-        whole = start == first == 0
-        finder = RunFinder(new_acceptor, whole=whole)
-        async for record in read_range(client, tokens, start, end):
-            finder.add(message_of(record))
-        found = finder.runs()
-        if start == first or len(found) == 1:
-            return found, whole
-        size *= 2
-
-
-def _acceptor(recipe: Recipe, partition: int, block: int, chain: bytes | None) -> Acceptor:
-    return Acceptor(recipe.fingerprint, partition, recipe.block_bytes, block=block, chain=chain)
+    tail = await find_tail(KafkaLogs(client, tokens, raw), genesis, raw.partition)
+    if tail.gap is not None:
+        log.warning("resuming after a gap that the source cannot fill", topic=tokens.topic, block=tail.gap[1])
+    return tail
 
 
 async def check_source(
     client: AIOKafkaConsumer, raw: TopicPartition, point: ResumePoint, source_first: int, source_end: int
 ) -> None:
-    """Check that the record that the cursor remembers is still there, unchanged, if the log still reaches it.
+    """Check that the record that a cursor remembers is there; raises as `tokenmill.continuing.check_source`."""
+    await continuing.check_source(KafkaLogs(client, raw, raw), point, (source_first, source_end))
 
-    ``source_first`` and ``source_end`` are the range of offsets that the log holds.
+
+async def message_at(settings: Settings, tokens: TopicPartition, offset: int) -> Message | None:
+    """Return the message at an offset of a token partition; None where none is.
 
     Raises:
-        SourceError: it is not, or the log ends before the cursor.
+        DamagedError: what is there is none of TokenMill's.
+        BrokerError: no broker answers.
 
     """
-    cursor = point.cursor
-    where = f"{raw.topic}[{raw.partition}]"
-    advice = "the topic was deleted, recreated or rewritten; begin a new stream with stream_suffix"
-    if source_end < cursor.next_offset:
-        raise SourceError(f"{where} ends at offset {source_end}, the chain has passed {cursor.next_offset}: {advice}")
-    if cursor.last_offset == NO_RECORD or cursor.last_offset < source_first:
-        return
-    async for record in read_range(client, raw, cursor.last_offset, cursor.last_offset + 1):
-        if record_crc(record.key, record.value) == cursor.last_crc and record.timestamp == cursor.last_timestamp:
-            return
-    raise SourceError(f"{where} no longer holds at offset {cursor.last_offset} what the chain was made of: {advice}")
+    async with consumer(settings) as client:
+        try:
+            async for record in read_range(client, tokens, offset, offset + 1):
+                return message_of(record)
+        except MovedError:
+            return None
+    return None

@@ -21,11 +21,13 @@ from tokenmill.errors import (
     LockedError,
     StoreError,
 )
+from tokenmill.following import Search, find_start
+from tokenmill.message import Message
 from tokenmill.recipe import Recipe
 from tokenmill.segments import PartitionWriter, Store
 
 from . import metrics
-from .block_search import offset_before, record_at
+from .block_search import record_at
 from .ending import end_for, end_process
 from .kafka import consumer, offsets
 from .late_start import cut_off, late_start
@@ -84,8 +86,7 @@ class TokenPartition:
         self._closing: asyncio.Task[None] | None = None
         self._writer: PartitionWriter | None = None
         self._acceptor: Acceptor | None = None
-        self._missing: Gap | None = None
-        self._look_until = 0
+        self._search = Search()
         self._patience = GAP_SECONDS
         self._lock = asyncio.Lock()
         self._appended_to = 0
@@ -192,15 +193,16 @@ class TokenPartition:
     async def _find_start(self, client: AIOKafkaConsumer, writer: PartitionWriter) -> int:
         """Return an offset at or below the wanted block: the hint where it is true, else found by number."""
         partition = TopicPartition(self.tp.topic, self.tp.partition)
-        first, end = (await offsets(client, [partition]))[partition]
-        if first <= writer.source_hint < end:
-            message = message_of(await record_at(client, partition, writer.source_hint, end))
-            if message.first < writer.next_block <= message.end and (
-                message.end > writer.next_block or message.after == writer.chain
-            ):
-                self._newest = message.cursor.last_timestamp
-                return writer.source_hint
-        return await offset_before(client, partition, writer.next_block, (first, end))
+        held = (await offsets(client, [partition]))[partition]
+
+        async def first_message(offset: int) -> Message | None:
+            record = await record_at(client, partition, offset, held[1])
+            return None if record is None else message_of(record)
+
+        start, hint = await find_start(held, writer.next_block, writer.chain, writer.source_hint, first_message)
+        if hint is not None:
+            self._newest = hint.cursor.last_timestamp
+        return start
 
     def stop(self) -> None:
         """Append nothing more, and give the directory free once what is being written is written."""
@@ -289,6 +291,7 @@ class TokenPartition:
         for record in records:
             try:
                 message = message_of(record)
+                self._search.saw(message)
                 verdict = acceptor.offer(message)
             except HALTING:
                 writer.commit()  # what came before is right, and is not to be lost with the halt
@@ -320,44 +323,42 @@ class TokenPartition:
         """Read on to the end of the topic after a gap, then look through the whole partition again.
 
         The missing block may have been written again anywhere, above or below. Waits between two looks that found
-        nothing, loudly and ever longer.
+        nothing, loudly and ever longer; halts if the block lies below all that the topic retains.
         """
-        if gap is not None and self._missing is None:
-            self._missing = gap
-            self._look_until = max(position, self._context.end_offset(self.tp))
+        search, acceptor = self._search, self._acceptor
+        if gap is not None and search.miss(gap, max(position, self._context.end_offset(self.tp))):
             self.waiting = f"block {gap.wanted}: the next one on {self.tp.topic}[{self.tp.partition}] is {gap.found}"
             log.warning("a block is missing", reason=self.waiting)
-        if self._missing is None:
+        if search.missing is None:
             self.waiting = None
+        if search.missing is None or acceptor is None or not search.is_over(position):
             return
-        if position < self._look_until or self._acceptor is None:
+        if search.is_hopeless(acceptor.next_block) and (self._writer is None or self._writer.begun):
+            tokens = TopicPartition(self.tp.topic, self.tp.partition)
+            self._halt(cut_off(self._context.store.path, self._context.stream, tokens, acceptor.next_block))
             return
-        found_some = self._acceptor.next_block > self._missing.wanted
+        found_some = acceptor.next_block > search.missing.wanted
         self._patience = GAP_SECONDS if found_some else min(2 * self._patience, LONGEST_GAP_SECONDS)
         self._epoch = None
         self._clock.enter("resume")
         if not found_some:
             await asyncio.sleep(self._patience)
-        await self._look_again(self._acceptor.next_block)
+        await self._look_again()
 
-    async def _look_again(self, wanted: int) -> None:
-        """Read from the partition's start; halt if the block lies below all that the topic retains."""
-        self._missing = None
+    async def _look_again(self) -> None:
+        """Read from the partition's start."""
         partition = TopicPartition(self.tp.topic, self.tp.partition)
         async with consumer(self._context.settings) as client:
-            first, end = (await offsets(client, [partition]))[partition]
-            oldest = await record_at(client, partition, first, end)
-            if first and oldest is not None and message_of(oldest).first > wanted:
-                if self._writer is None or self._writer.begun:
-                    self._halt(cut_off(self._context.store.path, self._context.stream, partition, wanted))
-                    return
-                if await self._begin_later(client, self._writer):
-                    first = await self._find_start(client, self._writer)
+            first, _ = (await offsets(client, [partition]))[partition]
+            start = first
+            if self._writer is not None and not self._writer.begun and await self._begin_later(client, self._writer):
+                start = await self._find_start(client, self._writer)
         if not self._stopped:
-            await self._start(first)
+            await self._start(start, cut=start == first > 0)
 
-    async def _start(self, offset: int) -> None:
-        """Follow the token topic from ``offset``."""
+    async def _start(self, offset: int, *, cut: bool = False) -> None:
+        """Follow the token topic from ``offset``; ``cut``: that is its first one, and there were others before."""
+        self._search.began(cut=cut)
         self._epoch = await self._context.start_partition(self.tp, offset)
         self._position = offset
         self._trail.begin(0)

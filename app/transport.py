@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol, cast
 import aiokafka
 import faust
 from aiokafka import TopicPartition
+from aiokafka.client import ConnectionGroup
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from faust.types.tuples import ConsumerMessage
@@ -34,6 +35,8 @@ FETCH_WAIT_MS: Final = 500
 """Longest wait of a fetch for its first byte; Faust fixes 1,500, which a partition that starts would have to wait."""
 GATHER_WAIT_MS: Final = 100
 """Longest wait where a fetch waits for more than that: what a block's way into the store may take longer by."""
+NO_LEADER: Final = -1
+"""What aiokafka's picture of the cluster says of a partition that has none at the moment."""
 POLL_SECONDS: Final = 0.1
 """How long a partition that goes on after back-pressure may wait for the running poll to end."""
 LOGGER: Final = logging.getLogger("faust.tokenmill")
@@ -95,6 +98,7 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.epochs: dict[TP, int] = {}
         self._leaders: dict[TP, int | None] = {}
+        self._leaders_before: dict[TP, int | None] = {}
         super().__init__(*args, **kwargs)
 
     def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
@@ -111,9 +115,12 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         """Pause new partitions at an arbitrary position, so that no committed offset is asked for."""
         consumer = self._ensure_consumer()
         self._leaders.clear()
+        self._leaders_before.clear()
         for partition in partitions:
             consumer.pause(partition)
             consumer.seek(partition, 0)
+            tp = TP(partition.topic, partition.partition)
+            self._leaders_before[tp] = self._leader(tp)
 
     async def start_at(self, tp: TP, offset: int) -> int | None:
         """Seek and go, with no await in between; return the new epoch, or None if the partition is no longer ours."""
@@ -124,7 +131,9 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         self.epochs = {**self.epochs, tp: self.epochs.get(tp, 0) + 1}
         consumer.seek(partition, offset)
         consumer.resume(partition)
-        self._leaders[tp] = self._leader(tp)
+        # what the app has read meanwhile was the log of the leader at the assignment: a later one may have lost it
+        before = self._leaders_before.get(tp)
+        self._leaders.setdefault(tp, self._leader(tp) if before in {None, NO_LEADER} else before)
         return self.epochs[tp]
 
     async def _fetch_records(self, *args: Any, **kwargs: Any) -> Records:
@@ -303,6 +312,15 @@ class DurableProducer(driver.Producer):
 
     def _settings_extra(self) -> Mapping[str, Any]:
         return {"acks": "all", "enable_idempotence": True}
+
+    def leader(self, tp: TP) -> object:
+        """Return what stands for a partition's leader and the connection to it: another thing after either changed.
+
+        No log loses anything without one of these: a leader that comes back has cut its connections.
+        """
+        client = self._ensure_producer().client
+        node = client.cluster.leader_for_partition(TopicPartition(tp.topic, tp.partition))
+        return node, client._conns.get((node, ConnectionGroup.DEFAULT))  # noqa: SLF001 - aiokafka does not show them
 
 
 class BatchTransport(driver.Transport):

@@ -22,6 +22,7 @@ async def resume_mill(grown: Grown) -> None:
         retention={},
         require_partition=_there,
         send=_no_send,
+        leader=lambda _tp: None,
         start_partition=_started,
         set_durable=lambda _tp, _offset: None,
     )

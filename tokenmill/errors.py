@@ -15,6 +15,7 @@
     ├── DifferenceError         9   two messages disagree about the tokens of a chain
     ├── GapError               10   blocks are missing that no retained message holds
     ├── SourceError            11   the raw topic was rewritten, or no longer reaches the cursor
+    │   └── MovedError         11   a topic lost, while it was read, the offsets that it had held
     ├── InputError             12   a file or record that a person gave cannot be used
     ├── EngineError            13   a tokenizer engine gave other ids than `tokenizers`
     └── RecordError             -   one record cannot be a document; becomes a dead letter, never an exit
@@ -111,6 +112,13 @@ class SourceError(TokenMillError):
     """The raw topic was recreated or rewritten, or its retention passed the cursor."""
 
     exit_code = 11
+
+
+class MovedError(SourceError):
+    """A topic does not hold the offsets that it was asked for: its retention passed them, or it was made anew.
+
+    Who had just asked for its bounds asks again before believing anything.
+    """
 
 
 class InputError(TokenMillError):

@@ -56,6 +56,7 @@ async def resumed(
             retention={},
             require_partition=require_partition,
             send=publish,
+            leader=lambda _tp: None,
             start_partition=start_partition,
             set_durable=lambda _tp, _offset: None,
         )

@@ -86,7 +86,7 @@ def test_every_override_is_among_the_parts_that_are_checked(own: type) -> None:
 def consumer_thread(client: AIOKafkaConsumer) -> _ConsumerThread:
     """Return the thread's object around a real consumer, without the thread: its coroutines run in the test's loop."""
     thread: Any = object.__new__(_ConsumerThread)
-    thread.epochs, thread._leaders = {}, {}
+    thread.epochs, thread._leaders, thread._leaders_before = {}, {}, {}
     thread.consumer = SimpleNamespace(flow_active=True)
     thread._consumer = client
     return cast("_ConsumerThread", thread)
@@ -159,6 +159,24 @@ def test_consumer_commits_what_the_app_says_and_nothing_else(batch_consumer: Bat
     assert batch_consumer._filter_tps_with_pending_acks() == [tp]
     assert batch_consumer._new_offset(tp) == 17
     assert batch_consumer._new_offset(TP("raw", 4)) is None
+
+
+async def test_leader_is_watched_from_the_assignment_on(broker: Broker, topic: TopicFactory) -> None:
+    """What a worker read before it starts a partition was another leader's log, if it changed in between."""
+    tp = TP(topic(), 0)
+    partition = TopicPartition(tp.topic, 0)
+    async with consumer(Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(tp.topic,))) as client:
+        client.assign([partition])
+        await offsets(client, [partition])
+        thread = consumer_thread(client)
+        thread.hold([partition])
+        now = thread._leader(tp)
+        for before, watched in ((now, now), (None, now), (-1, now), (77, 77)):
+            thread.hold([partition])
+            thread._leaders_before[tp] = before
+            await thread.start_at(tp, 0)
+            await thread.start_at(tp, 0)
+            assert thread._leaders[tp] == watched
 
 
 def test_silent_partition_brings_a_batch_when_its_position_moves(batch_consumer: Any) -> None:

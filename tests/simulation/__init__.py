@@ -1,1 +1,1 @@
-"""The protocol under a simulated broker: histories of faults, drawn from seeds."""
+"""The protocol and the pure code under a simulated broker: histories of faults, drawn from seeds."""

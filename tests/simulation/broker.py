@@ -1,0 +1,148 @@
+"""The simulated broker: a raw partition, the token partitions of its chains, dead letters, and what is on its way."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tests.simulation.logs import Log, step
+from tokenmill.errors import MovedError
+from tokenmill.message import Message, decode_message, encode_header
+from tokenmill.outcomes import Outcome
+from tokenmill.records import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A message as it stands on a token partition."""
+
+    header: bytes
+    value: bytes
+    producer: int
+    sequence: int
+    sent: Message
+    """As its sender had it, for the judge."""
+
+    def message(self) -> Message:
+        """Return what a reader makes of it."""
+        return decode_message(self.header, self.value)
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """Something that was sent, and of which its sender does not know yet."""
+
+    split: str | None
+    """The chain of a message; None: dead letters."""
+    stored: Stored | None = None
+    letters: Sequence[Outcome] = ()
+    state: Literal["flying", "acknowledged", "refused"] = "flying"
+    offset: int = -1
+    leader: int = -1
+    """Which leader acknowledged it."""
+
+
+@dataclass(slots=True)
+class Broker:
+    """Everything that survives a worker."""
+
+    raw: Log[Record] = field(default_factory=Log)
+    tokens: dict[str, Log[Stored]] = field(default_factory=dict)
+    dead: list[tuple[Record, str]] = field(default_factory=list)
+    flights: list[Flight] = field(default_factory=list)
+    landed: dict[str, list[Message]] = field(default_factory=dict)
+    """All messages that ever stood on a token partition."""
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def send(self, flight: Flight) -> Flight:
+        """Take something on its way."""
+        self.flights.append(flight)
+        return flight
+
+    def land(self, flight: Flight, *, told: bool = True) -> bool:
+        """Let it arrive, unless the broker refuses it; ``told``: its sender hears of it. Returns whether it stands."""
+        self.flights.remove(flight)
+        if flight.split is None:
+            self.dead += [(Record(*_plain(o.record)), o.reason) for o in flight.letters]
+        elif not self._append(flight.split, flight):
+            flight.state = "refused"
+            return False
+        flight.state = "acknowledged" if told else "refused"
+        return True
+
+    def refuse(self, flight: Flight) -> None:
+        """Let it vanish; its sender hears of that."""
+        self.flights.remove(flight)
+        flight.state = "refused"
+
+    def _append(self, split: str, flight: Flight) -> bool:
+        """Append as an idempotent producer's broker does: one without state for a producer accepts any sequence."""
+        stored, log = flight.stored, self.tokens[split]
+        assert stored is not None
+        known = [entry.sequence for entry in log.entries.values() if entry.producer == stored.producer]
+        if known and stored.sequence != max(known) + 1:
+            self.counts["refused: out of sequence"] += 1
+            return False
+        flight.offset, flight.leader = log.append(stored), log.leader
+        self.landed[split].append(stored.sent)
+        return True
+
+
+def _plain(record: object) -> tuple[int, int, bytes | None, bytes | None]:
+    return tuple(getattr(record, name) for name in ("offset", "timestamp", "key", "value"))
+
+
+def stored(message: Message, producer: int, sequence: int) -> Stored:
+    """Return a message as a producer puts it on the wire."""
+    return Stored(encode_header(message), bytes(message.tokens), producer, sequence, message)
+
+
+class SimulatedLogs:
+    """The logs of one chain, read step by step (`tokenmill.continuing.ChainLogs`)."""
+
+    def __init__(self, broker: Broker, split: str) -> None:
+        """Read the chain of ``split``."""
+        self.tokens = f"tokens.{split}[0]"
+        self.source = "raw[0]"
+        self.seen: list[Message] = []
+        """All messages that stood there when the bounds were asked for, for the judge."""
+        self.source_first = 0
+        self.skipped_check = True
+        self._broker = broker
+        self._log = broker.tokens[split]
+
+    async def token_bounds(self) -> tuple[int, int]:
+        """Return the bounds of the token partition."""
+        await step()
+        self.seen = [entry.sent for entry in self._log.entries.values()]
+        self.skipped_check = True
+        return self._log.first, self._log.end
+
+    async def source_bounds(self) -> tuple[int, int]:
+        """Return those of the raw partition."""
+        await step()
+        self.source_first = self._broker.raw.first
+        return self._broker.raw.first, self._broker.raw.end
+
+    async def messages(self, start: int, end: int) -> AsyncIterator[Message]:
+        """Yield messages, with a step now and then, in which the log may move."""
+        for low in range(start, end, 4):
+            await step()
+            try:
+                found = self._log.read(low, min(end, low + 4))
+            except MovedError:
+                self._broker.counts["log moved while read"] += 1
+                raise
+            for _, entry in found:
+                yield entry.message()
+
+    async def record(self, offset: int) -> Record | None:
+        """Return a record of the raw partition."""
+        await step()
+        self.skipped_check = False
+        try:
+            found = self._broker.raw.read(offset, offset + 1)
+        except MovedError:
+            self._broker.counts["log moved while read"] += 1
+            raise
+        return found[0][1] if found else None

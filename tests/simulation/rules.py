@@ -1,0 +1,185 @@
+"""The rules of the protocol, each with a way to switch it off: what the simulation must then find fault with."""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import pytest
+
+from tests.simulation import worker
+from tests.simulation.history import Action, Plan, draw_plan
+from tests.simulation.worker import Rules
+from tokenmill import continuing
+from tokenmill.acceptance import Acceptor, Dropped, Gap, Taken
+from tokenmill.continuing import ChainLogs
+from tokenmill.errors import SourceError
+from tokenmill.log_end import LogEnd, MessageAt
+from tokenmill.message import Message
+from tokenmill.milling import genesis_point
+from tokenmill.resume import Run
+
+_choose = continuing.choose
+_offer = Acceptor.offer
+_runs = continuing._runs
+_acknowledged = LogEnd.acknowledged
+
+
+class Rule(NamedTuple):
+    """A rule and how it is switched off."""
+
+    name: str
+    off: Callable[[pytest.MonkeyPatch], Rules]
+    plan: Plan
+    """One that ends wrongly without the rule, and well with it."""
+
+
+def _shell(**rules: bool) -> Callable[[pytest.MonkeyPatch], Rules]:
+    return lambda _: Rules(**rules)
+
+
+def _patched(owner: object, name: str, value: object, **rules: bool) -> Callable[[pytest.MonkeyPatch], Rules]:
+    def off(patch: pytest.MonkeyPatch) -> Rules:
+        patch.setattr(owner, name, value)
+        return Rules(**rules)
+
+    return off
+
+
+def _last_run(found: list[Run], _: ChainLogs, __: int) -> Run:
+    return found[-1]
+
+
+def _first_run(found: list[Run], _: ChainLogs, __: int) -> Run:
+    return found[0]
+
+
+def _from_earliest(found: list[Run], logs: ChainLogs, source_first: int) -> Run:
+    try:
+        return _choose(found, logs, source_first)
+    except SourceError:
+        if found[0].point.cursor.block or len(found) > 1:
+            raise
+        return Run(genesis_point(source_first, found[0].point.chain), 0)
+
+
+async def _never_whole(*arguments: object) -> tuple[list[Run], bool, Message | None]:
+    found, _, last = await _runs(*arguments)  # type: ignore[arg-type]
+    return found, False, last
+
+
+def _drop_whole(self: Acceptor, message: Message) -> Taken | Dropped | Gap:
+    if message.first < self.next_block < message.end:
+        return Dropped(message.count, checked=False)
+    return _offer(self, message)
+
+
+def _without_hashes(self: Acceptor, message: Message) -> Taken | Dropped | Gap:
+    if message.first > self.next_block:
+        return Gap(self.next_block, message.first)
+    if message.end < self.next_block or (message.end == self.next_block and not message.is_carry):
+        return Dropped(message.count, checked=False)
+    dropped = self.next_block - message.first
+    chains = continuing_chains(message)
+    return Taken(self._take(message, chains, dropped), dropped)
+
+
+def continuing_chains(message: Message) -> list[bytes]:
+    """Return the chain hashes after a message's blocks, as the message has them."""
+    from tokenmill.chain import roll  # noqa: PLC0415 - for this one rule
+
+    return roll(message.before, message.tokens, message.entries)
+
+
+async def _floor_ignored(self: LogEnd, offset: int, leader: object, message: Message, at: MessageAt) -> str | None:
+    self._offset = min(self._offset, offset)
+    return await _acknowledged(self, offset, self._leader, message, at)
+
+
+async def _end_unwatched(self: LogEnd, offset: int, leader: object, message: Message, _: MessageAt) -> str | None:
+    known, self._offset = self._offset, offset + 1
+    return f"acknowledged offset {offset}, below {known}" if offset < known else None
+
+
+async def _leader_unwatched(self: LogEnd, offset: int, leader: object, message: Message, at: MessageAt) -> str | None:
+    return await _acknowledged(self, offset, self._leader, message, at)
+
+
+def _plan(block_tokens: int, first_tail: int, *parts: str) -> Plan:
+    """Return a plan written by hand: names with numbers, ``mill:88``, each part as often as it says (``3*``)."""
+    actions = []
+    for part in parts:
+        times, _, names = part.rpartition("*")
+        found = [Action(name.replace("_", " "), int(number)) for name, number in (w.split(":") for w in names.split())]
+        actions += found * int(times or 1)
+    return Plan(1, block_tokens, 0, first_tail, actions)
+
+
+SHORT: Final = ("kill", "refuse", "land unheard", "token tail", "restart store")
+MOVING: Final = ("token retention", "raw retention", "token tail")
+REMADE: Final = _plan(
+    4, 8, "8*produce:3", "start:0", "40*mill:88 land:0", "6*store:88", "kill:0 raw_recreated:0 tokens_recreated:0"
+)
+"""A store has all; then both topics are made again, and the new chain stays shorter than the old one."""
+SLOW_OWNER: Final = _plan(
+    8, 8, "3*produce:3", "2*start:0", "mill:1073", "7*mill:1144 land:0", "token_retention:8", "store:32",
+    "3*mill:1145 land:0", "3*store:88",
+)  # fmt: skip
+"""Retention removes the first blocks of the faster of two owners; the slower one writes them again, further up."""
+THREE_STRAYS: Final = _plan(
+    16, 2, "mill:0 produce:154834221 mill:971216630", "2*start:0", "mill:88351742 produce:601135027 mill:707862514",
+    "token_tail:0 mill:937154928 produce:394471857",
+)  # fmt: skip
+"""Three owners write one message each after the token topic lost its tail."""
+
+RULES: Final = (
+    Rule("one message in flight for a token partition", _shell(one_in_flight=False), draw_plan(158)),
+    Rule("a send that fails ends the process", _shell(end_when_refused=False), draw_plan(5)),
+    Rule(
+        "an acknowledgement below a known offset ends the process",
+        _patched(LogEnd, "acknowledged", _floor_ignored),
+        draw_plan(94),
+    ),
+    Rule("in doubt the last message is read again", _patched(LogEnd, "acknowledged", _end_unwatched), draw_plan(355)),
+    Rule(
+        "a new leader of the token partition counts as doubt",
+        _patched(LogEnd, "acknowledged", _leader_unwatched),
+        draw_plan(355),
+    ),
+    Rule(
+        "dead letters are acknowledged before messages that are past them",
+        _shell(dead_letters_first=False),
+        draw_plan(6),
+    ),
+    Rule("messages are cut where blocks were taken before", _patched(Acceptor, "offer", _drop_whole), draw_plan(54)),
+    Rule("hashes must continue", _patched(Acceptor, "offer", _without_hashes), draw_plan(79)),
+    Rule("duplicates are compared", _patched(Acceptor, "_check_dropped", lambda *_: False), REMADE),
+    Rule("a reader that misses a block looks from the start again", _shell(look_again=False), draw_plan(16, SHORT)),
+    Rule("a halt over a gap needs all retained messages", _shell(whole_look=False), SLOW_OWNER),
+    Rule(
+        "the run before a gap is continued, not the last one", _patched(continuing, "choose", _last_run), draw_plan(1)
+    ),
+    Rule(
+        "a partition that was never cut begins at block 0", _patched(continuing, "_runs", _never_whole), draw_plan(36)
+    ),
+    Rule("a tail is longer than there are writers", _shell(tail_above_writers=False), THREE_STRAYS),
+    Rule(
+        "what moved while it was read is read again",
+        _patched(worker, "find_tail", continuing._find_tail),
+        draw_plan(13, MOVING),
+    ),
+    Rule(
+        "the remembered record is looked for",
+        _patched(continuing, "is_remembered", lambda *_: True),
+        draw_plan(91, ("raw tail", "kill")),
+    ),
+    Rule(
+        "a source beyond the cursor halts",
+        _patched(continuing, "choose", _first_run, never_jump=False),
+        draw_plan(2, ("raw retention", "kill")),
+    ),
+    Rule(
+        "a chain begins at its genesis, not at the earliest record",
+        _patched(continuing, "choose", _from_earliest),
+        draw_plan(3, ("raw retention", "tokens recreated", "kill")),
+    ),
+    Rule("a change of the source's leader ends the process", _shell(leader_changes_end=False), draw_plan(43)),
+)
