@@ -38,6 +38,11 @@ class TopicFactory(Protocol):
         """Create the topic with that many partitions; on return it can be used."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that wait for real processes: at the end, one process would be left alone with them."""
+    items.sort(key=lambda item: "faults" not in item.path.parts)
+
+
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """One real broker for the whole run. Tests that restart, kill or pause a broker start one of their own."""
