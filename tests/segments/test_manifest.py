@@ -44,9 +44,11 @@ def test_a_manifest_is_canonical_json_and_a_newline() -> None:
         MANIFEST.encode().replace(b'"format":1', b'"format":2'),
         MANIFEST.encode().replace(b'"blocks":4,', b""),
         MANIFEST.encode().replace(b":", b": "),
+        MANIFEST.encode().replace(b'"1111', b'"111q'),
+        MANIFEST.encode().replace(b'"' + b"22" * 16 + b'"', b"5"),
     ],
 )
 def test_anything_else_is_no_manifest(data: bytes) -> None:
     """Cut off, of another format, without a field, or spelled differently."""
-    with pytest.raises(ValueError, match=r"manifest|format|spelled|Expecting"):
+    with pytest.raises(ValueError, match=r"manifest|format|spelled|Expecting|hex"):
         Manifest.decode(data)

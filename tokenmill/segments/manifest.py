@@ -47,6 +47,9 @@ class Manifest:
             raise ValueError("it is no manifest")
         if values["format"] != FORMAT:
             raise ValueError(f"it has format {values['format']}, this version knows format {FORMAT}")
+        for name in ("fingerprint", "chain_before", "chain_after"):
+            if values[name] != bytes.fromhex(str(values[name])).hex():
+                raise ValueError(f"its {name} is no hexadecimal number")
         manifest = cls(**values)
         if manifest.encode() != data:
             raise ValueError("it is not spelled as it was written")
