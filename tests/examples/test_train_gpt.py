@@ -3,9 +3,12 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-from tests.segments.chains import STREAM, fill, make_chain, make_info
+from tests.mills import RECIPE
+from tests.segments.chains import STREAM, fill, make_chain
+from tokenmill.genesis import Genesis
 from tokenmill.segments import Store, StreamInfo
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_gpt.py"
@@ -13,8 +16,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "train_gpt.py"
 
 def test_it_trains_on_a_store_and_reports_as_json(tmp_path: Path) -> None:
     """After so many steps it ends; ids that are random cost about log(256) nats each."""
-    info = make_info(block_tokens=17, dtype="uint8", segment_blocks=8)
-    info = StreamInfo.from_values({**info.values, "genesis": {"recipe": {"vocabulary_size": 256}}})
+    info = StreamInfo.from_genesis(Genesis(STREAM, replace(RECIPE, block_tokens=17), (0,), 8), 8)
     store = Store.open_or_create(tmp_path)
     store.add_stream(info, None)
     fill(store, info, make_chain(info, 20), [20])

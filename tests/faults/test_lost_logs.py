@@ -231,30 +231,3 @@ def test_retention_past_the_cursor_halts_with_the_range(
     assert token_messages(settings, chains[1])[-1].cursor.next_offset > 21
     trial.fired("records removed before they were milled", 9)
     trial.held("loud")
-
-
-@pytest.mark.fault("source-retained")
-def test_new_store_that_the_token_topic_no_longer_reaches_halts(
-    broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
-) -> None:
-    """No store and no topic has the first blocks: they are named, and nothing is written after the hole."""
-    settings = service_settings(broker, topic(2), tmp_path, **ONE_SPLIT)
-    stream = settings.streams()[0]
-    send(settings, [Raw(TEXT * 4, number % 2) for number in range(60)])
-    with Service(settings, tmp_path) as service:
-        service.mill()
-        old = service.segment()
-        service.wait_until_complete()
-        old.stop()
-        chains = expected_chains(settings)
-        delete_records(settings, stream.tokens_topic, 0, 2)
-        new = settings.model_copy(update={"store": tmp_path / "new"})
-        service.settings = new
-        segment = service.segment()
-        service.wait_until(complete(new, [chains[1]]))
-        service.wait_until(lambda: bool(halted(segment, f"{stream.tokens_topic}/0")))
-        assert "no longer holds block 0" in halted(segment, f"{stream.tokens_topic}/0")
-        assert segment.partitions[f"{stream.tokens_topic}/0"]["block"] == 0
-        assert_store_equal(new, chains[1])
-        trial.fired("token messages removed", 2)
-        trial.held("loud", "exact", "complete")
