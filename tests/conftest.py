@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import os
 import re
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,9 @@ from tokenmill.app.broker import Broker
 settings.register_profile("tokenmill", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", settings.get_profile("tokenmill"), max_examples=10_000)
 settings.load_profile("tokenmill")
+
+# A broker of the tests lives for seconds or minutes: the quick compiler alone takes a third off what it costs to start.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 _numbers = itertools.count(1)
 

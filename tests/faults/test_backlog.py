@@ -33,7 +33,7 @@ def test_backlog_is_bounded_in_memory(broker: Broker, topic: TopicFactory, tmp_p
     settings = service_settings(
         *(broker, topic(), tmp_path), splits={"train": 1000}, sequence_length=2047, message_bytes=256 << 10
     )
-    documents = trial.rounds(16, 96) * (1 << 20) // DOCUMENT_BYTES
+    documents = trial.rounds(12, 96) * (1 << 20) // DOCUMENT_BYTES
     text = b"a document in a backlog " * (DOCUMENT_BYTES // 24)
     stalled = tmp_path / "stalled"
     stalled.touch()

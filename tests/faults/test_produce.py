@@ -106,7 +106,7 @@ def wait_for(topic: Topic, length: int, process: "subprocess.Popen[bytes]") -> N
 
 def kill_again_and_again(broker: Broker, raw: Topic, arguments: Sequence[str], trial: Trial, count: int) -> None:
     """Kill the starts of a run of ``count`` documents, others' records between; note those that were under way."""
-    kills = trial.rounds(4, 16)
+    kills = trial.rounds(3, 16)
     for _ in range(kills):
         before = raw.length()
         process = run(broker, raw.name, arguments)

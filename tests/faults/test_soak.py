@@ -11,5 +11,5 @@ from tests.faults.trial import Trial
 @pytest.mark.fault("mixed")
 def test_service_survives_all_faults_at_random(tmp_path: Path, trial: Trial) -> None:
     """While they last a reader gets every block once and in order; afterwards everything is there."""
-    soak(tmp_path, trial, trial.rounds(15, 600), print)
+    soak(tmp_path, trial, trial.rounds(8, 600), print)
     assert len(trial.faults) >= 3
