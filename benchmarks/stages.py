@@ -16,9 +16,10 @@ TABLE: Final = (
     ("aiokafka/producer/", "publish"),
     # TokenMill. What both sides use (chain.py, message.py, pieces.py) is left out as well.
     ("app/transport.py", "fetch"),
-    ("app/tail.py", "decode"),
-    ("app/publisher.py", "publish"),
-    ("app/token_partition.py", "append"),
+    ("app/clients/messages.py", "decode"),
+    ("app/raw/tail.py", "decode"),
+    ("app/raw/publisher.py", "publish"),
+    ("app/tokens/partition.py", "append"),
     ("tokenmill/canonical.py", "decode"),
     ("tokenmill/columns.py", "decode"),
     ("tokenmill/decoding/", "decode"),
