@@ -19,6 +19,7 @@ TABLE: Final = (
     ("app/clients/messages.py", "decode"),
     ("app/raw/tail.py", "decode"),
     ("app/raw/publisher.py", "publish"),
+    ("app/tokens/opening.py", "append"),
     ("app/tokens/partition.py", "append"),
     ("tokenmill/canonical.py", "decode"),
     ("tokenmill/columns.py", "decode"),

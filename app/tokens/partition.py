@@ -12,15 +12,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from faust.types import TP
 
 from tokenmill.acceptance import Acceptor, Gap, Taken
-from tokenmill.errors import (
-    DamagedError,
-    DifferenceError,
-    DiskError,
-    FingerprintError,
-    GapError,
-    LockedError,
-    StoreError,
-)
+from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, GapError, StoreError
 from tokenmill.following import Search, find_start
 from tokenmill.message import Message
 from tokenmill.recipe import Recipe
@@ -37,16 +29,11 @@ from ..settings import Settings
 from ..transport import Batch
 from .block_search import record_at
 from .late_start import cut_off, late_start
+from .opening import open_writer
 
 HALTING = (DamagedError, DifferenceError, FingerprintError, GapError)
 COMMIT_SECONDS: Final = 0.25
 """Shortest time between two commits of a partition: each syncs three times, so blocks that come faster share one."""
-LOCK_SECONDS: Final = 0.25
-"""How soon a partition that waits for another process to give its directory free tries again."""
-DISK_SECONDS: Final = 0.5
-"""How soon one that waits for its disk tries again; then ever later ..."""
-LONGEST_DISK_SECONDS: Final = 5.0
-"""... up to this: blocks come soon after the disk is mended, and until then it is hardly touched."""
 GAP_SECONDS: Final = 1.0
 """How soon a partition that misses a block looks through the whole token partition again; then ever later."""
 LONGEST_GAP_SECONDS: Final = 60.0
@@ -119,45 +106,26 @@ class TokenPartition:
         )  # fmt: skip
 
     async def _open_writer(self) -> PartitionWriter | None:
-        patience = DISK_SECONDS
-        while not self._stopped:
-            try:
-                writer = await self._opened()
-            except LockedError as error:
-                self._wait("waiting for the directory", error)
-                await asyncio.sleep(LOCK_SECONDS)
-            except DiskError as error:
-                self._wait("waiting for the disk", error)
-                await asyncio.sleep(patience)
-                patience = min(2 * patience, LONGEST_DISK_SECONDS)
-            except HALTING as error:
-                self._halt(error)
-                return None
-            else:
-                self.waiting = None
-                metrics.TRUNCATED_BYTES.inc(writer.truncated_bytes)
-                self._writer = writer
-                self._committed = writer.next_block
-                return writer
-        return None
+        context = self._context
+        try:
+            writer = await open_writer(
+                context.store, context.stream, self.tp.partition, lambda: not self._stopped, self._wait
+            )
+        except HALTING as error:
+            self._halt(error)
+            return None
+        if writer is not None:
+            self.waiting = None
+            metrics.TRUNCATED_BYTES.inc(writer.truncated_bytes)
+            self._writer = writer
+            self._committed = writer.next_block
+        return writer
 
     def _wait(self, event: str, error: Exception) -> None:
         """Say what the partition waits for, each reason once."""
         if self.waiting != str(error):
             log.warning(event, topic=self.tp.topic, partition=self.tp.partition, reason=str(error))
         self.waiting = str(error)
-
-    async def _opened(self) -> PartitionWriter:
-        """Open the writer in a thread; if this is cancelled meanwhile, the writer is closed and not left behind."""
-        context = self._context
-        opening = asyncio.create_task(
-            asyncio.to_thread(PartitionWriter.open, context.store, context.stream, self.tp.partition)
-        )
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            opening.add_done_callback(lambda done: None if done.exception() else done.result().close())
-            raise
 
     async def _begin_later(self, client: AIOKafkaConsumer, writer: PartitionWriter) -> bool:
         """Let a partition of which the store holds nothing begin where the token topic does; stand before its block.

@@ -22,6 +22,7 @@ from tokenmill.app.clients.kafka import admin
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.raw.recipes import plan_topic
 from tokenmill.app.settings import Settings
+from tokenmill.app.tokens import opening
 from tokenmill.app.tokens import partition as token_partition
 from tokenmill.app.tokens.partition import SegmentContext, TokenPartition
 from tokenmill.app.transport import Batch
@@ -218,7 +219,7 @@ async def test_cancelled_commit_ends_before_the_directory_is_free(
 
 async def test_partition_waits_for_its_disk(appending: Appending, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that is not there says what is waited for, and no process has to end; with it back, it goes on."""
-    monkeypatch.setattr(token_partition, "DISK_SECONDS", 0.01)
+    monkeypatch.setattr(opening, "DISK_SECONDS", 0.01)
     await appending.feed(0, 2)
     await appending.end()
     store = appending.settings.store
