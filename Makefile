@@ -77,8 +77,8 @@ lock: $(VENV)/.installed ## resolves all dependencies again (UPGRADE=1: to their
 	$(COMPILE) --extra train --constraints constraints.txt --output-file constraints-train.txt
 	$(COMPILE) --extra app --constraints constraints.txt --output-file constraints-service.txt
 	$(COMPILE) --extra app --extra hf --extra produce --constraints constraints.txt --output-file constraints-tools.txt
-	$(BIN)/python -m tokenmill.app.jars > app/broker.lock.toml.new
-	mv app/broker.lock.toml.new app/broker.lock.toml
+	$(BIN)/python -m tokenmill.app.local.jars > app/local/broker.lock.toml.new
+	mv app/local/broker.lock.toml.new app/local/broker.lock.toml
 
 clean: ## removes what the other targets made, the demo's state included
 	rm -rf $(VENV) .tokenmill .mypy_cache .pytest_cache .ruff_cache .hypothesis build tokenmill.egg-info

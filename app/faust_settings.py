@@ -4,10 +4,10 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from .kafka import METADATA_MAX_AGE_MS, RECORD_OVERHEAD_BYTES
-from .security import faust_security
+from .clients.kafka import METADATA_MAX_AGE_MS, RECORD_OVERHEAD_BYTES
+from .clients.security import faust_security
+from .clients.topic_needs import needed_topics
 from .settings import Settings
-from .topic_needs import needed_topics
 
 FETCH_BYTES: Final = 1024 * 1024
 """Most bytes of one partition in one fetch of a mill (compressed as they lie in the log)."""

@@ -14,22 +14,22 @@ from faust.types import TP, StreamT
 
 from tokenmill.errors import BrokerError, SourceError
 
-from .control import Settled, settle
+from .clients.control import Settled, settle
+from .clients.kafka import consumer, require_group
+from .clients.topics import require_topics, retention_seconds
 from .ending import end_for
 from .faust_settings import faust_options
-from .growing import TokenPartitions
-from .kafka import consumer, require_group
 from .metrics import ENGINE
 from .metrics.measuring import measure
 from .metrics.zeros import mill_at_zero
 from .partitions import Partitions
-from .raw_partition import MillContext, RawPartition
-from .recipes import RawTopicPlan, plan_topic
+from .raw.growing import TokenPartitions
+from .raw.partition import MillContext, RawPartition
+from .raw.recipes import RawTopicPlan, plan_topic
+from .raw.skip_list import SkipList
+from .raw.suspects import Board
 from .reporting import Reporter
 from .settings import Settings, load_settings
-from .skip_list import SkipList
-from .suspects import Board
-from .topics import require_topics, retention_seconds
 from .transport import Batch, BatchApp, DurableProducer
 
 log = structlog.get_logger(__name__)

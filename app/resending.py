@@ -14,9 +14,9 @@ from aiokafka import TopicPartition
 
 from tokenmill.errors import InputError
 
-from .control import require_topic
-from .dead_letters import PREFIX, DeadLetter, Place, parse_dead_letter, parse_place, place_name
-from .kafka import consumer, offsets, producer, read_range
+from .clients.control import require_topic
+from .clients.kafka import consumer, offsets, producer, read_range
+from .raw.dead_letters import PREFIX, DeadLetter, Place, parse_dead_letter, parse_place, place_name
 from .settings import Settings, dead_letter_topic
 
 RESENT: Final = "tokenmill.resent-from"

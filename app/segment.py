@@ -15,19 +15,19 @@ from faust.types import TP, StreamT
 from tokenmill.opening import RAW_BYTES_SHA256
 from tokenmill.segments import Store, StreamInfo
 
-from .control import wait_for_genesis
+from .clients.control import wait_for_genesis
+from .clients.kafka import require_group
+from .clients.topics import require_topics
 from .ending import end_for
 from .faust_settings import SEGMENT_FETCH_BYTES, faust_options
 from .heartbeat import STORE_VARIABLE
-from .kafka import require_group
 from .metrics import DISK_FREE_BYTES
 from .metrics.measuring import measure
 from .metrics.zeros import store_at_zero
 from .partitions import Partitions
 from .reporting import Reporter
 from .settings import Settings, Stream, load_settings
-from .token_partition import SegmentContext, TokenPartition
-from .topics import require_topics
+from .tokens.partition import SegmentContext, TokenPartition
 from .transport import Batch, BatchApp
 
 

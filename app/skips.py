@@ -8,12 +8,12 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from tokenmill.errors import InputError
 from tokenmill.genesis import skip_request_record
 
-from .control import Settled, require_topic, write_control
-from .discovery import settled_streams
-from .heads import published_head
-from .kafka import consumer, offsets
+from .clients.control import Settled, require_topic, write_control
+from .clients.discovery import settled_streams
+from .clients.heads import published_head
+from .clients.kafka import consumer, offsets
+from .raw.skip_list import has_passed
 from .settings import Settings
-from .skip_list import has_passed
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ async def skip(settings: Settings, raw_topic: str, partition: int, offset: int) 
     """Ask the mills of a raw topic to skip a record; the request is durable when this returns.
 
     The worker that owns the partition sees it within seconds, ends, and puts the record on the skip list when it
-    resumes (`tokenmill.app.skip_list`), unless it has published past the record by then. The streams that one mill
+    resumes (`tokenmill.app.raw.skip_list`), unless it has published past the record by then. The streams that one mill
     makes stand and fall together: none of them is changed where one has published past the record, for its blocks
     would be different when computed again.
 

@@ -28,7 +28,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from faust.types.tuples import ConsumerMessage
 
-from .calm import calm
+from .clients.calm import calm
 from .faust_parts import check_faust
 
 FETCH_WAIT_MS: Final = 500

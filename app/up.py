@@ -6,13 +6,13 @@ from typing import Final
 
 from rich.console import Console
 
-from .broker import Broker
+from .clients.topics import ensure_topics
 from .live import Scene, View, log_to_file, telling_of_its_end
+from .local.broker import Broker
+from .local.state import State, program
 from .settings import Loaded, Settings
 from .settings.explain import DEFAULT_ORIGIN
-from .state import State, program
 from .supervisor import Event, Supervisor, beside, run_until_signalled
-from .topics import ensure_topics
 
 STYLES: Final = {"ended": "red", "suspected": "red", "took over": "green"}
 

@@ -11,11 +11,11 @@ from aiokafka import TopicPartition
 
 from benchmarks.measuring import BenchmarkError
 from tokenmill.acceptance import Acceptor, Taken
-from tokenmill.app.control import Settled, settle
-from tokenmill.app.kafka import consumer, producer, read_range
-from tokenmill.app.recipes import plan_topic
+from tokenmill.app.clients.control import Settled, settle
+from tokenmill.app.clients.kafka import consumer, producer, read_range
+from tokenmill.app.clients.topics import ensure_topics
+from tokenmill.app.raw.recipes import plan_topic
 from tokenmill.app.settings import Settings
-from tokenmill.app.topics import ensure_topics
 from tokenmill.message import HEADER_NAME, Message, encode_header
 from tokenmill.milling import ChainMill, genesis_point
 from tokenmill.outcomes import Stages

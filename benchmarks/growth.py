@@ -15,7 +15,7 @@ from rich.table import Table
 from benchmarks.grown import Grown, small_settings
 from benchmarks.resuming import resume_mill, resume_segments
 from benchmarks.workplace import RESULTS, about_this_run, workplace, write_result
-from tokenmill.app.broker import Broker
+from tokenmill.app.local.broker import Broker
 from tokenmill.consumers import Batches
 from tokenmill.segments import PartitionWriter, open_partition
 

@@ -15,7 +15,7 @@ from benchmarks.report import Cell, cell_json, print_cell
 from benchmarks.rounds import Run, Track, turned
 from benchmarks.where import bars_of, look
 from benchmarks.workplace import RESULTS, about_this_run, gpt2_in, workplace, write_result
-from tokenmill.app.broker import Broker
+from tokenmill.app.local.broker import Broker
 
 DIRECTORY: Final = Path(".tokenmill/bench")
 GROUP_DELAY_MS: Final = 3000

@@ -15,7 +15,7 @@ from rich.table import Table
 from benchmarks.cluster import make_topics
 from benchmarks.corpus import documents
 from benchmarks.workplace import RESULTS, about_this_run, workplace, write_result
-from tokenmill.app.broker import Broker
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 
 DIRECTORY: Final = Path(".tokenmill/produce")

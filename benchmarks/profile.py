@@ -11,7 +11,7 @@ from benchmarks.field import CONTENDERS, DOCUMENTS, OURS
 from benchmarks.rounds import Track
 from benchmarks.sampling import flame_graphs
 from benchmarks.workplace import RESULTS, gpt2_in, workplace
-from tokenmill.app.broker import Broker
+from tokenmill.app.local.broker import Broker
 
 DIRECTORY: Final = Path(".tokenmill/profile")
 

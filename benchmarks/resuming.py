@@ -7,9 +7,9 @@ from faust.types import TP
 
 from benchmarks.grown import Grown
 from benchmarks.measuring import BenchmarkError
-from tokenmill.app.raw_partition import MillContext, RawPartition
-from tokenmill.app.skip_list import SkipList
-from tokenmill.app.token_partition import SegmentContext, TokenPartition
+from tokenmill.app.raw.partition import MillContext, RawPartition
+from tokenmill.app.raw.skip_list import SkipList
+from tokenmill.app.tokens.partition import SegmentContext, TokenPartition
 
 
 async def resume_mill(grown: Grown) -> None:

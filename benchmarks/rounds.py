@@ -12,7 +12,7 @@ from benchmarks.cluster import RawTopic, fill
 from benchmarks.contenders import Contender, Running, Task
 from benchmarks.field import Documents
 from benchmarks.measuring import Measured, Watched, measure, wait_until_ready
-from tokenmill.app.broker import Broker
+from tokenmill.app.local.broker import Broker
 
 MB: Final = 1e6
 

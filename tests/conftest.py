@@ -13,7 +13,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import for_code
 from hypothesis import HealthCheck, settings
 
-from tokenmill.app.broker import Broker
+from tokenmill.app.local.broker import Broker
 
 # No deadline and no complaint about slow data: both measure the machine, and other programs run on it. 100 examples
 # keep the whole of the tests within minutes on two cores; `--hypothesis-profile=thorough` is for a night.

@@ -9,9 +9,9 @@ from pathlib import Path
 from aiokafka import TopicPartition
 
 from tests.service import Chain, Raw, Service, in_own_loop, send, service_settings
-from tokenmill.app.broker import Broker
-from tokenmill.app.heads import published_head
-from tokenmill.app.kafka import consumer
+from tokenmill.app.clients.heads import published_head
+from tokenmill.app.clients.kafka import consumer
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.message import HEADER_NAME, Message, encode_header
 from tokenmill.records import FLUSH_HEADER

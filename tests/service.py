@@ -24,13 +24,13 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from aiokafka import TopicPartition
 
-from tokenmill.app.broker import Broker
+from tokenmill.app.clients.kafka import consumer, offsets, producer, read_range
+from tokenmill.app.clients.topics import ensure_topics, partition_count
 from tokenmill.app.ending import RESUME_CODE
 from tokenmill.app.heartbeat import HEARTBEAT_VARIABLE
-from tokenmill.app.kafka import consumer, offsets, producer, read_range
-from tokenmill.app.recipes import plan_topic
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.raw.recipes import plan_topic
 from tokenmill.app.settings import Settings
-from tokenmill.app.topics import ensure_topics, partition_count
 from tokenmill.errors import BrokerError, StoreError
 from tokenmill.records import Record
 from tokenmill.reference import Reference, ReferenceBlock

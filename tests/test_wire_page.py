@@ -16,8 +16,8 @@ import xxhash
 
 from tests.conftest import TopicFactory
 from tests.mills import PARTITION, RECIPE, Source, flush, make_source, named, text, write
-from tokenmill.app.broker import Broker
-from tokenmill.app.kafka import producer
+from tokenmill.app.clients.kafka import producer
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.message import HEADER_NAME, Message, encode_header
 

@@ -1,7 +1,8 @@
 """Where a chain continues, from what its two logs hold: what a worker reads, in which order, and what it then believes.
 
-The reading itself is behind `ChainLogs`: Kafka's topics in `tokenmill.app.tail`, lists in the simulation. Everything is
-read again when a log moved meanwhile (retention, a lost tail): what a half-read log says is no reason to halt.
+The reading itself is behind `ChainLogs`: Kafka's topics in `tokenmill.app.raw.tail`, lists in the simulation.
+Everything is read again when a log moved meanwhile (retention, a lost tail): what a half-read log says is no reason to
+halt.
 """
 
 from collections.abc import AsyncIterator

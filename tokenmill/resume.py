@@ -1,7 +1,8 @@
-"""Where a chain continues, told from the last messages on its token partition alone. Pure; `tokenmill.app.tail` reads.
+"""Where a chain continues, told from the last messages on its token partition alone.
 
-A new owner takes the furthest cursor of the contiguous run, not that of the last message: a zombie's older one may lie
-there. Resuming from an older position is always safe, because the same records give the same blocks.
+Pure; `tokenmill.app.raw.tail` reads. A new owner takes the furthest cursor of the contiguous run, not that of the last
+message: a zombie's older one may lie there. Resuming from an older position is always safe, because the same records
+give the same blocks.
 """
 
 from bisect import bisect_right

@@ -7,7 +7,7 @@ import typer
 
 from tokenmill.errors import BrokerError
 
-from ..broker import Broker
+from ..local.broker import Broker
 from .options import examples
 from .output import AsJson, say, show, show_json
 

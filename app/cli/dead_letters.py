@@ -14,8 +14,8 @@ from rich.table import Table
 
 from tokenmill.errors import InputError
 
-from ..dead_letters import DeadLetter, Place, parse_place, place_name
 from ..inspecting.samples import beginning
+from ..raw.dead_letters import DeadLetter, Place, parse_place, place_name
 from ..resending import Resending, Resent, count_dead_letters, find_dead_letter, read_dead_letters, resend
 from ..settings import Settings
 from .inspect import pairs

@@ -9,7 +9,7 @@ from rich.console import Console
 from ..demo import DemoPlan, run_demo
 from ..demo.plan import FEED_SECONDS, TRAIN_SECONDS
 from ..demo.text import own_text, standard_library
-from ..state import DEMO_DIRECTORY
+from ..local.state import DEMO_DIRECTORY
 from .options import examples
 from .produce import parse_rate
 

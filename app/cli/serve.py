@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 import typer
 
+from ..clients.topics import require_topics
 from ..logs import set_up_logging
 from ..settings import Settings
 from ..supervisor import Limits, Supervisor, run_until_signalled
-from ..topics import require_topics
 from .options import examples, with_settings
 
 DEFAULTS = Limits()

@@ -7,8 +7,8 @@ import typer
 
 from tokenmill.errors import TopicError
 
+from ..clients.topics import check_topics, ensure_topics
 from ..settings import Settings
-from ..topics import check_topics, ensure_topics
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json
 

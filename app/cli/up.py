@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from ..local.state import DEMO_DIRECTORY, State
 from ..settings import Loaded
-from ..state import DEMO_DIRECTORY, State
 from ..up import run_up, settings_in
 from .options import examples, with_loaded
 

@@ -10,8 +10,8 @@ from tokenmill.segments import open_partition, partitions_in
 
 from ..inspecting import TracedPiece, trace_block
 from ..live import View
+from ..local.state import DEMO_DIRECTORY, program
 from ..settings import Settings
-from ..state import DEMO_DIRECTORY, program
 from ..verify import Progress, VerifyResult, verify
 from .background import in_background
 

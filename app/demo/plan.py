@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ..local.state import State
 from ..settings import Settings
-from ..state import State
 from .text import DemoText
 
 PARTITIONS: Final = 4

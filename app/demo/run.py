@@ -12,13 +12,13 @@ from tokenizers import Tokenizer
 from tokenmill.errors import TokenMillError
 from tokenmill.training_tokenizer import train_tokenizer
 
-from ..broker import Broker
+from ..clients.topics import ensure_topics
 from ..live import Scene, View, log_to_file, telling_of_its_end
+from ..local.broker import Broker
+from ..local.state import State
 from ..produce import Item, shape_for
 from ..settings import Settings
-from ..state import State
 from ..supervisor import Event, Limits, Supervisor, beside, run_until_signalled
-from ..topics import ensure_topics
 from .background import in_background
 from .closing import check, go_back, next_commands, tell_result
 from .feeding import Feeding

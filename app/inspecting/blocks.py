@@ -13,8 +13,8 @@ from tokenmill.errors import BrokerError, RecordError, SourceError, TopicError
 from tokenmill.pieces import PADDING, Piece
 from tokenmill.recipe import Recipe
 
-from ..control import require_topic
-from ..kafka import consumer, read_range
+from ..clients.control import require_topic
+from ..clients.kafka import consumer, read_range
 from ..settings import Settings
 from .find_block import FoundBlock, find_block
 from .samples import decode, meta_of

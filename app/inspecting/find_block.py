@@ -15,11 +15,11 @@ from tokenmill.segments import open_partition, read_stream
 from tokenmill.segments.layout import SegmentPaths, partition_directory
 from tokenmill.segments.segment import Segment
 
-from ..block_search import offset_before
-from ..discovery import settled_stream, tokenizer_of
-from ..kafka import consumer, offsets, read_range
+from ..clients.discovery import settled_stream, tokenizer_of
+from ..clients.kafka import consumer, offsets, read_range
+from ..clients.messages import message_of
 from ..settings import Settings
-from ..tail import message_of
+from ..tokens.block_search import offset_before
 from .samples import engine_in, genesis_in
 
 

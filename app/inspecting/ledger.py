@@ -9,10 +9,10 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from tokenmill.message import Message
 from tokenmill.totals import Totals
 
-from ..control import Settled, require_topic
-from ..discovery import settled_streams
-from ..heads import published_head
-from ..kafka import consumer
+from ..clients.control import Settled, require_topic
+from ..clients.discovery import settled_streams
+from ..clients.heads import published_head
+from ..clients.kafka import consumer
 from ..settings import Settings
 
 

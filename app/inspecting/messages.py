@@ -11,11 +11,11 @@ from tokenmill.errors import InputError, SourceError, TopicError
 from tokenmill.message import HEADER_NAME, MAGIC, Message
 from tokenmill.pieces import Piece, decode_entry
 
-from ..control import require_topic
-from ..discovery import settled_stream, tokenizer_of
-from ..kafka import consumer, offsets, read_range
+from ..clients.control import require_topic
+from ..clients.discovery import settled_stream, tokenizer_of
+from ..clients.kafka import consumer, offsets, read_range
+from ..clients.messages import message_of
 from ..settings import Settings
-from ..tail import message_of
 from .samples import beginning, decode, meta_of
 
 TOKENS_PREFIX = "tokens."

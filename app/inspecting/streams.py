@@ -13,10 +13,10 @@ from tokenmill.message import Message
 from tokenmill.segments import open_partition, streams_in
 from tokenmill.segments.layout import partition_directory, segment_firsts
 
-from ..control import Settled, require_topic
-from ..discovery import settled_stream, tokenizer_of
-from ..heads import furthest, last_messages
-from ..kafka import consumer, offsets
+from ..clients.control import Settled, require_topic
+from ..clients.discovery import settled_stream, tokenizer_of
+from ..clients.heads import furthest, last_messages
+from ..clients.kafka import consumer, offsets
 from ..settings import Settings
 from .samples import beginning, decode
 

@@ -16,7 +16,7 @@ from .worker import CONSUMED_BYTES, DOCUMENTS, FILTERED, OTHER_RECORDS, RECORDS,
 
 
 class Sending(Protocol):
-    """The way of one chain's messages to Kafka (`tokenmill.app.publisher`)."""
+    """The way of one chain's messages to Kafka (`tokenmill.app.raw.publisher`)."""
 
     durable: Cursor
 

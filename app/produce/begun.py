@@ -22,7 +22,7 @@ from aiokafka.structs import OffsetAndMetadata
 
 from tokenmill.errors import BrokerError, TokenMillError
 
-from ..kafka import admin, consumer
+from ..clients.kafka import admin, consumer
 from ..settings import Settings
 from .identity import Identity
 

@@ -21,7 +21,7 @@ from aiokafka.errors import ProducerFenced, TransactionalIdAuthorizationFailed
 
 from tokenmill.errors import BrokerError, InputError
 
-from ..kafka import producer
+from ..clients.kafka import producer
 from ..settings import Settings
 
 OPEN_MILLISECONDS: Final = 10_000
@@ -35,7 +35,7 @@ FENCE_SECONDS: Final = 60.0
 async def fenced_producer(
     settings: Settings, name: str, topic: str, partitions: int, **options: Any
 ) -> AsyncIterator[AIOKafkaProducer]:
-    """Yield an idempotent producer, as `tokenmill.app.kafka.producer` does; all earlier ones of this name give way.
+    """Yield an idempotent producer, as `tokenmill.app.clients.kafka.producer` does; earlier ones of this name give way.
 
     Raises:
         BrokerError: no broker answers.

@@ -4,9 +4,9 @@ import asyncio
 
 from tokenmill.records import FLUSH_HEADER
 
-from ..kafka import producer
+from ..clients.kafka import producer
+from ..clients.topics import partition_count
 from ..settings import Settings
-from ..topics import partition_count
 
 
 async def flush(settings: Settings, topic: str) -> int:

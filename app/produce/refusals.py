@@ -8,9 +8,9 @@ from aiokafka.errors import KafkaError
 
 from tokenmill.errors import InputError, TopicError
 
-from ..dead_letters import MAX_DETAIL_BYTES, PREFIX
+from ..clients.topics import partition_count
+from ..raw.dead_letters import MAX_DETAIL_BYTES, PREFIX
 from ..settings import Settings, dead_letter_topic
-from ..topics import partition_count
 from .items import Refused
 from .sender import raise_for
 from .summary import Summary

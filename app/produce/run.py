@@ -14,9 +14,9 @@ from aiokafka.partitioner import murmur2
 
 from tokenmill.errors import BrokerError, InputError
 
-from ..kafka import producer
+from ..clients.kafka import producer
+from ..clients.topics import partition_count
 from ..settings import Settings
-from ..topics import partition_count
 from .begun import group_name
 from .fence import fenced_producer
 from .identity import Identity

@@ -7,7 +7,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import SourceError
 
-from ..kafka import consumer, offsets, read_range
+from ..clients.kafka import consumer, offsets, read_range
 from ..settings import Settings
 from .begun import Begun
 from .marks import HEADER, Floor, Mark, decode

@@ -11,8 +11,8 @@ from tokenmill.segments.durable import put_file
 from tokenmill.segments.layout import STREAM_FILE, TOKENIZER_FILE, stream_directory
 from tokenmill.segments.rebuilding import link_aside
 
-from ..control import Settled
-from ..discovery import tokenizer_of
+from ..clients.control import Settled
+from ..clients.discovery import tokenizer_of
 
 
 def described(settled: Settled) -> tuple[StreamInfo, bytes | None]:

@@ -14,7 +14,7 @@ from tokenmill.segments.layout import partition_directory
 from tokenmill.segments.repairing import Repaired, repair_partition
 from tokenmill.segments.start import read_start
 
-from ..discovery import settled_stream
+from ..clients.discovery import settled_stream
 from ..settings import Settings
 from .description import described, described_in, mend_description
 from .result import PartitionRepair

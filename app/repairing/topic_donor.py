@@ -12,10 +12,10 @@ from tokenmill.message import Message
 from tokenmill.recipe import Recipe
 from tokenmill.segments.donor import Given
 
-from ..block_search import offset_before, record_at
-from ..kafka import consumer, offsets, read_range
+from ..clients.kafka import consumer, offsets, read_range
+from ..clients.messages import message_of
 from ..settings import Settings
-from ..tail import message_of
+from ..tokens.block_search import offset_before, record_at
 
 log = structlog.get_logger(__name__)
 

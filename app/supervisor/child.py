@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from ..heartbeat import HEARTBEAT_VARIABLE
 from ..process import guarded
-from ..suspects import BOARD_VARIABLE, Board
+from ..raw.suspects import BOARD_VARIABLE, Board
 
 LONGEST_BEAT: Final = 16 << 20
 """Bytes of one status line; a partition takes about 200."""

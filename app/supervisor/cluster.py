@@ -12,7 +12,7 @@ from aiokafka.errors import KafkaError
 
 from tokenmill.errors import BrokerError
 
-from ..kafka import admin, broker_errors, consumer
+from ..clients.kafka import admin, broker_errors, consumer
 from ..settings import Settings
 
 LOOK_SECONDS: Final = 1.0

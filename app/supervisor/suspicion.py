@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from ..suspects import Suspects
+from ..raw.suspects import Suspects
 
 
 class Suspicion:

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Sequence
 
 from aiokafka import TopicPartition
 
-from ..dead_letters import parse_dead_letter
-from ..kafka import consumer, read_range
+from ..clients.kafka import consumer, read_range
+from ..raw.dead_letters import parse_dead_letter
 from ..settings import Settings, dead_letter_topic
 from .result import ChainResult, Difference
 

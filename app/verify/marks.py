@@ -9,8 +9,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from tokenmill.errors import TokenMillError
 from tokenmill.segments import open_partition, streams_in
 
-from ..control import Settled, require_topic
-from ..kafka import consumer, offsets
+from ..clients.control import Settled, require_topic
+from ..clients.kafka import consumer, offsets
 from ..settings import Settings, dead_letter_topic
 
 

@@ -15,8 +15,8 @@ from tokenmill.partition import PartitionMill
 from tokenmill.records import SourceRecord
 from tokenmill.resume import resume_point
 
-from ..kafka import consumer, read_batches
-from ..tail import check_source
+from ..clients.kafka import consumer, read_batches
+from ..raw.tail import check_source
 from .chain import ChainCheck
 from .result import Advance, ChainResult
 from .sample import SampleCheck, Sampler

@@ -11,8 +11,8 @@ from pathlib import Path
 from tokenmill.errors import InputError, StoreError
 from tokenmill.segments import StreamInfo, read_stream, streams_in
 
-from ..control import Settled
-from ..discovery import settled_streams, tokenizer_of
+from ..clients.control import Settled
+from ..clients.discovery import settled_streams, tokenizer_of
 from ..settings import Settings
 from .dead_letters import check_dead_letters
 from .marks import ChainMarks, Marks, take_marks

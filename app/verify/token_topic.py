@@ -12,8 +12,8 @@ from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, To
 from tokenmill.message import Message
 from tokenmill.recipe import Recipe
 
-from ..kafka import read_range
-from ..tail import message_of
+from ..clients.kafka import read_range
+from ..clients.messages import message_of
 from .result import Kind
 from .verified import Verified
 

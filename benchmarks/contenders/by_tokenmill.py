@@ -9,10 +9,10 @@ from typing import Final
 from benchmarks.cluster import PARTITIONS, delete_topics
 from benchmarks.contenders import Running, Task
 from benchmarks.measuring import Watched, wait_until_ready
-from tokenmill.app.control import settle
-from tokenmill.app.recipes import plan_topic
+from tokenmill.app.clients.control import settle
+from tokenmill.app.clients.topics import ensure_topics
+from tokenmill.app.raw.recipes import plan_topic
 from tokenmill.app.settings import Settings
-from tokenmill.app.topics import ensure_topics
 from tokenmill.segments import PartitionReader, open_partition
 
 MARK: Final = b'"partition resumed"'

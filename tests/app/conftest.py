@@ -9,7 +9,7 @@ import structlog
 from tests.conftest import topics_on
 from tests.milled import Milled, mill_everything
 from tests.secured import Secured, secured_broker
-from tokenmill.app.broker import Broker
+from tokenmill.app.local.broker import Broker
 
 
 @pytest.fixture

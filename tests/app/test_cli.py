@@ -11,8 +11,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 import tokenmill
 from tests.conftest import TopicFactory
-from tokenmill.app.broker import Broker
 from tokenmill.app.cli import main
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.produce.chunks import CHUNK_ENTRIES
 from tokenmill.app.settings import SECRETS, Settings
 from tokenmill.records import FLUSH_HEADER

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from tokenmill.app.local.state import State
 from tokenmill.app.settings import SECRETS, ConnectionSettings, Settings, load_settings
 from tokenmill.app.settings.values import as_variable
-from tokenmill.app.state import State
 from tokenmill.errors import SettingsError
 
 LOGIN: dict[str, Any] = {

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.conftest import TopicFactory
 from tests.milled import Milled
 from tests.service import Raw, Service, in_own_loop, raw_records, send, service_settings
-from tokenmill.app.broker import Broker
 from tokenmill.app.cli import main
-from tokenmill.app.dead_letters import (
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.raw.dead_letters import (
     MAX_ORIGINAL_HEADERS_BYTES,
     PREFIX,
     dead_letter_headers,

@@ -10,9 +10,9 @@ from tests.milled import SPLITS, Milled
 from tests.mills import RECIPE
 from tests.service import raw_records
 from tokenmill.app.cli import main
-from tokenmill.app.control import Settled
+from tokenmill.app.clients.control import Settled
 from tokenmill.app.inspecting.ledger import ChainLedger, Ledger, Meeting, meetings, read_ledger
-from tokenmill.app.recipes import plan_topic
+from tokenmill.app.raw.recipes import plan_topic
 from tokenmill.app.settings import Settings, Stream
 from tokenmill.genesis import ControlLog, Genesis
 from tokenmill.reference import Reference

@@ -14,7 +14,7 @@ from tests.milled import Milled, publish
 from tests.service import Raw, send
 from tokenmill.app.cli import main
 from tokenmill.app.inspecting import inspect_partition
-from tokenmill.app.recipes import plan_topic
+from tokenmill.app.raw.recipes import plan_topic
 from tokenmill.app.repairing.topic_donor import TopicDonor
 from tokenmill.app.verify import verify
 from tokenmill.segments import PartitionWriter, Store, open_partition

@@ -15,12 +15,12 @@ from tests.faults.feeding import flush_all
 from tests.marked import until
 from tests.scraping import Key, ask, free_port, scrape, total
 from tests.service import Raw, in_own_loop, reference_blocks, send, service_settings
-from tokenmill.app.broker import Broker
-from tokenmill.app.control import settle
-from tokenmill.app.kafka import producer
+from tokenmill.app.clients.control import settle
+from tokenmill.app.clients.kafka import producer
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.metrics.stage_clock import STAGES
 from tokenmill.app.metrics_page import described
-from tokenmill.app.recipes import plan_topic
+from tokenmill.app.raw.recipes import plan_topic
 from tokenmill.app.settings import Settings
 
 SECONDS = 60.0

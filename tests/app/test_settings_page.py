@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from tokenmill.app.recipes import plan_topic
+from tokenmill.app.raw.recipes import plan_topic
 from tokenmill.app.settings import Settings, TopicSettings, load_settings
 from tokenmill.app.settings.page import OUTSIDE_THE_FINGERPRINT, page
 from tokenmill.training_tokenizer import train_tokenizer

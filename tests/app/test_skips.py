@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import TopicFactory
 from tests.milled import Milled
 from tests.service import WAIT_SECONDS, Raw, Service, in_own_loop, reference_blocks, send, service_settings
-from tokenmill.app.broker import Broker
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.skips import skip
 from tokenmill.app.verify import verify
 from tokenmill.errors import InputError, TopicError

@@ -16,9 +16,9 @@ from faust.types import TP
 
 from tests.conftest import TopicFactory
 from tests.service import Raw, send
-from tokenmill.app.broker import Broker
+from tokenmill.app.clients.kafka import consumer, offsets
 from tokenmill.app.faust_parts import CALLED, OVERRIDDEN, VERSIONS, check_faust
-from tokenmill.app.kafka import consumer, offsets
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.transport import (
     BatchApp,

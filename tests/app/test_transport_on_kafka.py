@@ -14,9 +14,9 @@ from faust.types import TP
 
 from tests.conftest import TopicFactory
 from tests.service import WAIT_SECONDS, Raw, send
-from tokenmill.app.broker import Broker
+from tokenmill.app.clients.kafka import admin
 from tokenmill.app.faust_settings import QUEUED_BATCHES, faust_options
-from tokenmill.app.kafka import admin
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.transport import Batch, BatchApp, BatchConsumer, LeaderChangedError
 

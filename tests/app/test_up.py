@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.marked import MARK, marked, until
-from tokenmill.app.state import State
+from tokenmill.app.local.state import State
 
 SECONDS: Final = 60.0
 

@@ -14,9 +14,9 @@ from tests.conftest import TopicFactory
 from tests.milled import SPLITS, Milled, head, mill_everything
 from tests.segments.chains import make_chain, make_info
 from tests.service import Raw, Service, in_own_loop, send, service_settings
-from tokenmill.app.broker import Broker
 from tokenmill.app.cli import main
-from tokenmill.app.kafka import admin
+from tokenmill.app.clients.kafka import admin
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.verify import ChainResult, VerifyResult, verify
 from tokenmill.app.verify.compare import BlockBytes, compare_blocks

@@ -33,7 +33,7 @@ def test_a_shared_connection_works_for_whoever_called_it(client: str) -> None:
 
 def test_the_innermost_known_function_decides() -> None:
     """A library that a stage calls is part of it."""
-    outer = "/somewhere/app/raw_partition.py:RawPartition._feed"
+    outer = "/somewhere/app/raw/partition.py:RawPartition._feed"
     packing = _stack(outer, "/somewhere/tokenmill/packing/concat.py:ConcatPacking.add", f"{SITE}/numpy/core.py:insert")
     assert stage_of(packing) == "pack"
     assert stage_of(_stack("/somewhere/app/heartbeat.py:Heart._beat")) == "other"

@@ -20,7 +20,7 @@ from tests.conftest import TopicFactory
 from tests.decoding.opened import opened
 from tests.marked import until
 from tests.service import Raw, Service, raw_records, send, service_settings
-from tokenmill.app.broker import Broker
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.documents import Document
 

@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from tests.faults.oracle import partitions_of
 from tests.faults.trial import Trial
 from tests.service import Service, Worker
-from tokenmill.app.broker import Broker
 from tokenmill.app.ending import RESUME_CODE
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.errors import BrokerError
 from tokenmill.segments import Store

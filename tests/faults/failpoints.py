@@ -12,8 +12,9 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from tokenmill.app import raw_partition, transport
+from tokenmill.app import transport
 from tokenmill.app.cli import main
+from tokenmill.app.raw import partition as raw_partition
 from tokenmill.partition import PartitionMill
 
 VARIABLE: Final = "FAILPOINT"

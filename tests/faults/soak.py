@@ -27,7 +27,7 @@ from tests.faults.producing import Producing
 from tests.faults.test_worker_kills import busy
 from tests.faults.trial import ORACLES, Trial
 from tests.service import Service, service_settings
-from tokenmill.app.broker import Broker
+from tokenmill.app.local.broker import Broker
 
 ROUND_SECONDS: Final = 120.0
 """How long one round's faults last: the reference, slow and plain, has to make all of a round's blocks."""

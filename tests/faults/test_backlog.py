@@ -13,9 +13,9 @@ from tests.faults.oracle import judge
 from tests.faults.stalling import VARIABLE
 from tests.faults.trial import Trial
 from tests.service import Raw, Service, Worker, send, service_settings
-from tokenmill.app.broker import Broker
 from tokenmill.app.faust_settings import FETCH_BYTES
-from tokenmill.app.publisher import PENDING_BYTES
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.raw.publisher import PENDING_BYTES
 
 DOCUMENT_BYTES = 8192
 TOKEN_BYTES = 2

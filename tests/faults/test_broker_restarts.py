@@ -12,7 +12,7 @@ from tests.faults.oracle import judge
 from tests.faults.serving import Serving
 from tests.faults.trial import Trial
 from tests.service import service_settings
-from tokenmill.app.broker import Broker
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.logs import LINES, WINDOW_SECONDS
 
 BURST = 3

@@ -20,8 +20,8 @@ from tests.faults.oracle import (
 )
 from tests.faults.trial import Trial
 from tests.service import Raw, Service, in_own_loop, send, service_settings
-from tokenmill.app.broker import Broker
-from tokenmill.app.kafka import admin
+from tokenmill.app.clients.kafka import admin
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, dead_letter_topic
 from tokenmill.errors import TopicError
 from tokenmill.message import HEADER_NAME, decode_message

@@ -21,8 +21,8 @@ from tests.faults.store_alive import published, wait_until_alive
 from tests.faults.store_follower import Following
 from tests.faults.trial import Trial
 from tests.service import Service, Worker, service_settings
-from tokenmill.app.broker import Broker
 from tokenmill.app.ending import RESUME_CODE
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 
 FILE_BYTES: Final = 300

@@ -11,7 +11,7 @@ from tests.faults.lying_engine import LIE
 from tests.faults.oracle import judge
 from tests.faults.trial import Trial
 from tests.service import Raw, Service, send, service_settings
-from tokenmill.app.broker import Broker
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.verify import verify
 from tokenmill.engines import load_tokenizer

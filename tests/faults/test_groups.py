@@ -10,7 +10,7 @@ from tests.faults.feeding import document, flush_all
 from tests.faults.oracle import judge
 from tests.faults.trial import Trial
 from tests.service import Raw, Service, send, service_settings
-from tokenmill.app.broker import Broker
+from tokenmill.app.local.broker import Broker
 from tokenmill.segments import Store
 
 FAR = 1000

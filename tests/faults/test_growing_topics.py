@@ -13,10 +13,10 @@ from tests.faults.oracle import judge, partitions_of, read_control
 from tests.faults.serving import Serving
 from tests.faults.trial import Trial
 from tests.service import in_own_loop, service_settings
-from tokenmill.app.broker import Broker
-from tokenmill.app.kafka import admin
+from tokenmill.app.clients.kafka import admin
+from tokenmill.app.clients.topics import partition_count
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.topics import partition_count
 
 BURST = 3
 """Documents at once: a backlog would only make every probe wait behind it."""

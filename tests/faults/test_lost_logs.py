@@ -24,10 +24,10 @@ from tests.faults.oracle import (
 )
 from tests.faults.trial import Trial
 from tests.service import Raw, Service, Worker, in_own_loop, send, service_settings
-from tokenmill.app.broker import Broker
-from tokenmill.app.kafka import admin
+from tokenmill.app.clients.kafka import admin
+from tokenmill.app.clients.topics import ensure_topics
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.topics import ensure_topics
 from tokenmill.chain import roll
 from tokenmill.errors import TopicError
 from tokenmill.message import HEADER_NAME, Message, encode_header

@@ -16,7 +16,7 @@ from tests.faults.trial import Trial
 from tests.marked import until
 from tests.scraping import Key, ask, free_port, rising, scrape, total
 from tests.service import service_settings
-from tokenmill.app.broker import Broker
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.supervisor import Limits
 
 SECONDS = 60.0

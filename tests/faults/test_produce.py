@@ -17,9 +17,9 @@ from tests.conftest import TopicFactory
 from tests.faults.oracle import read_topic
 from tests.faults.trial import Trial
 from tests.service import in_own_loop
-from tokenmill.app.broker import Broker
+from tokenmill.app.clients.topics import ensure_topics
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, dead_letter_topic
-from tokenmill.app.topics import ensure_topics
 
 pytestmark = pytest.mark.fault("produce-killed")
 

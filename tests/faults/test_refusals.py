@@ -14,8 +14,8 @@ from tests.conftest import TopicFactory
 from tests.faults.test_two_at_once import settle_first
 from tests.faults.trial import Trial
 from tests.service import in_own_loop, service_settings
-from tokenmill.app.broker import Broker
-from tokenmill.app.recipes import plan_topic
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.raw.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.genesis import Genesis
 from tokenmill.segments import Store, StreamInfo

@@ -13,7 +13,7 @@ from tests.faults.feeding import flush_all
 from tests.faults.oracle import judge, read_control, read_topic
 from tests.faults.trial import Trial
 from tests.service import Raw, Service, in_own_loop, send, service_settings
-from tokenmill.app.broker import Broker
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.skips import skip
 from tokenmill.errors import InputError

@@ -19,13 +19,13 @@ from tests.faults.harmful_step import HANGS, KILLS, RAISES
 from tests.faults.oracle import PREFIX, judge, read_control, read_topic
 from tests.faults.trial import Trial
 from tests.service import WAIT_SECONDS, Raw, Service, in_own_loop, send, service_settings
-from tokenmill.app.broker import Broker
-from tokenmill.app.control import write_control
+from tokenmill.app.clients.control import write_control
+from tokenmill.app.clients.heads import published_head
+from tokenmill.app.clients.kafka import consumer
 from tokenmill.app.ending import RESUME_CODE
-from tokenmill.app.heads import published_head
-from tokenmill.app.kafka import consumer
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.raw.skip_list import has_passed
 from tokenmill.app.settings import Settings, dead_letter_topic
-from tokenmill.app.skip_list import has_passed
 from tokenmill.app.skips import skip
 from tokenmill.app.verify import verify
 from tokenmill.cursor import Cursor

@@ -11,11 +11,11 @@ from tests.faults.oracle import judge, read_topic
 from tests.faults.test_zombies import is_waiting, owned_blocks
 from tests.faults.trial import Trial
 from tests.service import Service, Worker, service_settings
-from tokenmill.app.broker import Broker
-from tokenmill.app.control import settle
-from tokenmill.app.recipes import plan_topic
+from tokenmill.app.clients.control import settle
+from tokenmill.app.clients.topics import ensure_topics
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.raw.recipes import plan_topic
 from tokenmill.app.settings import Settings
-from tokenmill.app.topics import ensure_topics
 from tokenmill.errors import FingerprintError
 from tokenmill.genesis import GENESIS_KEY
 

@@ -12,7 +12,7 @@ from tests.faults.oracle import judge
 from tests.faults.test_worker_kills import busy
 from tests.faults.trial import Trial
 from tests.service import Service, Worker, service_settings
-from tokenmill.app.broker import Broker
+from tokenmill.app.local.broker import Broker
 
 GRACE_SECONDS = 15.0
 """What the supervisor gives a worker between SIGTERM and SIGKILL."""

@@ -10,7 +10,7 @@ from tests.faults.feeding import Feeder, document, flush_all
 from tests.faults.oracle import judge, token_messages
 from tests.faults.trial import Trial
 from tests.service import Raw, Service, Worker, send, service_settings
-from tokenmill.app.broker import Broker
+from tokenmill.app.local.broker import Broker
 
 SESSION_SECONDS = 2.0
 BACKLOG = 2500

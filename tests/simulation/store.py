@@ -1,4 +1,4 @@
-"""A store's partition as a coroutine: what `tokenmill.app.token_partition` does, a step at a time."""
+"""A store's partition as a coroutine: what `tokenmill.app.tokens.partition` does, a step at a time."""
 
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from tests.simulation.broker import Stored
 from tests.simulation.logs import Log, step
 from tests.simulation.worker import ResumeError, Rules
 from tokenmill.acceptance import Acceptor, Blocks, Gap, Taken
-from tokenmill.app.token_partition import HALTING
+from tokenmill.app.tokens.partition import HALTING
 from tokenmill.chain import genesis_hash
 from tokenmill.errors import GapError
 from tokenmill.following import Search, find_start

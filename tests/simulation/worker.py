@@ -1,4 +1,4 @@
-"""A mill worker as a set of coroutines: what `tokenmill.app.raw_partition` and `publisher` do, a step at a time."""
+"""A mill worker as a set of coroutines: what `tokenmill.app.raw.partition` and `publisher` do, a step at a time."""
 
 from collections import deque
 from collections.abc import Coroutine, Mapping
@@ -10,7 +10,7 @@ from tests.mills import PARTITION
 from tests.simulation.broker import Broker, Flight, SimulatedLogs, stored
 from tests.simulation.logs import step
 from tests.simulation.scene import Scene
-from tokenmill.app.raw_partition import HALTING
+from tokenmill.app.raw.partition import HALTING
 from tokenmill.continuing import Tail, find_tail
 from tokenmill.cursor import Cursor
 from tokenmill.log_end import LogEnd

@@ -6,7 +6,7 @@ from typing import Any
 
 from aiokafka import TopicPartition
 
-from tokenmill.app.kafka import consumer, offsets, read_range
+from tokenmill.app.clients.kafka import consumer, offsets, read_range
 from tokenmill.app.produce import Item, Reading, Refused, Wishes, find_sources, read_items, shape_for
 from tokenmill.app.produce.formats import Choice
 from tokenmill.app.produce.mapping import Mapping

@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.conftest import TopicFactory
-from tokenmill.app.broker import Broker
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.produce.begun import Begun, keep_begun, read_begun, renew_begun, write_begun
 from tokenmill.app.settings import Settings
 

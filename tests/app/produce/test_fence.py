@@ -6,8 +6,8 @@ from aiokafka.errors import ProducerFenced
 
 from tests.app.produce.reading import content_of
 from tests.conftest import TopicFactory
-from tokenmill.app.broker import Broker
-from tokenmill.app.kafka import producer
+from tokenmill.app.clients.kafka import producer
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.produce.fence import fenced_producer
 from tokenmill.app.settings import Settings
 

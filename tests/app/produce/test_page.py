@@ -12,11 +12,11 @@ from typer.main import get_command
 from tests.app.produce.files import as_lines, write_csv, write_jsonl, write_parquet
 from tests.conftest import TopicFactory
 from tests.service import in_own_loop
-from tokenmill.app.broker import Broker
 from tokenmill.app.cli import create_cli
+from tokenmill.app.clients.topics import ensure_topics
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.produce.formats import BY_SUFFIX
 from tokenmill.app.settings import Settings
-from tokenmill.app.topics import ensure_topics
 
 PAGE = (Path(__file__).parents[3] / "docs" / "produce.md").read_text()
 COMMANDS = [line for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]

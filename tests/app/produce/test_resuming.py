@@ -16,13 +16,13 @@ from tests.app.produce.reading import Content, content_of, reading_of
 from tests.app.produce.test_run import jsonl
 from tests.conftest import TopicFactory
 from tests.faults.test_dead_letters import limit_messages
-from tokenmill.app.broker import Broker
-from tokenmill.app.kafka import admin, producer
+from tokenmill.app.clients.kafka import admin, producer
+from tokenmill.app.clients.topics import ensure_topics, partition_count
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.produce import Identity, Plan, Source, Summary, find_sources, produce
 from tokenmill.app.produce.begun import group_name, read_begun
 from tokenmill.app.produce.chunks import CHUNK_ENTRIES
 from tokenmill.app.settings import Settings, dead_letter_topic
-from tokenmill.app.topics import ensure_topics, partition_count
 from tokenmill.errors import InputError, SourceError, TopicError
 
 

@@ -12,11 +12,11 @@ from aiokafka import TopicPartition
 
 from tests.app.produce.reading import content_of, reading_of
 from tests.conftest import TopicFactory
-from tokenmill.app.broker import Broker
-from tokenmill.app.kafka import consumer, read_range
+from tokenmill.app.clients.kafka import consumer, read_range
+from tokenmill.app.clients.topics import ensure_topics
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.produce import Identity, Plan, Source, find_sources, flush, produce
 from tokenmill.app.settings import Settings
-from tokenmill.app.topics import ensure_topics
 from tokenmill.errors import InputError, TopicError
 from tokenmill.records import FLUSH_HEADER
 

@@ -1,7 +1,7 @@
 """One death is no proof; two over the same record are."""
 
+from tokenmill.app.raw.suspects import Suspects
 from tokenmill.app.supervisor.suspicion import Suspicion
-from tokenmill.app.suspects import Suspects
 
 
 def test_a_record_is_suspected_at_the_second_death() -> None:

