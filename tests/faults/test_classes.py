@@ -27,6 +27,16 @@ def test_page_tells_of_every_class() -> None:
     assert re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", page, re.MULTILINE) == list(CLASSES.items())
 
 
+def test_page_names_tests_that_exist() -> None:
+    """A test, or a file of tests; what holds a bug must not be renamed away."""
+    named = set(re.findall(r"`(test_[a-z_0-9]+)`", (ROOT / "docs" / "reliability.md").read_text()))
+    files = list((ROOT / "tests").rglob("test_*.py"))
+    there = {path.stem for path in files}
+    there |= {name for path in files for name in re.findall(r"def (test_\w+)", path.read_text())}
+    assert named
+    assert named <= there
+
+
 def marked(path: Path) -> Iterator[str]:
     """Yield the classes that the tests of a file name (``pytest.mark.fault(...)``)."""
     for node in ast.walk(ast.parse(path.read_text())):
