@@ -124,6 +124,7 @@ def test_mill_that_stands_still_is_replaced_and_a_quiet_one_is_not(
         time.sleep(2 * limits.still)
         assert not any("ended" in event for event in service.events), "a quiet stream is no fault"
         network.proxy.on_request = request
+        service.wait_until(lambda: swallowed > 0)  # the fetch before would have brought the document
         send(settings, [Raw(b"a document that nobody will fetch for a while")])
         service.wait_until(lambda: any("stands still at" in event for event in service.events))
         trial.fired("fetches never answered", swallowed)

@@ -27,7 +27,7 @@ AHEAD = 20
 def test_blocks_of_a_zombie_mill_are_dropped_by_number(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:
-    """A mill that is stopped with messages on their way sends them after another wrote the same blocks, cut otherwise.
+    """A mill that is stopped with messages on their way may send them after another wrote the blocks, cut otherwise.
 
     The zombie's message ends inside one of the heir's, which goes on where the zombie's cursor never was.
     """
@@ -54,7 +54,9 @@ def test_blocks_of_a_zombie_mill_are_dropped_by_number(
         service.wait_until(lambda: all(published(heir).get(chain, 0) > before[chain] + AHEAD for chain in before))
         zombie.resume()
         account, chains = judge(service, trial)
-        trial.fired("blocks written by a zombie", account.duplicates)
+        # How many of its messages still come through is chance: it ends where it reads that another wrote after it.
+        trial.fired("mill that went on after another had taken its partitions")
+        trial.held(zombie_blocks=account.duplicates)
         cuts = {message.count for chain in chains for message in token_messages(settings, chain)}
         assert {1, 3} <= cuts, f"the two cut their messages alike: {cuts}"
         service.wait_until(lambda: segment.beats.status["counters"]["duplicates"] >= account.duplicates)
