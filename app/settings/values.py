@@ -111,7 +111,8 @@ def as_variable(value: object) -> str:
         return str(value).lower()
     if isinstance(value, tuple):
         plain = ",".join(value)
-        return plain if parse_names(plain) == list(value) else json.dumps(value)
+        is_json = plain.lstrip().startswith("[")
+        return plain if not is_json and parse_names(plain) == list(value) else json.dumps(value)
     if isinstance(value, Mapping):
         return (
             ",".join(f"{name}={shards}" for name, shards in value.items()) if _is_splits(value) else json.dumps(value)

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tokenmill.app.settings import Settings, Stream, load_settings, load_with_origins
@@ -203,6 +203,7 @@ def test_environment_hands_the_settings_on(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @given(names=st.lists(st.text()))
+@example(names=["["])
 def test_names_survive_a_variable(names: list[str]) -> None:
     """Any list of names reads back from one string."""
     assert parse_names(as_variable(tuple(names))) == names
