@@ -20,6 +20,11 @@ R = TypeVar("R")
 
 FLAGS: Final = tuple(name for name in Settings.model_fields if name != "topic" and name not in SECRETS)
 """All settings but the tables of single topics, which have no room on a command line, and passwords."""
+OneStream = Annotated[str, typer.Argument(metavar="STREAM", help="The stream's name.", show_default=False)]
+SomePartitions = Annotated[
+    list[int] | None, typer.Argument(metavar="[PARTITION]...", help="Only these partitions.", show_default=False)
+]
+"""Arguments of commands about a stream in a store."""
 TOKENS_PANEL: Final = "Settings that decide the tokens"
 OTHER_PANEL: Final = "Settings"
 

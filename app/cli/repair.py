@@ -11,13 +11,9 @@ from tokenmill.segments.repairing import Repaired
 
 from ..repairing import PartitionRepair, examine_store, repair_store
 from ..settings import Settings
-from .options import examples, with_settings
+from .options import OneStream, SomePartitions, examples, with_settings
 from .output import AsJson, count, say, show, show_json
 
-Stream = Annotated[str, typer.Argument(metavar="STREAM", help="The stream's name.", show_default=False)]
-Partitions = Annotated[
-    list[int] | None, typer.Argument(metavar="[PARTITION]...", help="Only these partitions.", show_default=False)
-]
 From = Annotated[
     Path | None,
     typer.Option("--from", metavar="DIR", help="Another store of the stream, instead of the token topic; no broker."),
@@ -41,8 +37,8 @@ def register(app: typer.Typer) -> None:
 
 def repair_command(
     settings: Settings,
-    stream: Stream,
-    partitions: Partitions = None,
+    stream: OneStream,
+    partitions: SomePartitions = None,
     *,
     donor: From = None,
     check: Check = False,

@@ -9,13 +9,9 @@ from tokenmill.segments import open_partition, partitions_in, read_stream
 from tokenmill.segments.retiring import Retired, retire
 
 from ..settings import Settings
-from .options import examples, with_settings
+from .options import OneStream, SomePartitions, examples, with_settings
 from .output import AsJson, count, show, show_json, size
 
-Stream = Annotated[str, typer.Argument(metavar="STREAM", help="The stream's name.", show_default=False)]
-Partitions = Annotated[
-    list[int] | None, typer.Argument(metavar="[PARTITION]...", help="Only these partitions.", show_default=False)
-]
 Below = Annotated[
     int | None, typer.Option("--below", metavar="BLOCK", min=0, help="Free segments that end below this block.")
 ]
@@ -36,8 +32,8 @@ def register(app: typer.Typer) -> None:
 
 def retire_command(
     settings: Settings,
-    stream: Stream,
-    partitions: Partitions = None,
+    stream: OneStream,
+    partitions: SomePartitions = None,
     *,
     below: Below = None,
     keep: Keep = None,

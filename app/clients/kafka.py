@@ -224,7 +224,7 @@ async def read_batches(
     """Yield what `read_range` yields, as lists that are not empty: all that a fetch brought at once.
 
     Raises:
-        SourceError: as `read_range`.
+        MovedError: as `read_range`.
 
     """
     if start >= end:

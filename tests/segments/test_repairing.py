@@ -1,6 +1,5 @@
 """Repairs: whatever was damaged, the partition becomes byte for byte what it was, or says what nothing gives back."""
 
-import os
 import random
 import shutil
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from tests.segments.chains import (
     segment_of,
     tokens_of,
 )
+from tests.segments.dying import dies
 from tests.segments.giving import ChainDonor
 from tokenmill.errors import DamagedError, DifferenceError, LockedError
 from tokenmill.segments import PartitionWriter, Store, open_partition
@@ -244,10 +244,6 @@ def lose_all(paths: SegmentPaths) -> None:
         path.unlink()
 
 
-class Kill(BaseException):
-    """The process ends here."""
-
-
 DAMAGES: dict[str, Callable[[Store], None]] = {
     "a sealed segment's data": lambda store: flip(segment_of(store, 8).tokens, 3),
     "all of it": lambda store: lose_all(segment_of(store, 8)),
@@ -302,26 +298,8 @@ def test_own_blocks_outlive_a_kill_while_files_change_places(
 
 def _repair_until(store: Store, calls: int, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Repair, but die before one of the system's calls that change something; return whether it came to that call."""
-    left = calls
-
-    def dying(call: Callable[..., object]) -> Callable[..., object]:
-        def wrapper(*args: object, **named: object) -> object:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                raise Kill
-            return call(*args, **named)
-
-        return wrapper
-
-    with monkeypatch.context() as patch:
-        for name in ("pwrite", "fdatasync", "fsync", "rename", "link", "unlink", "mkdir"):
-            patch.setattr(os, name, dying(getattr(os, name)))
-        try:
-            repair(store, ChainDonor(CHAIN, INFO))
-        except Kill:
-            return True
-    return False
+    names = ("pwrite", "fdatasync", "fsync", "rename", "link", "unlink", "mkdir")
+    return dies(lambda: repair(store, ChainDonor(CHAIN, INFO)), calls, names, monkeypatch)
 
 
 def test_a_reader_goes_on_behind_a_rebuilt_commit_log(whole: Store, tmp_path: Path) -> None:

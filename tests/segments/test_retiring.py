@@ -19,6 +19,7 @@ from tests.segments.chains import (
     segment_of,
     tokens_of,
 )
+from tests.segments.dying import dies
 from tokenmill.errors import DamagedError, InputError, StoreError
 from tokenmill.segments import PartitionWriter, Start, Store, open_partition
 from tokenmill.segments.layout import segment_firsts
@@ -81,10 +82,6 @@ def test_a_store_with_retired_segments_grows_as_any_other(store: Store, tmp_path
     assert found == kept
 
 
-class Kill(BaseException):
-    """The process ends here."""
-
-
 @pytest.mark.parametrize("healer", ["call again", "writer", "reader"])
 def test_killed_anywhere_it_is_finished_later(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, healer: str
@@ -114,26 +111,8 @@ def test_killed_anywhere_it_is_finished_later(
 
 def _until(store: Store, nth: int, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Retire three segments, but die before the nth call; return whether it came to it."""
-    left = nth
-
-    def dying(call: Callable[..., object]) -> Callable[..., object]:
-        def wrapper(*args: object, **named: object) -> object:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                raise Kill
-            return call(*args, **named)
-
-        return wrapper
-
-    with monkeypatch.context() as patch:
-        for name in ("pwrite", "fdatasync", "fsync", "rename", "unlink"):
-            patch.setattr(os, name, dying(getattr(os, name)))
-        try:
-            retire(store.path, STREAM, 0, 12)
-        except Kill:
-            return True
-    return False
+    names = ("pwrite", "fdatasync", "fsync", "rename", "unlink")
+    return dies(lambda: retire(store.path, STREAM, 0, 12), nth, names, monkeypatch)
 
 
 def test_the_start_is_durable_before_anything_goes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
