@@ -205,6 +205,7 @@ class RawPartition:
                 await self._publish(split, messages)
             self.position = max(batch.position, self._mill.next_offset)
             self._count(batch)
+            await self._publish_carries(self._mill)  # here, too: under load, `tick` always finds it at work
             self._meter.clock.wait()
 
     async def _send_dead_letters(self, milled: Milled) -> None:
@@ -227,11 +228,14 @@ class RawPartition:
         if self._mill is None or self._epoch is None or self._lock.locked():
             return
         async with self._lock:
-            for split, chain in self._mill.chains.items():
-                if self._publishers[split].idle and self._is_due(split):
-                    carry = chain.carry(self.position)
-                    if carry is not None:
-                        await self._publish(split, [carry])
+            await self._publish_carries(self._mill)
+
+    async def _publish_carries(self, mill: PartitionMill) -> None:
+        for split, chain in mill.chains.items():
+            if self._publishers[split].idle and self._is_due(split):
+                carry = chain.carry(self.position)
+                if carry is not None:
+                    await self._publish(split, [carry])
 
     def _look_for_hanging(self) -> None:
         """Say so, once, when a record takes very long."""

@@ -1,5 +1,6 @@
 """One raw partition on a mill: what was fetched before its last start is not milled."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -87,6 +88,24 @@ async def test_batch_of_another_epoch_is_not_milled(broker: Broker, topic: Topic
         assert partition.position == len(records)
         assert partition._mill is not None
         assert partition._mill.chains["train"].totals.kept == len(records)
+
+
+async def test_carries_are_written_though_there_is_always_more_to_mill(
+    broker: Broker, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """No tick finds the partition idle; a split without documents goes on with the others all the same."""
+    settings = service_settings(
+        broker, topic(), tmp_path, splits={"train": 1000, "thin": 1}, shards=1001, carry_bytes=1
+    )
+    send(settings, DOCUMENTS)
+    records = await fetched(settings)
+    async with resumed(settings) as partition:
+        await partition.feed(Batch(partition.tp, records, len(records), EPOCH))
+        assert partition._mill is not None
+        assert not partition._mill.chains["thin"].totals.kept
+        async with asyncio.timeout(30):
+            while partition._publishers["thin"].durable.next_offset < len(records):  # noqa: ASYNC110 - told nobody
+                await asyncio.sleep(0.02)
 
 
 async def test_stopped_partition_mills_nothing(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
