@@ -20,7 +20,9 @@ from tokenmill.partition import PartitionMill
 VARIABLE: Final = "FAILPOINT"
 SETTLING: Final = ("genesis", "tokenizer")
 """What happens once in a stream's life."""
-MILLING: Final = ("read tail", "start", "mill", "dead letter", "tokens", "carry", "commit")
+RESUMING: Final = ("read tail", "start")
+"""What happens once for each partition that a worker gets."""
+MILLING: Final = ("mill", "dead letter", "tokens", "carry", "commit")
 """What happens again and again: the steps that a message takes, and the offset that is committed for people."""
 SKIPPING: Final = ("skip",)
 """What happens where a person puts a record on the skip list."""

@@ -10,7 +10,6 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -72,7 +71,7 @@ class _Link:
 
     def close(self, *, reset: bool) -> None:
         for writer in (self._client, self._broker):
-            if reset:
+            if reset and not writer.is_closing():  # the socket of one that its peer closed is gone
                 link: socket.socket = writer.get_extra_info("socket")
                 link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             writer.close()
@@ -134,18 +133,14 @@ class Proxy:
 
     def _close_all(self, *, reset: bool) -> None:
         self.happened["connections reset"] += len(self._links)
-        for link in self._links:
+        for link in tuple(self._links):
             link.close(reset=reset)
 
     def _do(self, action: Callable[..., None], **arguments: bool) -> None:
-        done: Future[None] = Future()
-
-        def run() -> None:
+        async def run() -> None:
             action(**arguments)
-            done.set_result(None)
 
-        self._loop.call_soon_threadsafe(run)
-        done.result()
+        asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, _, port = self.target.rpartition(":")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TopicFactory
-from tests.faults.failpoints import MILLING, SETTLING, SIDES, VARIABLE, Failpoint
+from tests.faults.failpoints import MILLING, RESUMING, SETTLING, SIDES, VARIABLE, Failpoint
 from tests.faults.feeding import Feeder, document, flush_all
 from tests.faults.oracle import judge
 from tests.faults.trial import Trial
@@ -19,6 +19,9 @@ pytestmark = pytest.mark.fault("step-killed")
 
 STARTS = 3
 """In the longest run, how often each point of milling is tried: at different moments of the worker's life."""
+EARLY = (1, 2)
+LATE = (1, 2, 3, 7)
+"""How often a step is begun until the kill: resuming is done once a partition, everything else again and again."""
 
 
 class Breakable(Service):
@@ -35,9 +38,13 @@ class Breakable(Service):
         return mill
 
 
-def points(steps: Sequence[str], trial: Trial, nths: Sequence[int]) -> list[Failpoint]:
-    """Return every point of the steps, each at one of the times, in an order of chance."""
-    found = [Failpoint(step, side, trial.rng.choice(nths)) for step in steps for side in SIDES]
+def points(steps: Sequence[str], trial: Trial) -> list[Failpoint]:
+    """Return every point of the steps, each at a time of chance, in an order of chance."""
+    found = [
+        Failpoint(step, side, trial.rng.choice(EARLY if step in (*SETTLING, *RESUMING) else LATE))
+        for step in steps
+        for side in SIDES
+    ]
     trial.rng.shuffle(found)
     return found
 
@@ -49,7 +56,7 @@ def test_mill_killed_at_any_step_loses_and_repeats_nothing(
     settings = service_settings(
         *(broker, topic(2), tmp_path), session_timeout=1.5, carry_seconds=0.2, splits={"train": 900, "dev": 100}
     )
-    found = [point for _ in range(trial.rounds(1, STARTS)) for point in points(MILLING, trial, (1, 2, 3, 7))]
+    found = [point for _ in range(trial.rounds(1, STARTS)) for point in points((*RESUMING, *MILLING), trial)]
     with Breakable(settings, tmp_path) as service:
         service.segment()
         with Feeder(settings, trial.rng, burst=2):
@@ -65,7 +72,7 @@ def test_mill_killed_while_it_settles_a_stream_leaves_one_genesis(
 ) -> None:
     """Nothing, or a genesis without its tokenizer, or both: the next mill finishes what is not there."""
     train_tokenizer(["a text of the mill and its wheel"], vocabulary_size=300).save(str(tmp_path / "tokenizer.json"))
-    for number, point in enumerate(points(SETTLING, trial, (1, 2))[: trial.rounds(1, 4)]):
+    for number, point in enumerate(points(SETTLING, trial)[: trial.rounds(1, 4)]):
         directory = tmp_path / str(number)
         directory.mkdir()
         settings = service_settings(
