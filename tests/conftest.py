@@ -13,6 +13,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import for_code
 from hypothesis import HealthCheck, settings
 
+from tests.shared_broker import WORKER, shared_broker, shared_directory
 from tokenmill.app.local.broker import Broker
 
 # No deadline and no complaint about slow data: both measure the machine, and other programs run on it. 100 examples
@@ -50,7 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """One real broker for the whole run. Tests that restart, kill or pause a broker start one of their own."""
-    with Broker(tmp_path_factory.mktemp("broker")) as broker:
+    with shared_broker(shared_directory(tmp_path_factory.getbasetemp())) as broker:
         yield broker
 
 
@@ -64,7 +65,7 @@ def topics_on(broker: Broker, prefix: str) -> TopicFactory:
     """Return a factory of topics on ``broker`` whose names start with ``prefix``."""
 
     def create(partitions: int = 1, **config: object) -> str:
-        name = f"{re.sub('[^A-Za-z0-9-]+', '-', prefix)[:60]}-{next(_numbers)}"
+        name = f"{re.sub('[^A-Za-z0-9-]+', '-', prefix)[:60]}-{os.environ.get(WORKER, '')}{next(_numbers)}"
         topic_configs = {key.replace("_", "."): str(value) for key, value in config.items()}
         new = NewTopic(name, partitions, replication_factor=1, topic_configs=topic_configs)
         _in_a_loop_of_its_own(lambda: _create(broker.bootstrap_servers, new))

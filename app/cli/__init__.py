@@ -4,7 +4,6 @@ Data goes to standard output, messages to standard error. The exit code says wha
 (`tokenmill.errors`); 2 also stands for wrong usage, 130 for Ctrl-C.
 """
 
-import gc
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -15,14 +14,11 @@ import typer
 
 from tokenmill.errors import TokenMillError
 
+from ..garbage import collect_seldom
 from .output import say
 
 INTERRUPTED: Final = 130
 """What shells make of a process that SIGINT ended: 128 + 2."""
-GARBAGE_OBJECTS: Final = 50_000
-"""New objects between two looks for garbage. Imports make many and leave none; a fetch makes some ten thousand, which
-live until it is milled, without cycles. At Python's own 700 a start takes a tenth longer, and each fetch is looked at
-some dozen times."""
 
 
 class Group(Protocol):
@@ -83,7 +79,7 @@ def _nothing() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command of ``arguments`` (of the process without them) and exit with its code."""
-    gc.set_threshold(GARBAGE_OBJECTS, 10, 10)
+    collect_seldom()
     sys.path.insert(0, str(Path.cwd()))  # a user's own function may lie where they stand, as for `python -m`
     given = sys.argv[1:] if arguments is None else arguments
     try:

@@ -23,6 +23,7 @@ from tokenmill.errors import TokenMillError
 from tokenmill.opening import reopen_stages
 from tokenmill.outcomes import Stages
 
+from ..garbage import collect_seldom, keep_loaded
 from .partition import check_partition
 from .result import Advance, ChainResult
 from .task import PartitionTask
@@ -112,6 +113,7 @@ def _without_interrupts() -> Iterator[None]:
 
 def _work(connection: Connection, threads: int) -> None:
     """Verify the partitions that come through the pipe, until it closes."""
+    collect_seldom()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["RAYON_NUM_THREADS"] = str(threads)  # read by tokenizers when it first encodes
     opened: dict[bytes, Stages] = {}
@@ -124,6 +126,7 @@ def _work(connection: Connection, threads: int) -> None:
             name = RAW_BYTES if task.tokenizer is None else chain.tokens_topic
             file = TokenizerFile(name, task.tokenizer)
             opened[key] = reopen_stages(chain.genesis.recipe, file, task.settings.engine)
+            keep_loaded()
         return opened[key]
 
     try:

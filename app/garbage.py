@@ -1,0 +1,20 @@
+"""How often Python looks for cycles of objects."""
+
+import gc
+from typing import Final
+
+OBJECTS: Final = 50_000
+"""New objects between two looks for garbage. Imports make many and leave none; a fetch makes some ten thousand, which
+live until it is milled, without cycles. At Python's own 700 a start takes a tenth longer, and each fetch is looked at
+some dozen times."""
+
+
+def collect_seldom() -> None:
+    """Look for garbage seldom in this process."""
+    gc.set_threshold(OBJECTS, 10, 10)
+
+
+def keep_loaded() -> None:
+    """Leave what is there now out of all collections to come: what was imported, and what was opened for good."""
+    gc.collect()
+    gc.freeze()
