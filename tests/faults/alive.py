@@ -1,13 +1,12 @@
-"""Whether the service lives again after a fault that can heal: a new document comes through in every chain."""
+"""Whether the service lives again after a fault that can heal: new text comes through in every chain."""
 
 import itertools
 import json
-import math
 import time
 
 from tests.faults.oracle import Judged, partitions_of
 from tests.faults.trial import Trial
-from tests.service import Raw, send
+from tests.service import Chain, Raw, Service, send, stored_blocks
 from tokenmill.app.settings import Settings
 from tokenmill.documents import Document
 from tokenmill.errors import StoreError
@@ -20,8 +19,7 @@ _numbers = itertools.count()
 def assert_alive_again(service: Judged, trial: Trial) -> float:
     """Send every chain a document longer than a block; return after how many seconds the last of them is committed.
 
-    The fault must have healed when this is called. How long it took is a figure of the trial, no promise is tested
-    by it: other programs run on this machine. Tokens must be bytes.
+    The fault must have healed when this is called. Tokens must be bytes.
     """
     settings = service.settings
     mark, began = f"probe {next(_numbers)} ", time.monotonic()
@@ -42,8 +40,28 @@ def assert_alive_again(service: Judged, trial: Trial) -> float:
 
     service.wait_until(come)
     seconds = time.monotonic() - began
-    trial.held("alive", probes=1, probe_seconds=math.ceil(seconds))
+    trial.lived(seconds)
     return seconds
+
+
+def assert_stores_again(service: Service, trial: Trial) -> None:
+    """Wait until the store has more than is milled by now, in every chain: for where documents flow all the while."""
+    began, goal = time.monotonic(), milled(service)
+    assert goal
+    service.wait_until(
+        lambda: all(blocks > goal[chain] for chain, blocks in stored_blocks(service.settings, goal).items())
+    )
+    trial.lived(time.monotonic() - began)
+
+
+def milled(service: Service) -> dict[Chain, int]:
+    """Return the next block of every chain that the mills milled."""
+    return {
+        (f"{name.rpartition('/')[0]}.{split}", int(name.rpartition("/")[2])): chain["block"]
+        for worker in service.workers
+        for name, partition in worker.partitions.items()
+        for split, chain in partition.get("chains", {}).items()
+    }
 
 
 def document_for(settings: Settings, raw_topic: str, split: str, text: str) -> bytes:

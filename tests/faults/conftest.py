@@ -85,6 +85,7 @@ def trial(request: pytest.FixtureRequest, rng: random.Random) -> Iterator[Trial]
         "fired": dict(seen.faults),
         "oracles": sorted(seen.oracles, key=ORACLES.index),
         "figures": dict(seen.figures),
+        "slowest": seen.slowest,
         "seconds": time.monotonic() - began,
     }
     request.node.user_properties.append((SHOWN, shown))
@@ -119,7 +120,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         left_out = CLASSES.keys() - {name for run in shown for name in run["classes"]}
         terminalreporter.line(f"classes that did not run: {', '.join(sorted(left_out)) or 'none'}")
     sums = sum((Counter(run["figures"]) for run in shown), Counter[str]())
-    terminalreporter.line("in all: " + _counts(sums))
+    slowest = max(run["slowest"] for run in shown)
+    terminalreporter.line(f"in all: {_counts(sums)}; alive again within {slowest:.1f} s")
 
 
 def _summary(name: str, runs: list[dict[str, Any]]) -> str:

@@ -14,10 +14,10 @@ from typing import Final
 import pytest
 
 from tests.conftest import TopicFactory
+from tests.faults.alive import assert_stores_again, milled
 from tests.faults.feeding import Feeder
 from tests.faults.mounts import SmallDisk
 from tests.faults.oracle import judge
-from tests.faults.store_alive import published, wait_until_alive
 from tests.faults.store_follower import Following
 from tests.faults.trial import Trial
 from tests.service import Service, Worker, service_settings
@@ -71,9 +71,9 @@ def test_a_worker_whose_disk_refuses_says_so_and_the_next_one_goes_on(
                 mend()
                 service.workers.remove(worker)
             service.segment()
-            wait_until_alive(service)
+            assert_stores_again(service, trial)
         judge(service, trial)
-    trial.held("loud", "alive", "reader", read=reader.blocks)
+    trial.held("loud", "reader", read=reader.blocks)
 
 
 def limit(worker: Worker, what: int, soft: int) -> None:
@@ -145,10 +145,10 @@ def test_a_disk_that_is_full_or_gone_is_waited_for(
         with Service(settings, tmp_path) as service, served(disk, there, tmp_path / "serve.log") as serving:
             service.mill()
             with Feeder(settings, trial.rng, burst=1):
-                service.wait_until(lambda: bool(published(service)) and (settings.store / "store.json").exists())
+                service.wait_until(lambda: bool(milled(service)) and (settings.store / "store.json").exists())
                 with Following(settings.store) as reader:
                     for name in trial.rng.sample([*faults], len(faults)) * trial.rounds(1, 2):
-                        wait_until_alive(service)
+                        assert_stores_again(service, trial)
                         break_it, mend, reason = faults[name]
                         mark = serving.mark
                         break_it()
@@ -159,8 +159,8 @@ def test_a_disk_that_is_full_or_gone_is_waited_for(
                         lines = serving.said(mark).count("\n")
                         assert lines <= LINES_A_SECOND * HELD_SECONDS, serving.said(mark)
                         mend()
-                        seconds = wait_until_alive(service)
-                        trial.held("loud", "alive", lines=lines, **{f"seconds to live after {name}": round(seconds)})
+                        assert_stores_again(service, trial)
+                        trial.held("loud", lines=lines)
             judge(service, trial)
         trial.held("reader", read=reader.blocks)
     assert not (disk.mount / "store").exists(), "a store was begun where the disk was not mounted"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from aiokafka import AIOKafkaProducer
 
 from tests.conftest import topics_on
 from tests.faults.alive import assert_alive_again
@@ -20,6 +21,7 @@ from tests.faults.supervised import Supervised
 from tests.faults.trial import Trial
 from tests.scraping import free_port
 from tests.service import Raw, send, service_settings
+from tokenmill.app.clients.calm import calm
 from tokenmill.app.local.broker import HOST, SETTINGS, Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor import Limits
@@ -98,6 +100,24 @@ def test_broken_connections_lose_and_repeat_nothing(network: Network, tmp_path: 
     for what, times in (proxy.happened - before).items():
         trial.fired(what, times)
     assert len(trial.faults) == 3, trial.faults
+
+
+@pytest.mark.fault("network-broken")
+async def test_client_that_only_looks_for_leaders_leaves_a_silent_connection(network: Network, trial: Trial) -> None:
+    """A look that gets no answer ends with its connection: the next one has another, and finds the brokers."""
+    proxy = network.proxy
+    before = proxy.happened.copy()
+    async with AIOKafkaProducer(bootstrap_servers=proxy.address, request_timeout_ms=500) as client:
+        calm(client.client)
+        assert await client.client.force_metadata_update()  # over the connection that is about to fall silent
+        proxy.swallowing = True
+        assert not await client.client.force_metadata_update()
+        proxy.swallowing = False
+        began = time.monotonic()
+        assert await client.client.force_metadata_update()
+        trial.lived(time.monotonic() - began)
+    for what, times in (proxy.happened - before).items():
+        trial.fired(what, times)
 
 
 @pytest.mark.fault("network-broken")

@@ -7,9 +7,9 @@ from typing import Final
 import pytest
 
 from tests.conftest import TopicFactory
+from tests.faults.alive import assert_stores_again
 from tests.faults.feeding import Feeder
 from tests.faults.oracle import judge
-from tests.faults.store_alive import wait_until_alive
 from tests.faults.store_follower import Following
 from tests.faults.stracing import injection, stracing
 from tests.faults.trial import Trial
@@ -57,6 +57,6 @@ def test_a_worker_that_ends_at_any_call_leaves_what_the_next_one_continues(
                     assert "tries again by itself" in (worker.beats.words or "")
                 service.workers.remove(worker)
             service.segment()
-            wait_until_alive(service)
+            assert_stores_again(service, trial)
         judge(service, trial)
-    trial.held("loud", "alive", "reader", read=reader.blocks)
+    trial.held("loud", "reader", read=reader.blocks)

@@ -20,6 +20,11 @@ loud: what cannot heal says where, why and what to do, with the right exit code 
 ORACLES: Final = get_args(Oracle)
 
 
+ALIVE_SECONDS: Final = 30.0
+"""Within which a service lives again that heals. Held against it in the long run, which has the machine to itself: in
+the short form three tests run side by side, and how long anything takes is theirs as well."""
+
+
 class Trial:
     """One run of a fault test: its random numbers and its length, and what it saw.
 
@@ -35,6 +40,8 @@ class Trial:
         self.faults: Counter[str] = Counter()
         self.oracles: set[Oracle] = set()
         self.figures: Counter[str] = Counter()
+        self.slowest = 0.0
+        """The most seconds that it took to live again."""
 
     def rounds(self, short: int, full: int) -> int:
         """Return how often to do what the test does."""
@@ -48,3 +55,10 @@ class Trial:
         """Note which oracles were asked and agreed, and figures worth adding up (blocks, duplicates, bytes cut)."""
         self.oracles.update(oracles)
         self.figures.update(figures)
+
+    def lived(self, seconds: float) -> None:
+        """Note that the service lived again, without anyone's hand, so many seconds after the fault had healed."""
+        self.slowest = max(self.slowest, seconds)
+        self.held("alive", probes=1)
+        if self.full:
+            assert seconds <= ALIVE_SECONDS, f"it lived again after {seconds:.0f} seconds"
