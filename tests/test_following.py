@@ -5,10 +5,11 @@ from hypothesis import strategies as st
 
 from tests.histories import make_history
 from tokenmill.acceptance import Gap
+from tokenmill.continuing import FIRST_TAIL
 from tokenmill.following import Search, find_start, hint_holds
 from tokenmill.message import Message
 
-LENGTH = 10
+LENGTH = 10 + FIRST_TAIL
 TRUE = make_history(LENGTH)
 GAP = Gap(wanted=2, found=4)
 
@@ -20,13 +21,20 @@ async def _start(log: dict[int, Message], held: tuple[int, int], block: int, hin
     return await find_start(held, block, TRUE.chains[block], hint, first_message)
 
 
-@given(st.integers(0, 5), st.integers(0, LENGTH), st.integers(-1, 20))
+@given(st.integers(0, 5), st.integers(0, LENGTH), st.integers(-1, 30))
 async def test_one_writers_log_is_read_from_the_wanted_block(first: int, block: int, hint: int) -> None:
     """By number, or from a hint that is true: no message that holds the block lies below, and not all are read."""
     log = {first + number: TRUE.message(number, number + 1) for number in range(LENGTH)}
     start, message = await _start(log, (first, first + LENGTH), block, hint)
-    assert start in {first + max(0, min(block, LENGTH - 1)), first + max(0, block - 1)}
-    assert message == (log[hint] if hint == start == first + block - 1 else message)
+    assert start in {first + min(at, LENGTH - FIRST_TAIL) for at in (block, max(0, block - 1))}
+    assert message == (log[hint] if hint == first + block - 1 >= first else None)
+
+
+async def test_a_zombies_message_at_the_end_hides_nothing() -> None:
+    """The last message has the wanted block, and one below it has the next ones as well: that one is read."""
+    log = {0: TRUE.message(0, 3), 1: TRUE.message(0, 1)}
+    for block, hint in ((0, -1), (1, 1)):
+        assert (await _start(log, (0, 2), block, hint))[0] == 0
 
 
 def test_a_hint_is_believed_only_where_it_is_true() -> None:

@@ -6,7 +6,7 @@ halt.
 """
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol
 
@@ -112,7 +112,7 @@ async def _find_tail(logs: ChainLogs, genesis: Genesis, partition: int) -> Tail:
     run = choose(found, logs, held[0])
     await check_source(logs, run.point, held)
     gap = None if run is found[0] else (found[0].point.cursor.block, run.first)
-    return Tail(run.point, end, last, gap)
+    return Tail(before_gap(run.point, max(genesis.start(partition), held[0])), end, last, gap)
 
 
 async def _runs(
@@ -183,6 +183,19 @@ async def check_source(logs: ChainLogs, point: ResumePoint, held: tuple[int, int
         raise SourceError(
             f"{logs.source} no longer holds at offset {cursor.last_offset} what the chain was made of: {ADVICE}"
         )
+
+
+def before_gap(point: ResumePoint, earliest: int) -> ResumePoint:
+    """Return the same point of the chain, before the offsets without records that a carry's cursor has passed.
+
+    They were nobody's when they were passed (transaction markers, aborted records). A log that lost its tail there, and
+    got other text, still holds the remembered record; so the chain goes on right behind it, at ``earliest`` or above.
+    """
+    cursor = point.cursor
+    if cursor.taken:
+        return point
+    behind = max(earliest, cursor.last_offset + 1)
+    return replace(point, cursor=replace(cursor, next_offset=min(cursor.next_offset, behind)))
 
 
 def is_remembered(cursor: Cursor, record: SourceRecord | None) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from tokenmill.acceptance import Gap
+from tokenmill.continuing import FIRST_TAIL
 from tokenmill.message import Message
 
 FirstMessage: TypeAlias = Callable[[int], Awaitable[Message | None]]
@@ -20,14 +21,18 @@ async def find_start(
     """Return an offset from which a reader that wants ``block`` reads: the hint where it is true, else by number.
 
     ``held`` are the first offset that the partition holds and the one after its last, ``chain`` is the hash before the
-    block, ``hint`` the offset of the message that ended there. Writers overlap, so the offset found by number can lie
-    above the block: then a gap is seen, and everything is looked through. Returns the hint's message as well.
+    block, ``hint`` the offset of the message that ended there. Returns the hint's message as well.
+
+    Writers overlap, so what is found can lie above a message that holds the block. Then a gap is seen, and everything
+    is looked through; if a message comes that shows it. So none begins above the last messages of all writers together:
+    among these is the one that reaches furthest.
     """
     first, end = held
+    highest = max(first, end - FIRST_TAIL)
     if first <= hint < end:
         message = await first_message(hint)
         if message is not None and hint_holds(message, block, chain):
-            return hint, message
+            return min(hint, highest), message
     low, high = first, end
     while high - low > 1:
         middle = (low + high) // 2
@@ -36,7 +41,7 @@ async def find_start(
             low = middle
         else:
             high = middle
-    return low, None
+    return min(low, highest), None
 
 
 def hint_holds(message: Message, block: int, chain: bytes) -> bool:
