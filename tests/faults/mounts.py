@@ -21,12 +21,14 @@ class SmallDisk:
         self.mount = directory / "disk"
         self.prefix: Sequence[str] = ()
         self._back = directory / "back"
-        for path in (self.mount, self._back):
+        self._protected = directory / "protected"
+        for path in (self.mount, self._back, self._protected):
             path.mkdir()
 
     def __enter__(self) -> Self:
         script = (
             f"mount -t tmpfs -o size={SIZE} tmpfs {self._back} && mount --bind {self._back} {self.mount} "
+            f"&& mount --bind {self._back} {self._protected} && mount -o remount,bind,ro {self._protected} "
             "&& echo mounted && exec sleep infinity"
         )
         command = ["unshare", "-Urm", "--propagation", "private", "sh", "-c", script]
@@ -64,8 +66,8 @@ class SmallDisk:
 
     def protect(self) -> None:
         """Let nothing be opened for writing any more; what is open can still be written to."""
-        self._do("mount", "--bind", str(self._back), str(self.mount))
-        self._do("mount", "-o", "remount,bind,ro", str(self.mount))
+        # Read-only from its first moment: once something on it is open for writing, a mount cannot become so any more.
+        self._do("mount", "--bind", str(self._protected), str(self.mount))
 
     def unmount(self) -> None:
         """Take away what was mounted last: the disk, or its protection."""

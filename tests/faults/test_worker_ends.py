@@ -39,14 +39,20 @@ def test_terminated_workers_leave_nothing_behind(
             rounds = trial.rounds(2, 20)
             for role in trial.rng.sample(["mill", "segment"] * rounds, 2 * rounds):
                 service.wait_until(lambda: bool(busy(service, role)))  # noqa: B023 - called before the next round
+                worker = trial.rng.choice(busy(service, role) or workers(service, role))  # a rebalance may have begun
                 time.sleep(trial.rng.uniform(0, 1))
-                terminate(service, trial.rng.choice(busy(service, role)), trial)
+                terminate(service, worker, trial)
                 service.mill() if role == "mill" else service.segment()
         account, _ = judge(service, trial)
         assert account.duplicates == 0
         logs = "".join(path.read_text() for path in tmp_path.glob("segment-*.log"))
         assert logs.count(RESUMED) == logs.count(NOTHING_CUT) > 0
     assert len(trial.faults) == 2
+
+
+def workers(service: Service, role: str) -> list[Worker]:
+    """Return the workers of a role."""
+    return [worker for worker in service.workers if worker.role == role]
 
 
 def terminate(service: Service, worker: Worker, trial: Trial) -> None:
@@ -84,7 +90,7 @@ def scale(service: Service, role: str, step: int, trial: Trial) -> None:
         service.mill() if role == "mill" else service.segment()
         trial.fired(f"{role} added")
         return
-    victim = trial.rng.choice([worker for worker in service.workers if worker.role == role])
+    victim = trial.rng.choice(workers(service, role))
     victim._signal(trial.rng.choice(ENDS))
     victim.process.wait()
     service.workers.remove(victim)

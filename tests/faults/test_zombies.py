@@ -62,7 +62,8 @@ def test_blocks_of_a_zombie_mill_are_dropped_by_number(
         trial.fired("mill that went on after another had taken its partitions")
         trial.held(zombie_blocks=account.duplicates)
         cuts = {message.count for chain in chains for message in token_messages(settings, chain)}
-        assert {1, 3} <= cuts, f"the two cut their messages alike: {cuts}"
+        assert 1 in cuts, f"none of the zombie's messages is there: {cuts}"
+        assert max(cuts) >= 3, f"none of the heir's messages is there: {cuts}"
         service.wait_until(lambda: segment.beats.status["counters"]["duplicates"] >= account.duplicates)
 
 
