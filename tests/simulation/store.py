@@ -129,6 +129,7 @@ class Store:
                 await step("works" if works and in_vain <= FRUITLESS_LOOKS else "idle")
                 continue
             self.looks += 1
+            self._commit()  # a look takes longer than the time between two commits
             if self._is_hopeless(search, acceptor.next_block):
                 raise GapError(f"no longer holds block {acceptor.next_block}")
             found_some = acceptor.next_block > missing.wanted
