@@ -58,10 +58,12 @@ class Packer:
 
 
 def make_app(arguments: argparse.Namespace) -> faust.App:
+    packer = Packer(arguments)
     app = faust.App(
         arguments.group,
         broker=f"aiokafka://{arguments.bootstrap_servers}",
         store="memory://",
+        datadir=packer.directory / "faust",  # its default is where one stands
         web_enabled=False,
         topic_allow_declare=False,  # the topics are there
         topic_disable_leader=True,
@@ -71,7 +73,6 @@ def make_app(arguments: argparse.Namespace) -> faust.App:
         split: app.topic(f"{arguments.token_topic}-{split}", value_serializer="raw")
         for split in ("train", "validation")
     }
-    packer = Packer(arguments)
 
     @app.agent(source)
     async def mill(stream: faust.StreamT[bytes]) -> None:
