@@ -1,6 +1,6 @@
 """The training side: batches from a store, without Kafka."""
 
-from .batches import Batch, Batches
-from .sequence import Run
+from .batch import Batch
+from .batches import Batches
 
-__all__ = ["Batch", "Batches", "Run"]
+__all__ = ["Batch", "Batches"]
