@@ -1,6 +1,9 @@
 """The training side: batches from a store, without Kafka."""
 
-from .batch import Batch
+from .batch import XY, Batch
 from .batches import Batches
+from .dataset import EraDataset
+from .documents import Documents, Source
+from .windows import Windows
 
-__all__ = ["Batch", "Batches"]
+__all__ = ["XY", "Batch", "Batches", "Documents", "EraDataset", "Source", "Windows"]

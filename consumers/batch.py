@@ -2,12 +2,24 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import torch
 
+from .documents import Documents, Source, documents_of, places_of, sources_of
 from .rows import Chunk
 from .sequence import Samples
 from .trainable import TrainableSamples
+
+IGNORED: Final = -100
+"""What no loss is computed of: the default ``ignore_index`` of torch's cross entropy."""
+
+
+class XY(NamedTuple):
+    """Tokens, and the next token of each: int64, of one shape."""
+
+    x: torch.Tensor
+    y: torch.Tensor
 
 
 @dataclass(slots=True, eq=False)
@@ -35,3 +47,34 @@ class Batch:
         part = slice(self._start, self._stop)
         found = Samples(*(column[part] for column in self._chunk.samples))
         return found if self._chunk.kept is None else Samples(*(column[self._chunk.kept[part]] for column in found))
+
+    def documents(self) -> Documents:
+        """Return which tokens belong to which document, from the boundaries that the store keeps.
+
+        Costs a small read for each row. Works as long as the store holds the blocks.
+
+        Raises:
+            InputError: the blocks were retired since.
+            DamagedError: the document table is damaged.
+
+        """
+        samples = self.samples
+        pieces = [self._trainable.reader(partition).pieces(block) for partition, block, _ in places_of(samples)]
+        return documents_of(pieces, samples.views, self.x.shape[1], self.x.device)
+
+    def sources(self) -> list[list[Source]]:
+        """Return, for each row, the Kafka records that its tokens came from; costs nothing before it is called.
+
+        Raises:
+            InputError, DamagedError: as in `documents`.
+
+        """
+        length = self.x.shape[1]
+        return [
+            sources_of(self._trainable.reader(partition), block, view, length)
+            for partition, block, view in places_of(self.samples)
+        ]
+
+    def mask_loss(self) -> None:
+        """Set y to `IGNORED` where x and y are of different documents, or y is padding."""
+        self.y.masked_fill_(~self.documents().loss_mask, IGNORED)

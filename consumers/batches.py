@@ -49,6 +49,7 @@ class Batches:
         eras: range | None = None,
         passes: int = 1,
         prefetch: int = 2,
+        mask_loss: bool = False,
         check: bool = False,
         on_damage: OnDamage = "refuse",
         timeout: float | None = None,
@@ -70,6 +71,8 @@ class Batches:
             eras: which eras to take, ``range(first, stop)``; None: all, as they come, up to the stream's end marker.
             passes: how often to go through them, each time in another order.
             prefetch: batches whose copies to a CUDA device are begun ahead of the one that is delivered.
+            mask_loss: set y to -100, which torch's cross entropy ignores, where x and y are of different documents or y
+                is padding; reads the documents of each batch.
             check: hold every block against its CRC (halves the reading speed).
             on_damage: "skip" checks, and leaves damaged blocks out: a batch is smaller by them (one that would hold
                 none is left out), ``skipped`` counts them, and the log names them. Steps stay what they are, so ranks
@@ -109,6 +112,7 @@ class Batches:
         """Counts what makes running iterations invalid."""
         self._stop = stop
         self._prefetch = prefetch if torch.device(device).type == "cuda" else 0
+        self._mask_loss = mask_loss
         self._patience = Patience(timeout, poll_seconds)
         skip = on_damage == "skip"
         self._trainable = TrainableSamples(self._store, self._info, sequence, views, check=check, on_damage=on_damage)
@@ -215,7 +219,10 @@ class Batches:
                     x, y = self._staging.widened(chunk.rows[start:stop][chunk.kept[start:stop]])
                 else:
                     continue
-                yield Batch(x, y, step + number, chunk, start, stop, self._trainable)
+                batch = Batch(x, y, step + number, chunk, start, stop, self._trainable)
+                if self._mask_loss:
+                    batch.mask_loss()
+                yield batch
             sample += chunk.steps * whole
             step += chunk.steps
 

@@ -114,7 +114,7 @@ class TrainableSamples:
         number, passed, start = place
         era = self.eras.era(number)
         if number > self._trainable:
-            if not self._is_trainable(era):
+            if not self.is_trainable(era):
                 return None
             self._trainable = number
         sequence = self._sequence
@@ -149,7 +149,8 @@ class TrainableSamples:
             stop = self.eras.eras
         return (self.eras.blocks_before(stop) - self.eras.blocks_before(min(first, stop))) * self._views
 
-    def _is_trainable(self, era: Era) -> bool:
+    def is_trainable(self, era: Era) -> bool:
+        """Return whether the blocks of an era are in the store; raises as `ready` does."""
         for partition, part in enumerate(era.ranges):
             if not part.blocks:
                 continue

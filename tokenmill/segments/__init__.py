@@ -7,10 +7,11 @@ partition appends accepted blocks; a block is visible when its commit record is 
 
 from tokenmill.segments.era_reader import EraReader, open_eras
 from tokenmill.segments.era_writer import EraWriter
-from tokenmill.segments.reader import DocumentPiece, OnDamage, PartitionReader, open_partition
+from tokenmill.segments.reader import OnDamage, PartitionReader, open_partition
 from tokenmill.segments.start import Start
 from tokenmill.segments.store import Store, partitions_in, read_stream, streams_in
 from tokenmill.segments.stream import StreamInfo
+from tokenmill.segments.views import DocumentPiece
 from tokenmill.segments.writer import PartitionWriter
 
 __all__ = [

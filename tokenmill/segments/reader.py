@@ -4,25 +4,24 @@ import json
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from tokenmill.errors import DamagedError, InputError
-from tokenmill.pieces import Piece, decode_entry
+from tokenmill.pieces import ENTRY_HEADER, PIECE, Piece, decode_entry
 from tokenmill.segments.damage import damaged
 from tokenmill.segments.layout import SegmentPaths, partition_directory, segment_firsts
-from tokenmill.segments.rows import chain_after
+from tokenmill.segments.rows import Rows, chain_after
 from tokenmill.segments.segment import Segment
 from tokenmill.segments.start import read_start
 from tokenmill.segments.store import read_stream
 from tokenmill.segments.stream import StreamInfo
+from tokenmill.segments.views import DocumentPiece, Part, Tokens
 
-Tokens = npt.NDArray[np.unsignedinteger]
 OnDamage = Literal["refuse", "skip"]
 
 _OPEN_SEGMENTS: Final = 8
@@ -32,32 +31,6 @@ _KNOWN_SEGMENTS: Final = 4096
 
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentPiece:
-    """The tokens ``[start, stop)`` of a block: a part of one document, or padding."""
-
-    start: int
-    stop: int
-    offset: int
-    """Offset of the source record in the raw partition."""
-    position: int
-    """Index among the document's tokens of the first one here; -1: padding."""
-    id: str | int | None
-    fields: Mapping[str, Any]
-    """The fields of the record that the stream carries."""
-
-
-class Part(NamedTuple):
-    """Those of some blocks that lie in one segment."""
-
-    where: npt.NDArray[np.int64]
-    """Their indices among the blocks that were asked for."""
-    tokens: Tokens
-    """The segment's tokens, ``[blocks, block_tokens]``: a read-only view of the file."""
-    rows: npt.NDArray[np.int64]
-    """Which of its rows they are."""
 
 
 class PartitionReader:
@@ -218,6 +191,28 @@ class PartitionReader:
             DocumentPiece(piece.start, stop, piece.offset, piece.position, meta.get("id"), meta.get("fields", {}))
             for piece, stop, meta in zip(pieces, stops, metas, strict=True)
         ]
+
+    def pieces(self, number: int) -> Rows:
+        """Return the rows of a block's pieces (`tokenmill.pieces.PIECE`), in the order of their starts; nothing else of
+        its entry is looked at, and nothing copied.
+
+        Raises:
+            InputError, DamagedError: as in `documents`.
+
+        """  # noqa: D205 - one sentence
+        self._require(np.array([number]))
+        try:
+            segment, local = self.locate(number)
+            if self._check:
+                segment.check_entry(local)
+            entry = segment.entry(local)
+            count, metas = ENTRY_HEADER.unpack_from(entry) if len(entry) >= ENTRY_HEADER.size else (0, 0)
+            if not count or ENTRY_HEADER.size + count * PIECE.itemsize + metas != len(entry):
+                raise damaged(segment.paths.documents, f"the entry of block {number} cannot be read")
+        except DamagedError:
+            self._forget(number)
+            raise
+        return np.frombuffer(entry, PIECE, count, ENTRY_HEADER.size)
 
     def chain_before(self, number: int) -> bytes | None:
         """Return the chain hash before a committed block or the next one; None where the store cannot tell."""
