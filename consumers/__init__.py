@@ -4,6 +4,7 @@ from .batch import XY, Batch
 from .batches import Batches
 from .dataset import EraDataset
 from .documents import Documents, Source
+from .loading import StepDataset
 from .windows import Windows
 
-__all__ = ["XY", "Batch", "Batches", "Documents", "EraDataset", "Source", "Windows"]
+__all__ = ["XY", "Batch", "Batches", "Documents", "EraDataset", "Source", "StepDataset", "Windows"]

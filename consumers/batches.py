@@ -50,6 +50,7 @@ class Batches:
         passes: int = 1,
         prefetch: int = 2,
         mask_loss: bool = False,
+        worker: tuple[int, int] = (0, 1),
         check: bool = False,
         on_damage: OnDamage = "refuse",
         timeout: float | None = None,
@@ -73,6 +74,7 @@ class Batches:
             prefetch: batches whose copies to a CUDA device are begun ahead of the one that is delivered.
             mask_loss: set y to -100, which torch's cross entropy ignores, where x and y are of different documents or y
                 is padding; reads the documents of each batch.
+            worker: number and count of the processes that read this rank's steps in turns; `StepDataset` gives them.
             check: hold every block against its CRC (halves the reading speed).
             on_damage: "skip" checks, and leaves damaged blocks out: a batch is smaller by them (one that would hold
                 none is left out), ``skipped`` counts them, and the log names them. Steps stay what they are, so ranks
@@ -89,7 +91,7 @@ class Batches:
         """
         self._info = read_stream(store, stream)
         views = count_views(self._info.block_tokens, sequence_length)
-        self._ranks = Ranks(batch_size, rank, world_size)
+        self._ranks = Ranks(batch_size, rank, world_size, *worker)
         sequence = SequenceId(
             stream=stream,
             fingerprint=self._info.fingerprint.hex(),
@@ -184,6 +186,17 @@ class Batches:
         self._position = Position.beginning(self._position.sequence, self._ranks.global_batch)
         return self
 
+    def skip(self, steps: int) -> Self:
+        """Go on so many steps later (of each worker's), without reading them."""
+        self._settle()
+        self._position = self._position.after(steps * self._ranks.workers)
+        return self
+
+    @property
+    def step(self) -> int:
+        """The number of the next step."""
+        return self._position.after(self._made).step
+
     @property
     def waited_seconds(self) -> float:
         """Time spent waiting for eras and blocks."""
@@ -203,7 +216,7 @@ class Batches:
     def _produce(self) -> Iterator[Batch | None]:
         """Yield batches ahead of those that were delivered; None where the next one must be waited for."""
         sample, step = self._position.sample, self._position.step
-        size, whole = self._ranks.batch_size, self._ranks.global_batch
+        size, ranks = self._ranks.batch_size, self._ranks
         while True:
             chunk = self._reader.read(sample, self._chunk_steps, self._staging.host_rows)
             if chunk is None:
@@ -219,24 +232,28 @@ class Batches:
                     x, y = self._staging.widened(chunk.rows[start:stop][chunk.kept[start:stop]])
                 else:
                     continue
-                batch = Batch(x, y, step + number, chunk, start, stop, self._trainable)
+                made = step + ranks.worker + number * ranks.workers
+                batch = Batch(x, y, made, chunk, start, stop, self._trainable)
                 if self._mask_loss:
                     batch.mask_loss()
                 yield batch
-            sample += chunk.steps * whole
-            step += chunk.steps
+            sample += chunk.steps * ranks.turn
+            step += chunk.steps * ranks.workers
 
     def _is_end(self, sample: int) -> bool:
-        """Whether no whole step comes after ``sample``."""
+        """Whether no step of this process comes after ``sample``."""
         total = self._trainable.total()
         if total is None:
             return False
-        if sample > total:
+        begun = self._position.sample - (
+            self._ranks.turn - self._ranks.global_batch
+        )  # a worker's turn may begin behind
+        if begun > total:
             raise InputError(
-                f"the state stands at sample {sample}, but these eras of {self._info.name} have {total} in all passes: "
-                "name the eras that it was saved with, or more"
+                f"the state stands at sample {self._position.sample}, but these eras of {self._info.name} have {total} "
+                "in all passes: name the eras that it was saved with, or more"
             )
-        return sample + self._ranks.global_batch > total
+        return not self._ranks.steps_in(total - sample)
 
     def _awaited(self) -> str:
         """Say what is missing, and what to do."""

@@ -35,7 +35,7 @@ class RowReader:
         self._skip = skip
 
     def read(self, first: int, steps: int, buffer: Callable[[], Rows]) -> Chunk | None:
-        """Read the next steps from sample ``first`` on, as many as there are now, ``steps`` at most; None if none is.
+        """Read the next steps from sample ``first`` on, as many as are there, ``steps`` at most; None if none is.
 
         ``buffer()`` is asked, if there is something to read, for ``[steps * batch_size, sequence_length + 1]``.
 
@@ -43,7 +43,7 @@ class RowReader:
             as in `TrainableSamples.ready`.
 
         """
-        ready = self.trainable.ready(first, steps * self._ranks.global_batch) // self._ranks.global_batch
+        ready = self._ranks.steps_in(self.trainable.ready(first, steps * self._ranks.turn))
         if not ready:
             return None
         samples = self.trainable.locate(self._ranks.samples(first, ready))

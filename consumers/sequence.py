@@ -83,8 +83,13 @@ class Ranks:
     """Samples of one rank in one step."""
     rank: int = 0
     world_size: int = 1
+    worker: int = 0
+    """Which of the processes that read for this rank this is: they take its steps in turns."""
+    workers: int = 1
 
     def __post_init__(self) -> None:
+        if not 0 <= self.worker < self.workers:
+            raise InputError(f"worker {self.worker} of {self.workers}: give a number from 0 to below theirs")
         if self.batch_size < 1 or not 0 <= self.rank < self.world_size:
             raise InputError(
                 f"batch_size {self.batch_size}, rank {self.rank}, world_size {self.world_size}: give a batch_size "
@@ -96,12 +101,22 @@ class Ranks:
         """Samples of all ranks in one step."""
         return self.batch_size * self.world_size
 
-    def samples(self, first: int, steps: int) -> Numbers:
-        """Return the numbers of this rank's samples in ``steps`` steps of which the first begins with ``first``.
+    @property
+    def turn(self) -> int:
+        """Samples of all ranks in one step of each worker."""
+        return self.global_batch * self.workers
 
-        ``[steps * batch_size]``; together, the ranks have all of them, each once.
+    def steps_in(self, samples: int) -> int:
+        """Return how many of this process's steps are whole if so many samples are there."""
+        return max(samples // self.global_batch - self.worker + self.workers - 1, 0) // self.workers
+
+    def samples(self, first: int, steps: int) -> Numbers:
+        """Return the numbers of this process's samples in the next ``steps`` of its steps, ``[steps * batch_size]``.
+
+        Where its workers' first turn begins with sample ``first``. Together, ranks and workers have each sample once.
         """
-        starts = first + self.rank * self.batch_size + self.global_batch * np.arange(steps)
+        turns = self.worker + self.workers * np.arange(steps)
+        starts = first + self.rank * self.batch_size + self.global_batch * turns
         return (starts[:, None] + np.arange(self.batch_size)).reshape(-1)
 
 
