@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .sequence import Ranks, Samples
+from .sequence import Numbers, Ranks, Samples
 from .trainable import TrainableSamples
 
 Rows = npt.NDArray[np.unsignedinteger]
@@ -33,6 +33,7 @@ class RowReader:
         self._ranks = ranks
         self._length = sequence_length
         self._skip = skip
+        self._scratch: Rows | None = None
 
     def read(self, first: int, steps: int, buffer: Callable[[], Rows]) -> Chunk | None:
         """Read the next steps from sample ``first`` on, as many as are there, ``steps`` at most; None if none is.
@@ -58,12 +59,20 @@ class RowReader:
             for where, tokens, found in self.trainable.reader(partition).parts(samples.blocks[mine]):
                 into = mine[where]
                 if tokens.shape[1] == rows.shape[1]:
-                    whole(rows)[into] = whole(tokens)[found]
+                    self._copy(tokens, found, rows, into)
                 else:
                     rows[into] = views_of(tokens, self._length)[found, samples.views[into]]
                 if kept is not None:
                     kept[into] = True
         return kept
+
+    def _copy(self, tokens: Rows, found: Numbers, rows: Rows, into: Numbers) -> None:
+        """Copy whole blocks, through a buffer that is kept: to allocate one costs more than to copy twice."""
+        if self._scratch is None or len(self._scratch) < len(found):
+            self._scratch = np.empty((len(found), rows.shape[1]), rows.dtype)
+        scratch = self._scratch[: len(found)]
+        np.take(tokens, found, axis=0, out=scratch, mode="clip")  # "clip" spares take a buffer of its own
+        whole(rows)[into] = whole(scratch)
 
 
 def whole(rows: Rows) -> npt.NDArray[np.void]:

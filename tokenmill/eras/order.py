@@ -19,8 +19,12 @@ likely as each other only with more rounds, and halves of three bits or more: me
 _WORTH_A_TABLE: Final = 4
 """A table of the whole square is cheaper from one position for four of its items on."""
 _KEY: Final = Struct("<qQQB")
-_MIX: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
-"""The multipliers of splitmix64's finalizer (https://prng.di.unimi.it/splitmix64.c)."""
+_MIX: Final = (
+    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
+    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
+)
+_LAST_SHIFT: Final = np.uint64(31)
+"""Shifts and multipliers of splitmix64's finalizer (https://prng.di.unimi.it/splitmix64.c)."""
 
 Positions = npt.NDArray[np.int64]
 
@@ -69,14 +73,26 @@ class Permutation:
         return items
 
     def _encipher(self, values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        """Return what the network makes of values in its square; in three buffers, for new ones would cost as much."""
         bits, mask = np.uint64(self._bits), np.uint64((1 << self._bits) - 1)
         left, right = values >> bits, values & mask
+        mixed, scratch = np.empty_like(values), np.empty_like(values)
         for key in self._keys:
-            left, right = right, left ^ (_mixed(right + key) & mask)
-        return (left << bits) | right
+            np.add(right, key, out=mixed)
+            _mix(mixed, scratch)
+            mixed &= mask
+            left ^= mixed
+            left, right = right, left
+        left <<= bits
+        left |= right
+        return left
 
 
-def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    values = (values ^ (values >> np.uint64(30))) * _MIX[0]
-    values = (values ^ (values >> np.uint64(27))) * _MIX[1]
-    return values ^ (values >> np.uint64(31))
+def _mix(values: npt.NDArray[np.uint64], scratch: npt.NDArray[np.uint64]) -> None:
+    """Apply splitmix64's finalizer in place."""
+    for shift, multiplier in _MIX:
+        np.right_shift(values, shift, out=scratch)
+        values ^= scratch
+        values *= multiplier
+    np.right_shift(values, _LAST_SHIFT, out=scratch)
+    values ^= scratch
