@@ -5,7 +5,8 @@ Everything is read again when a log moved meanwhile (retention, a lost tail): wh
 halt.
 """
 
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -86,8 +87,8 @@ class Tail:
     point: ResumePoint
     end_offset: int
     """Every later acknowledgement must lie at or above it; below means that the topic lost its tail."""
-    last: Message | None = None
-    """The message before ``end_offset``, if the partition held any."""
+    last: Sequence[Message] = ()
+    """The last messages before ``end_offset``, at most `FIRST_TAIL`, in their order."""
     gap: tuple[int, int] | None = None
     """The blocks ``[from, to)`` that are missing for good before ``point``: the source no longer reaches them."""
 
@@ -148,10 +149,10 @@ async def find_extent(logs: ChainLogs, recipe: Recipe, partition: int) -> Extent
 
 async def _runs(
     logs: ChainLogs, recipe: Recipe, partition: int, first: int, end: int
-) -> tuple[list[Run], bool, Message | None]:
+) -> tuple[list[Run], bool, Sequence[Message]]:
     """Read ever more of the tail until it is one run; with the whole partition read, return what runs there are.
 
-    Tells as well whether what was read is all that the partition ever held, and the last message.
+    Tells as well whether what was read is all that the partition ever held, and the last messages.
     """
     new_acceptor = partial(_acceptor, recipe.fingerprint, partition, recipe.block_bytes)
     size = FIRST_TAIL
@@ -159,13 +160,13 @@ async def _runs(
         start = max(first, end - size) if size <= LONGEST_TAIL else first
         whole = start == first == 0
         finder = RunFinder(new_acceptor, whole=whole)
-        last = None
+        last = deque[Message](maxlen=FIRST_TAIL)
         async for message in logs.messages(start, end):
             finder.add(message)
-            last = message
+            last.append(message)
         found = finder.runs()
         if start == first or len(found) == 1:
-            return found, whole, last
+            return found, whole, tuple(last)
         size *= 2
 
 

@@ -3,45 +3,66 @@
 A broker that lost its tail acknowledges the next message at an offset that was taken before. But another worker may
 have filled the partition again meanwhile, even to the same offset, and then only what stands below it tells. So a
 writer whose message does not follow its last one directly, or who reached another leader than before, or the same one
-anew, looks whether its last message is still at its place: without one of these nothing can have been lost.
+anew, looks whether the last messages are still at their places: without one of these nothing can have been lost. The
+last one alone does not tell: other writers of the same blocks may have put an equal one there.
 """
 
-from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, TypeAlias
 
+from tokenmill.continuing import FIRST_TAIL
+from tokenmill.cursor import Cursor
 from tokenmill.message import Message
 
-MessageAt: TypeAlias = Callable[[int], Awaitable[Message | None]]
-"""Reads the message at an offset of the token partition; None where none is."""
+ReadMessages: TypeAlias = Callable[[int, int], Awaitable[Sequence[Message]]]
+"""Reads the messages at the offsets ``[start, end)`` of the token partition, those that retention has left; none where
+the partition does not reach the end."""
+
+
+class _Known(NamedTuple):
+    """What is remembered of a message: which blocks it holds, and where it leaves the chain."""
+
+    first: int
+    cursor: Cursor
+    after: bytes
 
 
 class LogEnd:
     """The place after the last message that a writer knows of: from its resume, then from its acknowledgements."""
 
-    def __init__(self, end_offset: int, last: Message | None, leader: object) -> None:
-        """Begin with what the resume read: the partition's end, and the message before it.
+    def __init__(self, end_offset: int, last: Sequence[Message], leader: object) -> None:
+        """Begin with what the resume read: the partition's end, and the last messages before it, in their order.
 
         ``leader`` stands for the leader and the connection to it before that was read; anything that can be compared.
         """
         self._offset = end_offset
-        self._last = last
+        self._last = deque(map(_known, last), maxlen=FIRST_TAIL)
         self._leader = leader
 
-    async def acknowledged(self, offset: int, leader: object, message: Message, message_at: MessageAt) -> str | None:
+    async def acknowledged(self, offset: int, leader: object, message: Message, read: ReadMessages) -> str | None:
         """Take note that ``leader`` has ``message`` at ``offset``; return why the partition lost its tail, or None.
 
         After a reason nothing more may be sent: what was acknowledged before may be missing, and only a resume finds
         where the chain ends now.
         """
-        known, last, doubtful = self._offset, self._last, leader != self._leader or offset > self._offset
-        self._offset, self._last, self._leader = offset + 1, message, leader
+        known, doubtful = self._offset, leader != self._leader or offset > self._offset
+        self._offset, self._leader = offset + 1, leader
         if offset < known:
             return f"acknowledged offset {offset}, below {known}"
-        if doubtful and last is not None and not _same(last, await message_at(known - 1)):
-            return f"holds another message at offset {known - 1} than before"
+        if doubtful and self._last and not await self._is_as_known(known, read):
+            return f"holds other messages below offset {known} than before"
+        if offset > known:  # others wrote in between
+            self._last.extend(map(_known, await read(known, offset)))
+        self._last.append(_known(message))
         return None
 
+    async def _is_as_known(self, end: int, read: ReadMessages) -> bool:
+        """Return whether the last messages below ``end`` are the remembered ones, as far as both are there."""
+        found = [_known(message) for message in await read(end - FIRST_TAIL, end)]
+        several = min(len(self._last), len(found))
+        return several > 0 and list(self._last)[-several:] == found[-several:]
 
-def _same(known: Message, found: Message | None) -> bool:
-    """Return whether a message holds the same blocks and leaves the chain at the same place."""
-    return found is not None and (found.first, found.cursor, found.after) == (known.first, known.cursor, known.after)
+
+def _known(message: Message) -> _Known:
+    return _Known(message.first, message.cursor, message.after)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from tokenmill.cursor import Cursor
-from tokenmill.log_end import LogEnd, MessageAt
+from tokenmill.log_end import LogEnd, ReadMessages
 from tokenmill.message import HEADER_NAME, Message, encode_header
 
 from .. import metrics
@@ -43,12 +43,12 @@ class Publisher:
         cursor: Cursor,
         end: LogEnd,
         leader: Callable[[], object],
-        message_at: MessageAt,
+        read: ReadMessages,
         on_durable: Callable[[Message], None],
     ) -> None:
         """Continue after ``cursor``, where the partition ended at ``end`` when it was read.
 
-        ``message_at`` reads the partition when it may have lost that end, or there is another ``leader``.
+        ``read`` reads the partition when it may have lost that end, or there is another ``leader``.
         ``on_durable`` is called after each acknowledgement.
         """
         self.durable = cursor
@@ -61,7 +61,7 @@ class Publisher:
         self._partition = partition
         self._end = end
         self._leader = leader
-        self._message_at = message_at
+        self._read = read
         self._pending: deque[Message] = deque()
         self._pending_bytes = 0
         self._stopped = False
@@ -120,7 +120,7 @@ class Publisher:
         started = time.perf_counter()
         try:
             offset = await self._send(self.topic, self._partition, bytes(message.tokens), None, headers)
-            lost = await self._end.acknowledged(offset, self._leader(), message, self._message_at)
+            lost = await self._end.acknowledged(offset, self._leader(), message, self._read)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it was: nothing may be sent after a hole

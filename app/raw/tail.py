@@ -1,6 +1,6 @@
 """The two logs of a chain on Kafka, for a worker that resumes (what it believes: `tokenmill.continuing`)."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
@@ -68,8 +68,8 @@ async def check_source(
     await continuing.check_source(KafkaLogs(client, raw, raw), point, (source_first, source_end))
 
 
-async def message_at(settings: Settings, tokens: TopicPartition, offset: int) -> Message | None:
-    """Return the message at an offset of a token partition; None where none is.
+async def last_messages(settings: Settings, tokens: TopicPartition, start: int, end: int) -> Sequence[Message]:
+    """Return the messages of a token partition at ``[start, end)`` that are left; none where it ends before ``end``.
 
     Raises:
         DamagedError: what is there is none of TokenMill's.
@@ -77,9 +77,8 @@ async def message_at(settings: Settings, tokens: TopicPartition, offset: int) ->
 
     """
     async with consumer(settings) as client:
+        first, _ = (await offsets(client, [tokens]))[tokens]
         try:
-            async for record in read_range(client, tokens, offset, offset + 1):
-                return message_of(record)
+            return [message_of(record) async for record in read_range(client, tokens, max(first, start), end)]
         except MovedError:
-            return None
-    return None
+            return ()

@@ -1,6 +1,6 @@
 """The rules of the protocol, each with a way to switch it off: what the simulation must then find fault with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import pytest
@@ -12,7 +12,7 @@ from tokenmill import continuing, following
 from tokenmill.acceptance import Acceptor, Dropped, Gap, Taken
 from tokenmill.continuing import ChainLogs
 from tokenmill.errors import SourceError
-from tokenmill.log_end import LogEnd, MessageAt
+from tokenmill.log_end import LogEnd, ReadMessages
 from tokenmill.message import Message
 from tokenmill.milling import genesis_point
 from tokenmill.resume import Run
@@ -61,7 +61,7 @@ def _from_earliest(found: list[Run], logs: ChainLogs, source_first: int) -> Run:
         return Run(genesis_point(source_first, found[0].point.chain), 0)
 
 
-async def _never_whole(*arguments: object) -> tuple[list[Run], bool, Message | None]:
+async def _never_whole(*arguments: object) -> tuple[list[Run], bool, Sequence[Message]]:
     found, _, last = await _runs(*arguments)  # type: ignore[arg-type]
     return found, False, last
 
@@ -89,17 +89,24 @@ def continuing_chains(message: Message) -> list[bytes]:
     return roll(message.before, message.tokens, message.entries)
 
 
-async def _floor_ignored(self: LogEnd, offset: int, leader: object, message: Message, at: MessageAt) -> str | None:
+async def _floor_ignored(self: LogEnd, offset: int, leader: object, message: Message, at: ReadMessages) -> str | None:
     self._offset = min(self._offset, offset)
     return await _acknowledged(self, offset, self._leader, message, at)
 
 
-async def _end_unwatched(self: LogEnd, offset: int, leader: object, message: Message, _: MessageAt) -> str | None:
+async def _end_unwatched(self: LogEnd, offset: int, leader: object, message: Message, _: ReadMessages) -> str | None:
     known, self._offset = self._offset, offset + 1
     return f"acknowledged offset {offset}, below {known}" if offset < known else None
 
 
-async def _leader_unwatched(self: LogEnd, offset: int, leader: object, message: Message, at: MessageAt) -> str | None:
+async def _last_alone(self: LogEnd, end: int, read: ReadMessages) -> bool:
+    found = await read(end - 1, end)
+    return bool(found) and (found[-1].first, found[-1].after) == (self._last[-1].first, self._last[-1].after)
+
+
+async def _leader_unwatched(
+    self: LogEnd, offset: int, leader: object, message: Message, at: ReadMessages
+) -> str | None:
     return await _acknowledged(self, offset, self._leader, message, at)
 
 
@@ -118,6 +125,13 @@ REMADE: Final = _plan(
     4, 8, "8*produce:3", "start:0", "40*mill:88 land:0", "6*store:88", "kill:0 raw_recreated:0 tokens_recreated:0"
 )
 """A store has all; then both topics are made again, and the new chain stays shorter than the old one."""
+SAME_AGAIN: Final = Plan(
+    1, 8, 0, 8, [Action("produce", 425806857), Action("mill", 0), Action("start", 160924186),
+    Action("produce", 787729894), Action("mill", 814692429), Action("land", 0), Action("mill", 591146620),
+    Action("start", 710479384), Action("mill", 133849345), Action("mill", 501133546), Action("mill", 455973714),
+    Action("mill", 44833724), Action("token tail", 790002318), Action("mill", 744643011), Action("store", 86147421)],
+)  # fmt: skip
+"""After a lost tail two other writers fill the partition, and an equal message lands where a writer's last one lay."""
 SLOW_OWNER: Final = _plan(
     8, 8, "3*produce:3", "2*start:0", "mill:1073", "7*mill:1144 land:0", "token_retention:8", "store:32",
     "3*mill:1145 land:0", "3*store:88",
@@ -148,7 +162,8 @@ RULES: Final = (
         _patched(LogEnd, "acknowledged", _floor_ignored),
         draw_plan(94),
     ),
-    Rule("in doubt the last message is read again", _patched(LogEnd, "acknowledged", _end_unwatched), draw_plan(355)),
+    Rule("in doubt the last messages are read again", _patched(LogEnd, "acknowledged", _end_unwatched), draw_plan(355)),
+    Rule("in doubt the last message alone is not enough", _patched(LogEnd, "_is_as_known", _last_alone), SAME_AGAIN),
     Rule(
         "a new leader of the token partition counts as doubt",
         _patched(LogEnd, "acknowledged", _leader_unwatched),

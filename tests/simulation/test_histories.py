@@ -12,7 +12,7 @@ from tests.simulation.shrinking import shrink
 FAULTS: Final = tuple(name for name in WEIGHTS if name not in {"mill", "store", "land", "produce", "start", "carry"})
 SIGNS: Final = (
     "second owners", "landed late", "gaps", "looks", "duplicates", "cut messages", "carries", "blocks",
-    "predecessor read again", "noticed: acknowledged", "noticed: holds", "refused: out of sequence",
+    "predecessors read again", "noticed: acknowledged", "noticed: holds", "refused: out of sequence",
     "ended: the leader changed", "ended: out of range", "ended: not acknowledged",
     "mill halted: retention (SourceError)", "mill halted: rewritten (SourceError)", "store halted: GapError",
     "store halted: DifferenceError",

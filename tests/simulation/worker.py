@@ -203,18 +203,18 @@ class MillWorker:
             if flight.state == "refused":
                 continue
             lost = await self._ends[split].acknowledged(
-                flight.offset, flight.leader, message, partial(self._message_at, split)
+                flight.offset, flight.leader, message, partial(self._last_messages, split)
             )
             if lost is not None:
                 self.broker.counts[f"noticed: {lost.split()[0]}"] += 1
                 raise ResumeError(lost)
             self.durable[split] = message.cursor
 
-    async def _message_at(self, split: str, offset: int) -> Message | None:
+    async def _last_messages(self, split: str, start: int, end: int) -> list[Message]:
         await step()
-        self.broker.counts["predecessor read again"] += 1
-        entry = self.broker.tokens[split].entries.get(offset)
-        return None if entry is None else entry.message()
+        self.broker.counts["predecessors read again"] += 1
+        log = self.broker.tokens[split]
+        return [log.entries[at].message() for at in range(start, end) if at in log.entries] if end <= log.end else []
 
 
 def reaches(cursor: Cursor, cut: int) -> bool:
