@@ -14,8 +14,8 @@ ATTEMPTS: Final = 3
 """Looks in a row at a log that moves: each takes a moment, so that the second or third finds it at rest."""
 
 
-async def look(client: AIOKafkaConsumer, topic: str, follower: EraFollower) -> list[Era]:
-    """Read the control ``topic`` from the follower's position to its end; return the eras that are new to it.
+async def look(client: AIOKafkaConsumer, topic: str, follower: EraFollower) -> list[tuple[Era, int]]:
+    """Read the control ``topic`` from the follower's position to its end; return the new eras, and their offsets.
 
     ``client`` is used by nobody else meanwhile.
 
@@ -24,7 +24,7 @@ async def look(client: AIOKafkaConsumer, topic: str, follower: EraFollower) -> l
         MovedError: the topic lost its tail again and again while it was read.
 
     """
-    found: list[Era] = []
+    found: list[tuple[Era, int]] = []
     for attempt in range(ATTEMPTS):
         try:
             await _look(client, topic, follower, found)
@@ -36,7 +36,7 @@ async def look(client: AIOKafkaConsumer, topic: str, follower: EraFollower) -> l
     return found
 
 
-async def _look(client: AIOKafkaConsumer, topic: str, follower: EraFollower, found: list[Era]) -> None:
+async def _look(client: AIOKafkaConsumer, topic: str, follower: EraFollower, found: list[tuple[Era, int]]) -> None:
     partition = TopicPartition(topic, 0)
     span = (await offsets(client, [partition]))[partition]
     start = follower.position
@@ -46,7 +46,7 @@ async def _look(client: AIOKafkaConsumer, topic: str, follower: EraFollower, fou
     async for record in _records(client, partition, start, span):
         era = follower.add(record)
         if era is not None:
-            found.append(era)
+            found.append((era, record.offset))
     follower.finish()
 
 
