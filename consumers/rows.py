@@ -54,7 +54,7 @@ class RowReader:
     def fill(self, samples: Samples, rows: Rows) -> npt.NDArray[np.bool_] | None:
         """Copy samples into rows; return which of them are there, None if all are."""
         kept = np.zeros(len(rows), np.bool_) if self._skip else None
-        for partition in np.unique(samples.partitions).tolist():
+        for partition in np.flatnonzero(np.bincount(samples.partitions)).tolist():
             mine = np.flatnonzero(samples.partitions == partition)
             for where, tokens, found in self.trainable.reader(partition).parts(samples.blocks[mine]):
                 into = mine[where]
@@ -68,6 +68,9 @@ class RowReader:
 
     def _copy(self, tokens: Rows, found: Numbers, rows: Rows, into: Numbers) -> None:
         """Copy whole blocks, through a buffer that is kept: to allocate one costs more than to copy twice."""
+        if len(into) == len(rows):  # all in one segment, in their order
+            np.take(tokens, found, axis=0, out=rows, mode="clip")
+            return
         if self._scratch is None or len(self._scratch) < len(found):
             self._scratch = np.empty((len(found), rows.shape[1]), rows.dtype)
         scratch = self._scratch[: len(found)]

@@ -275,12 +275,15 @@ class PartitionReader:
         self.blocks = self._tail.paths.first + self._tail.blocks
 
     def _parts(self, wanted: npt.NDArray[np.int64]) -> Iterator[Part]:
-        owners = wanted // self.info.segment_blocks
-        alone = not len(owners) or owners[0] == owners.max() == owners.min()
-        for owner in owners[:1] if alone else np.unique(owners):
-            where = np.arange(len(owners)) if alone else np.flatnonzero(owners == owner)
+        if not len(wanted):
+            return
+        lowest, highest = (int(number) // self.info.segment_blocks for number in (wanted.min(), wanted.max()))
+        alone = lowest == highest
+        owners = wanted[:1] if alone else wanted // self.info.segment_blocks
+        for owner in [lowest] if alone else np.unique(owners).tolist():
+            where = np.arange(len(wanted)) if alone else np.flatnonzero(owners == owner)
             try:
-                segment, _ = self.locate(int(owner) * self.info.segment_blocks)
+                segment, _ = self.locate(owner * self.info.segment_blocks)
                 rows = wanted[where] - segment.paths.first
                 if self._check and not self._skip:
                     for row in rows.tolist():
