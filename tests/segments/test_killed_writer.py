@@ -58,7 +58,7 @@ class Follower:
 def run(store: Path, follower: Follower, rng: random.Random) -> int:
     """Run a writer, kill it somewhere, and return the number of blocks that it said were committed."""
     command = [sys.executable, "-c", WRITE, str(store), str(BLOCKS), str(rng.randrange(1 << 30))]
-    committed = 0
+    committed, killed = 0, False
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as writer:
         assert writer.stdin is not None
         assert writer.stdout is not None
@@ -66,11 +66,12 @@ def run(store: Path, follower: Follower, rng: random.Random) -> int:
             word, number = line.split()
             committed = int(number) if word == "committed" else committed
             follower.follow()
-            if word == "committed" and committed < BLOCKS:
+            if word == "committed" and committed < BLOCKS and not killed:
                 writer.stdin.write("go on\n")
                 if rng.random() < 0.1:
                     time.sleep(rng.random() * LONGEST_DELAY)
                     writer.kill()
+                    killed = True  # what it said before is read to the end
     return committed
 
 
