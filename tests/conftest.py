@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import os
 import re
+import signal
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
@@ -24,6 +25,10 @@ settings.load_profile("tokenmill")
 
 # A broker of the tests lives for seconds or minutes: the quick compiler alone takes a third off what it costs to start.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+
+# In the background of a script Ctrl-C is ignored, and so it would be by all processes whose tests press it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _numbers = itertools.count(1)
 

@@ -190,8 +190,22 @@ async def _running(
             raise
         yield
     finally:
-        with suppress(TimeoutError):  # nobody is there to say goodbye to; the caller goes on, or its error does
-            await asyncio.wait_for(stop(), STOP_SECONDS)
+        await _end(stop)
+
+
+async def _end(stop: Callable[[], Awaitable[None]]) -> None:
+    """Stop a client; where nobody is there to say goodbye to, the caller goes on, or its error does.
+
+    aiokafka's consumer can end its stop by cancelling itself when its broker dies at that moment. Whoever awaited that
+    would take itself to be cancelled, and a task that works for ever would end in silence.
+    """
+    stopping = asyncio.ensure_future(stop())  # a task of its own, so that only its own end is its end
+    try:
+        await asyncio.wait({stopping}, timeout=STOP_SECONDS)
+    finally:
+        stopping.cancel()
+    if stopping.done() and not stopping.cancelled():
+        stopping.result()
 
 
 async def offsets(client: AIOKafkaConsumer, partitions: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:

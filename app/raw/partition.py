@@ -30,7 +30,7 @@ from .dead_letters import send_dead_letters
 from .publisher import Publisher, Send
 from .skip_list import SkipList
 from .suspects import Board, Note, Suspects
-from .tail import last_messages, read_tail
+from .tail import messages_between, read_tail
 
 HANG_SECONDS = 15.0
 """A record that takes as long is named, and its partition shown as halted, until it is done. Nothing else follows from
@@ -124,7 +124,7 @@ class RawPartition:
                     cursor=tail.point.cursor,
                     end=LogEnd(tail.end_offset, tail.last, before),
                     leader=leader,
-                    read=partial(last_messages, context.settings, tokens),
+                    read=partial(messages_between, context.settings, tokens),
                     on_durable=partial(self._on_durable, settled.stream.name),
                 )
             cursors = [publisher.durable for publisher in self._publishers.values()]

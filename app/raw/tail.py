@@ -68,7 +68,7 @@ async def check_source(
     await continuing.check_source(KafkaLogs(client, raw, raw), point, (source_first, source_end))
 
 
-async def last_messages(settings: Settings, tokens: TopicPartition, start: int, end: int) -> Sequence[Message]:
+async def messages_between(settings: Settings, tokens: TopicPartition, start: int, end: int) -> Sequence[Message]:
     """Return the messages of a token partition at ``[start, end)`` that are left; none where it ends before ``end``.
 
     Raises:

@@ -1,10 +1,14 @@
 """Kafka clients: ranges of a log are read to their end and no further."""
 
+import asyncio
+
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import RecordsToDelete
+from aiokafka.errors import KafkaConnectionError
 
 from tests.conftest import TopicFactory
+from tokenmill.app.clients import kafka
 from tokenmill.app.clients.kafka import admin, consumer, offsets, producer, read_range
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
@@ -78,3 +82,24 @@ async def test_large_records_pass(broker: Broker, topic: TopicFactory) -> None:
         await client.send_and_wait(partition.topic, bytes(settings.max_record_bytes), partition=0)
 
     assert [len(value) for value in await values(settings, partition, 0, 1)] == [settings.max_record_bytes]
+
+
+async def _cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+async def _endless() -> None:
+    await asyncio.Event().wait()
+
+
+async def _failing() -> None:
+    raise KafkaConnectionError
+
+
+async def test_a_client_that_cancels_itself_cancels_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does one wait for a client that never ends; an error of its own is heard."""
+    monkeypatch.setattr(kafka, "STOP_SECONDS", 0.05)
+    for stop in (_cancelled, _endless):
+        await kafka._end(stop)
+    with pytest.raises(KafkaConnectionError):
+        await kafka._end(_failing)
