@@ -1,11 +1,11 @@
 """`tokenmill` without a supervisor and with little patience, broken as ``BREAK`` says: ``-m tests.app.broken mill``.
 
-``deaf``: the worker takes every assignment for an empty one. ``stuck``: it never ends with the first batch.
+``deaf``: the worker takes every assignment for an empty one. ``stuck``: a segment worker never ends with a batch.
 """
 
 import asyncio
 import os
-from typing import Final
+from typing import Any, Final
 
 from faust.types import TP
 
@@ -13,8 +13,8 @@ from tokenmill.app import alone
 from tokenmill.app.cli import main
 from tokenmill.app.heartbeat import HEARTBEAT_VARIABLE
 from tokenmill.app.partitions import Partitions
-from tokenmill.app.raw.partition import RawPartition
 from tokenmill.app.supervisor.limits import Limits
+from tokenmill.app.tokens.partition import TokenPartition
 from tokenmill.app.transport import Batch
 
 VARIABLE: Final = "BREAK"
@@ -24,12 +24,12 @@ PATIENCE: Final = Limits(unowned=12.0, still=6.0)
 _assigned = Partitions.assigned
 
 
-async def deaf(self: Partitions[RawPartition], _: set[TP]) -> None:
+async def deaf(self: Partitions[Any], _: set[TP]) -> None:
     """Hear that nothing is ours."""
     await _assigned(self, set())
 
 
-async def stuck(_self: RawPartition, _batch: Batch) -> None:
+async def stuck(_self: TokenPartition, _batch: Batch) -> None:
     """Wait for ever."""
     await asyncio.Event().wait()
 
@@ -42,5 +42,5 @@ if __name__ == "__main__":
         case "deaf":
             Partitions.assigned = deaf  # type: ignore[method-assign,assignment]
         case "stuck":
-            RawPartition.feed = stuck  # type: ignore[method-assign,assignment]
+            TokenPartition.feed = stuck  # type: ignore[method-assign,assignment]
     main()

@@ -38,8 +38,9 @@ class Tended:
         return next(said for at, said in reversed(self._said) if at <= index)
 
     def crashes(self, trial: Trial, most: int) -> Iterator[tuple[Tree, int]]:
-        """Yield what a power loss before each change can leave, and what had been said."""
-        for index in range(self.start, len(self.record.ops) + 1):
+        """Yield what a power loss before each change (in the short form: some) can leave, and what had been said."""
+        indexes = range(self.start, len(self.record.ops) + 1)
+        for index in trial.rng.sample(indexes, min(len(indexes), trial.rounds(40, len(indexes)))):
             for tree in crash_states(self.record.ops[:index], trial.rng, most):
                 yield tree, self.said(index)
 
@@ -63,7 +64,7 @@ def test_whatever_a_power_loss_leaves_of_it_is_recovered_from(tmp_path: Path, tr
     """What was said to be durable is; nothing committed is lost; the same command does what is left."""
     work, root = WORKS[name], tmp_path / "root"
     found = found_by(work, root)
-    for tree, said in Tended(root, work, found).crashes(trial, trial.rounds(3, 60)):
+    for tree, said in Tended(root, work, found).crashes(trial, trial.rounds(2, 60)):
         put_tree(root, tree)
         with no_syncs():
             work.judge(root, said, found)
@@ -78,9 +79,9 @@ def test_what_a_killed_command_left_unsynced_is_not_built_upon(tmp_path: Path, t
     found = found_by(work, root)
     calls = len(Tended(root, work, found).record.calls)
     numbers = range(1, calls + 1)
-    for kill_before in trial.rng.sample(numbers, calls // trial.rounds(3, 1)):
-        crashes = [*Tended(root, work, found, kill_before).crashes(trial, trial.rounds(2, 8))]
-        for tree, said in trial.rng.sample(crashes, min(len(crashes), trial.rounds(6, 100))):
+    for kill_before in trial.rng.sample(numbers, min(calls, trial.rounds(10, calls))):
+        crashes = [*Tended(root, work, found, kill_before).crashes(trial, trial.rounds(1, 8))]
+        for tree, said in trial.rng.sample(crashes, min(len(crashes), trial.rounds(6, 25))):
             put_tree(root, tree)
             with no_syncs():
                 work.judge(root, said, found)
