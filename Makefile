@@ -74,7 +74,7 @@ docs: $(VENV)/.installed ## writes the pages that are made from the code
 
 lock: $(VENV)/.installed ## resolves all dependencies again (UPGRADE=1: to their newest versions)
 	$(COMPILE) --extra app --extra bench --extra broker --extra dev --extra hf --extra produce --output-file constraints.txt
-	$(COMPILE) --extra train --constraints constraints.txt --output-file constraints-train.txt
+	$(COMPILE) --extra train --extra train-dev --constraints constraints.txt --output-file constraints-train.txt
 	$(COMPILE) --extra app --constraints constraints.txt --output-file constraints-service.txt
 	$(COMPILE) --extra app --extra hf --extra produce --constraints constraints.txt --output-file constraints-tools.txt
 	$(BIN)/python -m tokenmill.app.local.jars > app/local/broker.lock.toml.new

@@ -18,6 +18,7 @@ from .clients.control import Settled, settle
 from .clients.kafka import consumer, require_group
 from .clients.topics import require_topics, retention_seconds
 from .ending import end_for
+from .eras.keeping import EraKeeper
 from .faust_settings import faust_options
 from .metrics import ENGINE
 from .metrics.measuring import measure
@@ -83,6 +84,10 @@ class Mill:
         retention = await retention_seconds(self._settings, [stream.tokens_topic for stream, _ in streams])
         self._contexts = {plan.raw_topic: self._context(plan, settled[plan.raw_topic], retention) for plan in plans}
         self._skips_watch = asyncio.create_task(self._watch_skips(), name="skips")
+        every = [stream for plan in plans for stream in settled[plan.raw_topic]]
+        self._eras = asyncio.create_task(
+            EraKeeper(self._settings, every, self._has_first, self._write_control).run(), name="eras"
+        )
 
     def _context(
         self, plan: RawTopicPlan, streams: Sequence[Settled], retention: Mapping[str, float | None]
@@ -118,6 +123,13 @@ class Mill:
                 await asyncio.sleep(SKIPS_SECONDS)
             except Exception as error:  # noqa: BLE001 - nobody awaits this task, so it must not fail in silence
                 end_for(error)
+
+    def _has_first(self, raw_topic: str) -> bool:
+        """Return whether partition 0 of a raw topic is assigned to this worker."""
+        return TP(raw_topic, 0) in self.partitions.owned
+
+    async def _write_control(self, topic: str, key: bytes, value: bytes) -> None:
+        await self._send(topic, 0, value, key, ())
 
     async def _start_partition(self, tp: TP, offset: int) -> int | None:
         return await self._app.batch_consumer.start_partition(tp, offset)

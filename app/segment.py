@@ -15,10 +15,11 @@ from faust.types import TP, StreamT
 from tokenmill.opening import RAW_BYTES_SHA256
 from tokenmill.segments import Store, StreamInfo
 
-from .clients.control import wait_for_genesis
+from .clients.control import Settled, wait_for_genesis
 from .clients.kafka import require_group
 from .clients.topics import require_topics
 from .ending import end_for
+from .eras.bringing import EraBringer
 from .faust_settings import SEGMENT_FETCH_BYTES, faust_options
 from .heartbeat import STORE_VARIABLE
 from .metrics import DISK_FREE_BYTES
@@ -26,7 +27,7 @@ from .metrics.measuring import measure
 from .metrics.zeros import store_at_zero
 from .partitions import Partitions
 from .reporting import Reporter
-from .settings import Settings, Stream, load_settings
+from .settings import Settings, load_settings
 from .tokens.partition import SegmentContext, TokenPartition
 from .transport import Batch, BatchApp
 
@@ -54,14 +55,20 @@ class SegmentWriter:
         try:
             await require_topics(self._settings)
             await require_group(self._settings, self._app.conf.id)
-            for stream in self._settings.streams():
-                self._contexts[stream.tokens_topic] = await self._add(stream)
+            every = [await wait_for_genesis(self._settings, stream) for stream in self._settings.streams()]
+            for settled in every:
+                self._contexts[settled.stream.tokens_topic] = await self._add(settled)
+            bringer = EraBringer(every, self._store, self._has_first)
+            self._eras = asyncio.create_task(bringer.run(self._settings), name="eras")
             self._ready = True
         except Exception as error:  # noqa: BLE001 - Faust would turn it into a traceback and one exit code for all
             end_for(error)
 
-    async def _add(self, stream: Stream) -> SegmentContext:
-        settled = await wait_for_genesis(self._settings, stream)
+    def _has_first(self, tokens_topic: str) -> bool:
+        """Return whether partition 0 of a token topic is assigned to this worker."""
+        return TP(tokens_topic, 0) in self.partitions.owned
+
+    async def _add(self, settled: Settled) -> SegmentContext:
         genesis = settled.genesis
         digest = genesis.recipe.tokenizer_sha256
         tokenizer = None if digest == RAW_BYTES_SHA256 else settled.control.tokenizer(digest)
@@ -70,7 +77,7 @@ class SegmentWriter:
         return SegmentContext(
             settings=self._settings,
             store=self._store,
-            stream=stream.name,
+            stream=settled.stream.name,
             recipe=genesis.recipe,
             start_partition=self._start_partition,
             set_durable=self._set_durable,

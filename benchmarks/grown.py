@@ -16,12 +16,13 @@ from tokenmill.app.clients.kafka import consumer, producer, read_range
 from tokenmill.app.clients.topics import ensure_topics
 from tokenmill.app.raw.recipes import plan_topic
 from tokenmill.app.settings import Settings
+from tokenmill.eras import EraLog, Extent, close_era
 from tokenmill.message import HEADER_NAME, Message, encode_header
 from tokenmill.milling import ChainMill, genesis_point
 from tokenmill.outcomes import Stages
 from tokenmill.partition import PartitionMill
 from tokenmill.records import Record
-from tokenmill.segments import PartitionWriter, Store, StreamInfo
+from tokenmill.segments import EraWriter, PartitionWriter, Store, StreamInfo
 
 DOCUMENT_BYTES: Final = 128
 """With its end-of-document id a little more than two blocks of 64 tokens, so that documents cross blocks."""
@@ -84,6 +85,16 @@ class Grown:
             messages = self._mill.feed(records).messages[self.settled.stream.split]
             await self._publish(messages)
             self._append(messages)
+        self._close_era()
+
+    def _close_era(self) -> None:
+        """Make all blocks of the store trainable."""
+        extents = {0: Extent(self.blocks, self._acceptor.chain)}
+        with EraWriter.open(self.store, self.settled.stream.name) as eras:
+            log = EraLog(self.settled.genesis.recipe.fingerprint, eras.last)
+            era = close_era(log, extents, now=0, era_blocks=1, overdue=True)
+            if era is not None:
+                eras.append([(era, era.number)])
 
     async def _more_records(self) -> list[Record]:
         rng = Random(self.records)  # noqa: S311 - text of chance, the same each time

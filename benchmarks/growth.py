@@ -81,14 +81,14 @@ async def _costs(grown: Grown, repetitions: int) -> dict[str, Cost]:
     read_tokens = READ_BATCHES * BATCH * block_tokens
     rng = np.random.default_rng(grown.blocks)
     reader = open_partition(store, stream, 0)
-    batches = Batches(store, stream, batch_size=BATCH, sequence_length=block_tokens - 1)
+    batches = Batches(store, stream, batch_size=BATCH, sequence_length=block_tokens - 1, shuffle=False)
 
     def read_random() -> None:
         for _ in range(READ_BATCHES):
             reader.gather(rng.integers(0, reader.blocks, BATCH))
 
     def read_in_order() -> None:
-        for _ in zip(range(READ_BATCHES), batches, strict=False):
+        for _ in zip(range(READ_BATCHES), batches.rewind(), strict=False):
             pass
 
     appends = sorted(grown.append_seconds[-LAST_APPENDS:])

@@ -1,6 +1,10 @@
 """The training side: batches from a store, without Kafka."""
 
-from .batches import Batch, Batches
-from .sequence import Run
+from .batch import XY, Batch
+from .batches import Batches
+from .dataset import EraDataset
+from .documents import Documents, Source
+from .loading import StepDataset
+from .windows import Windows
 
-__all__ = ["Batch", "Batches", "Run"]
+__all__ = ["XY", "Batch", "Batches", "Documents", "EraDataset", "Source", "StepDataset", "Windows"]

@@ -1,42 +1,37 @@
-"""Batches of a stream's blocks, as tensors."""
+"""Batches of a stream's samples, as tensors: the same sequence for any number of ranks, resumed exactly."""
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Final, Self
 
-import numpy as np
 import torch
 
-from tokenmill.errors import InputError, StoreError
-from tokenmill.segments import OnDamage, PartitionReader, open_partition, partitions_in, read_stream
+from tokenmill.errors import InputError
+from tokenmill.segments import OnDamage, read_stream
 
-from .sequence import Run, count, cut
+from .batch import Batch
+from .position import Position, SequenceId
+from .rows import RowReader
+from .sequence import Ranks, count_views
 from .staging import Staging
+from .trainable import TrainableSamples
+from .waiting import Patience
 
-
-class Batch(NamedTuple):
-    """One rank's part of a step; ``x, y = batch`` works."""
-
-    x: torch.Tensor
-    """``[batch_size, sequence_length]``, int64."""
-    y: torch.Tensor
-    """The next tokens: ``y[i, j]`` follows ``x[i, j]``."""
+_CHUNK_BYTES: Final = 4 << 20
+"""Of tokens that are copied in one go: a hundred batches of 16 x 1024 share the cost of finding them in the store."""
 
 
 class Batches:
-    """An iterable over the blocks of a stream in a store; one block is one sample.
+    """An iterable over the samples of a stream in a store, in the one order that its eras and the seed give.
 
-    By default it is a snapshot: the blocks that are committed at opening, partition by partition. Each step takes the
-    next ``world_size * batch_size`` of them, of which each rank gets a slice of its own; what is too little for a step
-    is left. All ranks must hold the same snapshot: where the store may be growing, open rank 0 first and give its
-    ``snapshot`` to the others.
+    Step by step, the next ``world_size * batch_size`` samples of the sequence are taken, of which each rank gets a
+    slice of its own. Which these are depends on nothing else: not on what is in the store now, nor on the number of
+    ranks. Where no whole step is trainable yet, iteration waits. It ends where the eras that were named do, or with the
+    stream's end marker, for all ranks at the same step; what is too little for a step is left.
 
-    With ``follow``, it goes on with blocks as they are committed, and waits for more. Each step's blocks come from one
-    partition, in the chain's order, the partitions taking turns as far as they have enough. Ranks never share a block,
-    but may meet the partitions' turns in different orders.
-
-    Every iteration begins at the beginning. Nothing here talks to Kafka; any copy of a store will do.
+    Iterating goes on where `state_dict` stands, so a second loop continues the first; `rewind` goes back to the
+    beginning. Nothing here talks to Kafka; any copy of a store will do, also one that is being written.
     """
 
     def __init__(
@@ -46,160 +41,239 @@ class Batches:
         *,
         batch_size: int,
         sequence_length: int,
+        seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
         device: torch.device | str = "cpu",
-        follow: bool = False,
-        snapshot: Sequence[Run] | None = None,
+        shuffle: bool = True,
+        eras: range | None = None,
+        passes: int = 1,
+        prefetch: int = 2,
+        mask_loss: bool = False,
+        worker: tuple[int, int] = (0, 1),
         check: bool = False,
         on_damage: OnDamage = "refuse",
         timeout: float | None = None,
         stop: Callable[[], bool] = lambda: False,
         poll_seconds: float = 0.05,
     ) -> None:
-        """Open a stream.
+        """Open a stream at the beginning of the sequence.
 
         Args:
             store: directory of the store.
             stream: name of the stream, such as ``raw-text.train``.
             batch_size: samples of this rank in each batch.
-            sequence_length: tokens of each sample; the stream's ``block_tokens - 1``, for x and y overlap.
-            rank: this process among those that train together, from 0.
-            world_size: how many train together.
+            sequence_length: tokens of each sample; the stream's ``block_tokens - 1`` or a divisor of it.
+            seed: of the order, any int64.
+            rank: this process among those that get different data, from 0.
+            world_size: how many these are.
             device: where the tensors go; for CUDA through pinned memory, without blocking.
-            follow: go on with what is committed later.
-            snapshot: the ``snapshot`` of another rank; None takes one now.
+            shuffle: False takes the samples of each era by partition and number.
+            eras: which eras to take, ``range(first, stop)``; None: all, as they come, up to the stream's end marker.
+            passes: how often to go through them, each time in another order.
+            prefetch: batches whose copies to a CUDA device are begun ahead of the one that is delivered.
+            mask_loss: set y to -100, which torch's cross entropy ignores, where x and y are of different documents or y
+                is padding; reads the documents of each batch.
+            worker: number and count of the processes that read this rank's steps in turns; `StepDataset` gives them.
             check: hold every block against its CRC (halves the reading speed).
             on_damage: "skip" checks, and leaves damaged blocks out: a batch is smaller by them (one that would hold
                 none is left out), ``skipped`` counts them, and the log names them. Steps stay what they are, so ranks
                 still agree on all others.
-            timeout: seconds to wait for one batch when following; None waits for ever.
+            timeout: seconds to wait for one batch; None waits for ever.
             stop: asked before each batch and while waiting; iteration ends when it says True.
-            poll_seconds: how often to look for new blocks while waiting. A look costs one small read per partition.
+            poll_seconds: how often to look for new eras and blocks while waiting. A look costs a few small reads.
 
         Raises:
             StoreError: the store holds no such stream.
-            InputError: an argument cannot be used, or the snapshot holds less than one step.
+            InputError: an argument cannot be used.
+            DamagedError: the files are damaged.
 
         """
         self._info = read_stream(store, stream)
-        if sequence_length != self._info.block_tokens - 1:
+        views = count_views(self._info.block_tokens, sequence_length)
+        self._ranks = Ranks(batch_size, rank, world_size, *worker)
+        sequence = SequenceId(
+            stream=stream,
+            fingerprint=self._info.fingerprint.hex(),
+            sequence_length=sequence_length,
+            seed=seed,
+            shuffle=shuffle,
+            eras=_bounds(eras),
+            passes=passes,
+        )
+        if passes < 1 or prefetch < 0 or not -(1 << 63) <= seed < 1 << 63:
             raise InputError(
-                f"sequence_length is {sequence_length}, but blocks of {stream} have {self._info.block_tokens} tokens "
-                f"for sequences of {self._info.block_tokens - 1}: give that, or mill a stream of another length"
+                f"passes {passes}, prefetch {prefetch}, seed {seed}: give one pass or more, 0 or more batches to "
+                "prefetch, and a seed of 64 bits"
             )
-        if batch_size < 1 or not 0 <= rank < world_size:
-            raise InputError(
-                f"batch_size {batch_size}, rank {rank}, world_size {world_size}: give a batch_size above 0 "
-                "and a rank from 0 to below world_size"
-            )
-        self.waited_seconds = 0.0
-        """Time spent waiting for blocks to be committed."""
         self._store = Path(store)
-        self._batch_size = batch_size
-        self._rank = rank
-        self._world_size = world_size
-        self._device = torch.device(device)
-        self._follow = follow
-        self._check = check
-        self._on_damage: OnDamage = on_damage
-        self._timeout = timeout
+        self._position = Position.beginning(sequence, self._ranks.global_batch)
+        self._made = 0
+        """Steps delivered since ``_position``."""
+        self._turn = 0
+        """Counts what makes running iterations invalid."""
         self._stop = stop
-        self._poll_seconds = poll_seconds
-        self._readers: dict[int, PartitionReader] = {}
-        self.snapshot: tuple[Run, ...] = tuple(snapshot if snapshot is not None else self._look())
-        """What was committed at opening: the range of blocks of each partition."""
-        if not follow and not len(self):
-            raise InputError(
-                f"the snapshot of {stream} holds {count(self.snapshot)} blocks, and a step takes {self._step}: "
-                "wait until there are more, pass follow=True, or take smaller batches"
-            )
-
-    def __len__(self) -> int:
-        """Return the number of batches in the snapshot."""
-        return count(self.snapshot) // self._step
+        self._prefetch = prefetch if torch.device(device).type == "cuda" else 0
+        self._mask_loss = mask_loss
+        self._patience = Patience(timeout, poll_seconds)
+        skip = on_damage == "skip"
+        self._trainable = TrainableSamples(self._store, self._info, sequence, views, check=check, on_damage=on_damage)
+        self._reader = RowReader(self._trainable, self._ranks, sequence_length, skip=skip)
+        row_bytes = (sequence_length + 1) * self._info.dtype.itemsize
+        self._chunk_steps = max(_CHUNK_BYTES // (row_bytes * batch_size), 1)
+        rows = self._chunk_steps * batch_size
+        self._staging = Staging(rows, sequence_length + 1, self._info.dtype, torch.device(device))
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield batches from the beginning.
+        """Yield the batches from here on.
 
         Raises:
-            StoreError: following, and no batch came within ``timeout`` seconds.
-            InputError: the snapshot of another rank holds blocks that this store does not.
-            DamagedError: a segment is damaged (with ``check``: a block).
+            StoreError: no batch came within ``timeout`` seconds.
+            InputError: the store does not hold the samples any more, or the state lies behind the sequence's end; or
+                `load_state_dict`, `rewind` or another iteration came between.
+            DifferenceError: the store holds other blocks than its eras speak of.
+            DamagedError: a file is damaged (with ``check``: a block).
 
         """
-        staging = Staging(self._batch_size, self._info.block_tokens, self._info.dtype, self._device)
-        for runs in self._live_runs() if self._follow else self._snapshot_runs():
-            if self._stop():
+        self._settle()
+        turn = self._turn
+        ahead: deque[Batch] = deque()
+        source = self._produce()
+        ended = False
+        while not self._stop():
+            while not ended and len(ahead) <= self._prefetch:
+                try:
+                    batch = next(source)
+                except StopIteration:
+                    ended = True
+                    break
+                if batch is None:
+                    break
+                ahead.append(batch)
+            if ahead:
+                self._patience.end()
+                batch = ahead.popleft()
+                self._made = batch.step + 1 - self._position.step
+                yield batch
+                if turn != self._turn:
+                    raise InputError("these Batches were set to another place meanwhile: begin a new iteration there")
+            elif ended:
                 return
-            rows = staging.host_rows()
-            start = 0
-            for run in runs:
-                stop = start + run.blocks
-                found = self._reader(run.partition).gather(np.arange(run.first, run.stop), rows[start:stop])
-                start += len(found)
-            if start:
-                yield Batch(*staging.to_device(start))
+            else:
+                self._patience.wait(self._awaited())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the run stands, counting the batches that were delivered: small, JSON, equal on every rank."""
+        return self._position.after(self._made).to_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on where a state was saved, by any rank of a run with any number of ranks and any batch size.
+
+        The next iteration delivers the samples that come next there. A state that is ahead of the store is waited for.
+
+        Raises:
+            InputError: it is no state, or one of another sequence of samples: another stream, fingerprint, seed,
+                sequence length or choice of eras.
+
+        """
+        position = Position.from_dict(state_dict, self._position.sequence)
+        self._settle()
+        self._position = position.with_batches_of(self._ranks.global_batch)
+
+    def rewind(self) -> Self:
+        """Go back to the beginning of the sequence, as for each validation."""
+        self._settle()
+        self._position = Position.beginning(self._position.sequence, self._ranks.global_batch)
+        return self
+
+    def skip(self, steps: int) -> Self:
+        """Go on so many steps later (of each worker's), without reading them."""
+        self._settle()
+        self._position = self._position.after(steps * self._ranks.workers)
+        return self
+
+    @property
+    def step(self) -> int:
+        """The number of the next step."""
+        return self._position.after(self._made).step
+
+    @property
+    def waited_seconds(self) -> float:
+        """Time spent waiting for eras and blocks."""
+        return self._patience.waited_seconds
 
     @property
     def skipped(self) -> int:
         """Number of damaged blocks that this rank left out so far."""
-        return sum(len(reader.skipped) for reader in self._readers.values())
+        return sum(len(reader.skipped) for reader in self._trainable.readers.values())
 
-    @property
-    def _step(self) -> int:
-        """Blocks that all ranks together take in one step."""
-        return self._batch_size * self._world_size
+    def _settle(self) -> None:
+        """Stand where the last delivered batch ended; what was read ahead is forgotten."""
+        self._turn += 1
+        self._position = self._position.after(self._made)
+        self._made = 0
 
-    def _snapshot_runs(self) -> Iterator[list[Run]]:
-        """Yield this rank's blocks of each step."""
-        for step in range(len(self)):
-            start = step * self._step + self._rank * self._batch_size
-            yield cut(self.snapshot, start, start + self._batch_size)
-
-    def _live_runs(self) -> Iterator[list[Run]]:
-        """Yield this rank's blocks of each step, as steps become whole; end when told to stop."""
-        taken: dict[int, int] = {}
-        since = time.monotonic()
+    def _produce(self) -> Iterator[Batch | None]:
+        """Yield batches ahead of those that were delivered; None where the next one must be waited for."""
+        sample, step = self._position.sample, self._position.step
+        size, ranks = self._ranks.batch_size, self._ranks
         while True:
-            ready = False
-            for partition, first, stop in self._look():
-                start = taken.get(partition, first)
-                if stop - start >= self._step:
-                    ready = True
-                    taken[partition] = start + self._step
-                    mine = start + self._rank * self._batch_size
-                    yield [Run(partition, mine, mine + self._batch_size)]
-                    since = time.monotonic()
-            if not ready and not self._wait(since):
-                return
+            chunk = self._reader.read(sample, self._chunk_steps, self._staging.host_rows)
+            if chunk is None:
+                if self._is_end(sample):
+                    return
+                yield None
+                continue
+            for number in range(chunk.steps):
+                start, stop = number * size, (number + 1) * size
+                if chunk.kept is None:
+                    x, y = self._staging.to_device(start, stop)
+                elif chunk.kept[start:stop].any():
+                    x, y = self._staging.widened(chunk.rows[start:stop][chunk.kept[start:stop]])
+                else:
+                    continue
+                made = step + ranks.worker + number * ranks.workers
+                batch = Batch(x, y, made, chunk, start, stop, self._trainable)
+                if self._mask_loss:
+                    batch.mask_loss()
+                yield batch
+            sample += chunk.steps * ranks.turn
+            step += chunk.steps * ranks.workers
 
-    def _wait(self, since: float) -> bool:
-        """Sleep until the next look; False when it is time to end."""
-        if self._stop():
+    def _is_end(self, sample: int) -> bool:
+        """Whether no step of this process comes after ``sample``."""
+        total = self._trainable.total()
+        if total is None:
             return False
-        waiting = time.monotonic()
-        if self._timeout is not None and waiting - since > self._timeout:
-            raise StoreError(
-                f"no new batch of {self._info.name} within {self._timeout} seconds in {self._store}: "
-                "check that the segment worker runs and that text flows, or wait longer (timeout)"
+        begun = self._position.sample - (
+            self._ranks.turn - self._ranks.global_batch
+        )  # a worker's turn may begin behind
+        if begun > total:
+            raise InputError(
+                f"the state stands at sample {self._position.sample}, but these eras of {self._info.name} have {total} "
+                "in all passes: name the eras that it was saved with, or more"
             )
-        time.sleep(self._poll_seconds)
-        self.waited_seconds += time.monotonic() - waiting
-        return True
+        return not self._ranks.steps_in(total - sample)
 
-    def _look(self) -> list[Run]:
-        """Return what is committed now."""
-        runs = []
-        for partition in partitions_in(self._store, self._info.name):
-            reader = self._reader(partition)
-            runs.append(Run(partition, reader.first_block, reader.refresh()))
-        return [run for run in runs if run.blocks]
+    def _awaited(self) -> str:
+        """Say what is missing, and what to do."""
+        place = f"of {self._info.name} in {self._store}"
+        number = self._trainable.next_era(self._position.after(self._made + 1).sample - 1)
+        if not self._trainable.eras.eras:
+            return (
+                f"the first era {place}: mill workers write eras and the segment worker brings them; check that both "
+                "run and are of this version, copy eras.jsonl and eras.index to a store that is a copy"
+            )
+        return (
+            f"era {number} {place}: check that mill and segment worker run and that text flows, close the stream "
+            "(`tokenmill close`), name eras that are there"
+        )
 
-    def _reader(self, partition: int) -> PartitionReader:
-        reader = self._readers.get(partition)
-        if reader is None:
-            place = (self._store, self._info.name, partition)
-            reader = open_partition(*place, check=self._check, on_damage=self._on_damage)
-            self._readers[partition] = reader
-        return reader
+
+def _bounds(eras: range | None) -> tuple[int, int | None]:
+    """Return the first era and the one after the last."""
+    if eras is None:
+        return 0, None
+    if eras.step != 1 or not 0 <= eras.start < eras.stop:
+        raise InputError(f"eras is {eras}: give a range of one era or more, such as range(0, 8)")
+    return eras.start, eras.stop

@@ -1,35 +1,137 @@
-"""Which blocks are which samples: arithmetic on ranges of blocks, no I/O."""
+"""The one sequence of samples that all ranks share: arithmetic on sample numbers and eras, no I/O.
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+A sample is a view of a block: ``sequence_length + 1`` tokens, of which x and y overlap. A block of ``block_tokens`` has
+``(block_tokens - 1) / sequence_length`` views, each beginning with the last token of the one before. The sequence goes
+through the eras in their order, and as many times as there are passes; inside an era, over its samples (blocks by
+partition and number, each with its views) in the order of a permutation of (seed, pass, era). Views are permuted like
+blocks: neighbours of one block in one batch would teach the same document.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.eras import Era, Permutation
+from tokenmill.errors import InputError
+
+Numbers = npt.NDArray[np.int64]
+
+_STORED: Final = 1 << 20
+"""Samples of an era up to which its order is computed once and kept, in 8 MiB at most: that is cheaper than asking for
+it part by part, and above it each part is large enough."""
 
 
-class Run(NamedTuple):
-    """The blocks ``[first, stop)`` of one partition."""
+class Samples(NamedTuple):
+    """Where samples lie: arrays of one length."""
 
-    partition: int
-    first: int
-    stop: int
+    partitions: Numbers
+    blocks: Numbers
+    views: Numbers
+    """Which view of the block each is, from 0."""
+
+
+class EraOrder:
+    """The samples of one era in the order of one pass."""
+
+    def __init__(self, era: Era, *, views: int, shuffle: bool, seed: int, passed: int) -> None:
+        """Prepare; costs nothing that grows with the era.
+
+        Args:
+            era: an era with blocks.
+            views: samples in each block.
+            shuffle: whether they are permuted; if not, they come by partition and number.
+            seed: the run's.
+            passed: how many passes were made before this one.
+
+        """
+        self.samples = era.blocks * views
+        """How many there are."""
+        self._views = views
+        self._order = Permutation(self.samples, seed=seed, passed=passed, era=era.number) if shuffle else None
+        parts = [(partition, part) for partition, part in enumerate(era.ranges) if part.blocks]
+        counts = np.array([part.blocks for _, part in parts], np.int64)
+        self._starts = np.cumsum(counts) - counts
+        """Of each partition's blocks among those of the era."""
+        self._partitions = np.array([partition for partition, _ in parts], np.int64)
+        self._shifts = np.array([part.first for _, part in parts], np.int64) - self._starts
+
+    def __call__(self, positions: Numbers) -> Samples:
+        """Return the samples at these positions, in ``range(samples)``."""
+        if self._order is None:
+            items = positions
+        elif self.samples <= _STORED:
+            items = self._whole[positions]
+        else:
+            items = self._order(positions)
+        blocks, views = (items, np.zeros_like(items)) if self._views == 1 else np.divmod(items, self._views)
+        parts = np.searchsorted(self._starts, blocks, side="right") - 1
+        return Samples(self._partitions[parts], blocks + self._shifts[parts], views)
+
+    @cached_property
+    def _whole(self) -> Numbers:
+        return self._order(np.arange(self.samples)) if self._order is not None else np.arange(self.samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """How the samples of each step are divided among processes."""
+
+    batch_size: int
+    """Samples of one rank in one step."""
+    rank: int = 0
+    world_size: int = 1
+    worker: int = 0
+    """Which of the processes that read for this rank this is: they take its steps in turns."""
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.worker < self.workers:
+            raise InputError(f"worker {self.worker} of {self.workers}: give a number from 0 to below theirs")
+        if self.batch_size < 1 or not 0 <= self.rank < self.world_size:
+            raise InputError(
+                f"batch_size {self.batch_size}, rank {self.rank}, world_size {self.world_size}: give a batch_size "
+                "above 0 and a rank from 0 to below world_size"
+            )
 
     @property
-    def blocks(self) -> int:
-        """How many blocks these are."""
-        return self.stop - self.first
+    def global_batch(self) -> int:
+        """Samples of all ranks in one step."""
+        return self.batch_size * self.world_size
+
+    @property
+    def turn(self) -> int:
+        """Samples of all ranks in one step of each worker."""
+        return self.global_batch * self.workers
+
+    def steps_in(self, samples: int) -> int:
+        """Return how many of this process's steps are whole if so many samples are there."""
+        return max(samples // self.global_batch - self.worker + self.workers - 1, 0) // self.workers
+
+    def samples(self, first: int, steps: int) -> Numbers:
+        """Return the numbers of this process's samples in the next ``steps`` of its steps, ``[steps * batch_size]``.
+
+        Where its workers' first turn begins with sample ``first``. Together, ranks and workers have each sample once.
+        """
+        turns = self.worker + self.workers * np.arange(steps)
+        starts = first + self.rank * self.batch_size + self.global_batch * turns
+        return (starts[:, None] + np.arange(self.batch_size)).reshape(-1)
 
 
-def count(runs: Iterable[Run]) -> int:
-    """Return how many samples the runs hold: one per block."""
-    return sum(run.blocks for run in runs)
+def count_views(block_tokens: int, sequence_length: int) -> int:
+    """Return how many samples of ``sequence_length`` a block has.
 
+    Raises:
+        InputError: the length does not divide the block's.
 
-def cut(runs: Sequence[Run], start: int, stop: int) -> list[Run]:
-    """Return the samples ``[start, stop)`` of the runs laid end to end, which hold as many at least."""
-    found = []
-    before = 0
-    for run in runs:
-        first = run.first + max(start - before, 0)
-        last = min(run.first + stop - before, run.stop)
-        if first < last:
-            found.append(Run(run.partition, first, last))
-        before += run.blocks
-    return found
+    """
+    whole = block_tokens - 1
+    if sequence_length < 1 or whole % sequence_length:
+        fitting = [str(length) for length in range(whole, 0, -1) if whole % length == 0][:4]
+        raise InputError(
+            f"sequence_length is {sequence_length}, but blocks have {block_tokens} tokens for sequences of {whole}: "
+            f"give {' or '.join(fitting)}, or mill a stream of another length"
+        )
+    return whole // sequence_length

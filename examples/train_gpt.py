@@ -3,8 +3,8 @@
     python examples/train_gpt.py store raw-text.train --seconds 60
 
 The model is GPT-2's in small (Radford et al. 2019; after Karpathy's nanoGPT), enough to see a loss fall. What to take
-from here is the loop over `Batches`: blocks are there as soon as they are committed, and the time spent waiting for
-them is measured.
+from here is the loop over `Batches`: blocks are there as soon as their era is closed, in the same order for everyone,
+and the time spent waiting for them is measured.
 """
 
 # ruff: noqa: INP001 - a script, no part of a package
@@ -100,7 +100,6 @@ def train(arguments: argparse.Namespace) -> Iterator[Progress]:
         batch_size=arguments.batch_size,
         sequence_length=info.block_tokens - 1,
         device=device,
-        follow=True,
         stop=lambda: time.monotonic() - begun > (arguments.seconds or math.inf),
     )
     vocabulary = int(info.values["genesis"]["recipe"]["vocabulary_size"])

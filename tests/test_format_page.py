@@ -1,6 +1,7 @@
 """A reader written from docs/format.md alone, and what it must see.
 
-`PlainReader` uses struct, zlib and json. The tests write stores with TokenMill; nothing of it is used for reading.
+`PlainReader` uses struct, zlib and json, `plain_eras` xxhash, too. The tests write stores with TokenMill; nothing of it
+is used for reading.
 """
 
 import json
@@ -12,11 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import xxhash
 
 from tests.segments.chains import STREAM, cut, directory_of, fill, make_chain, make_info, make_store, tokens_of
+from tests.segments.eras import make_eras, write_eras
 from tokenmill.acceptance import Blocks
 from tokenmill.pieces import decode_entry
-from tokenmill.segments import PartitionWriter, Store, open_partition
+from tokenmill.segments import PartitionWriter, Store, open_eras, open_partition
 from tokenmill.segments.retiring import retire
 
 PAGE = Path(__file__).parents[1] / "docs" / "format.md"
@@ -189,6 +192,44 @@ def test_the_page_says_where_a_partition_begins(tmp_path: Path) -> None:
     for path, data in kept.items():
         path.write_bytes(data)
     assert [number for number, _, _ in PlainReader(directory_of(store)).blocks()] == list(range(4, 10))
+
+
+def plain_eras(directory: Path) -> list[dict[str, Any]]:
+    """Return the eras of a stream that count, each held against its row, its predecessor and the page."""
+    fingerprint = bytes.fromhex(json.loads((directory / "stream.json").read_bytes())["fingerprint"])
+    lines, index = (directory / "eras.jsonl").read_bytes(), (directory / "eras.index").read_bytes()
+    eras: list[dict[str, Any]] = []
+    start = blocks = 0
+    before = xxhash.xxh3_128_hexdigest(b"tokenmill eras 1" + fingerprint)
+    for number in range(len(index) // 48):
+        row = index[48 * number : 48 * (number + 1)]
+        stop, total, _, closed, flags, _, line_crc, crc = struct.unpack("<QQQQIIII", row)
+        if zlib.crc32(b"tokenmill eras 1" + fingerprint + struct.pack("<Q", number) + row[:44]) != crc:
+            break
+        line = lines[start:stop]
+        era = json.loads(line)
+        assert (zlib.crc32(line), line[-1:], era["era"], era["before"]) == (line_crc, b"\n", number, before)
+        assert (era["closed"], era["end"]) == (closed, flags == 1)
+        start, blocks = stop, blocks + sum(last - first for first, last, _, _ in era["ranges"])
+        assert total == blocks
+        before = xxhash.xxh3_128_hexdigest(line[:-1])
+        eras.append(era)
+    return eras
+
+
+def test_the_page_is_enough_to_read_eras(tmp_path: Path) -> None:
+    """Those that count, also where the index ends in the middle of a row."""
+    store, chain = written(tmp_path, "uint16")
+    eras = make_eras(make_info(), {0: chain}, [{0: 3}, {0: 7}, {0: 8}, {0: 10}], end=True)
+    write_eras(store, eras, commit=2)
+    directory = store.path / STREAM
+    assert [json.dumps(era, sort_keys=True, separators=(",", ":")).encode() for era in plain_eras(directory)] == [
+        era.pack() for era in eras
+    ]
+    whole = (directory / "eras.index").read_bytes()
+    for length in range(len(whole)):
+        (directory / "eras.index").write_bytes(whole[:length])
+        assert len(plain_eras(directory)) == open_eras(store.path, STREAM).eras
 
 
 def test_the_code_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

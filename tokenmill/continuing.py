@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from tokenmill.acceptance import Acceptor
 from tokenmill.chain import genesis_hash
@@ -71,6 +71,15 @@ class ChainLogs(Protocol):
         ...
 
 
+class Extent(NamedTuple):
+    """How far the blocks of a token partition reach without a gap."""
+
+    blocks: int
+    """The number of the block after the last one."""
+    hash: bytes
+    """The chain hash after it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tail:
     """Where a chain continues, and the end of the token partition when this was found out."""
@@ -114,6 +123,28 @@ async def _find_tail(logs: ChainLogs, genesis: Genesis, partition: int) -> Tail:
     await check_source(logs, run.point, held)
     gap = None if run is found[0] else (found[0].point.cursor.block, run.first)
     return Tail(before_gap(run.point, max(genesis.start(partition), held[0])), end, last, gap)
+
+
+async def find_extent(logs: ChainLogs, recipe: Recipe, partition: int) -> Extent | None:
+    """Find how far the blocks of a token partition reach without a gap; None where its first one is not there.
+
+    ``logs`` needs no raw partition. Blocks that retention removed count as there once were: a tail that is one run
+    continues what was before it, as for `find_tail`.
+
+    Raises:
+        DifferenceError, DamagedError, FingerprintError: the token topic contradicts itself or the stream.
+
+    """
+    while True:
+        try:
+            first, end = await logs.token_bounds()
+            found, whole, _ = await _runs(logs, recipe, partition, first, end)
+        except MovedError:
+            continue
+        if not found or (whole and found[0].first):
+            return None
+        point = found[0].point
+        return Extent(point.cursor.block, point.chain)
 
 
 async def _runs(

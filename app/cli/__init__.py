@@ -38,6 +38,8 @@ COMMANDS: Final = {
     "segment": "segment",
     "verify": "verify",
     "ledger": "ledger",
+    "eras": "eras",
+    "close": "eras",
     "inspect": "inspect",
     "dead-letters": "dead_letters",
     "repair": "repair",

@@ -16,6 +16,8 @@ SEQUENCE_LENGTH: Final = 256
 """Short, so that a tiny model makes many steps on a CPU."""
 SEGMENT_BLOCKS: Final = 512
 """Some ten segments in each partition, instead of one."""
+ERA_SECONDS: Final = 1.0
+"""How soon text is trainable: the model is to begin while one looks on."""
 SESSION_SECONDS: Final = 3.0
 """How soon Kafka takes a dead worker's partitions away: sooner than in earnest, so that nobody has to wait for it."""
 FEED_SECONDS: Final = 26.0
@@ -58,6 +60,7 @@ def demo_settings(state: State, text: DemoText, bootstrap_servers: str) -> Setti
         tokenizer=str(state.directory / "runs" / topic / "tokenizer.json"),
         sequence_length=SEQUENCE_LENGTH,
         segment_blocks=SEGMENT_BLOCKS,
+        era_max_seconds=ERA_SECONDS,
         session_timeout=SESSION_SECONDS,
         group=f"tokenmill-{topic}",
         workers=2,

@@ -95,6 +95,7 @@ STAGE_SECONDS: Final = Counter(
     ["stage"],
     registry=WORKER,
 )
+ERAS: Final = Counter("tokenmill_eras", "Eras that the mill wrote to a control topic.", ["stream"], registry=WORKER)
 REBALANCES: Final = Counter(
     "tokenmill_rebalances", "Times that Kafka gave the worker its partitions anew.", registry=WORKER
 )

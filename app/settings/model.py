@@ -110,6 +110,14 @@ class TopicSettings(BaseModel):
     )
     stream_suffix: str = Field(default="", description="Ends the names of the streams: what new settings need, as -v2.")
     segment_blocks: int = Field(default=4096, ge=1, description="Blocks in one file of a store.")
+    era_blocks: int = Field(
+        default=8192,
+        ge=1,
+        description="New blocks that close an era: what is shuffled together, and trainable at once.",
+    )
+    era_max_seconds: float = Field(
+        default=60.0, gt=0, description="Seconds after which an era is closed, however few blocks it has."
+    )
 
     @model_validator(mode="after")
     def _check_splits(self) -> Self:

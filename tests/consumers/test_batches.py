@@ -1,106 +1,181 @@
 """Batches of a stream."""
 
-import itertools
+import json
+import logging
 import threading
-from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.segments.chains import STREAM, cut, fill, make_chain, make_info, make_store, segment_of, tokens_of
-from tokenmill.consumers import Batch, Batches
+from tests.consumers.scenes import (
+    BLOCKS,
+    CHAINS,
+    ERAS,
+    INFO,
+    OPEN_ERAS,
+    era_store,
+    expected,
+    grow,
+    open_batches,
+    rows_of,
+    together,
+)
+from tests.segments.chains import STREAM, fill, make_store, segment_of, tokens_of
+from tests.segments.eras import write_eras
+from tokenmill.consumers import Batches
 from tokenmill.errors import DamagedError, InputError, StoreError
-from tokenmill.segments import PartitionWriter, Store
+from tokenmill.segments import Store
 
-INFO = make_info()
-BLOCKS = {0: 11, 2: 6, 10: 5}
-"""Committed blocks of each partition of the store that tests only read."""
-CHAINS = {partition: make_chain(INFO, 30, partition=partition, seed=partition) for partition in BLOCKS}
-ROWS = [row for partition, blocks in BLOCKS.items() for row in tokens_of(CHAINS[partition], INFO)[:blocks].tolist()]
-"""All of its blocks, partition by partition."""
+worlds = st.sampled_from([1, 2, 3, 4, 8])
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return a store with three partitions."""
-    store = make_store(tmp_path_factory.mktemp("store"), INFO)
-    for partition, blocks in BLOCKS.items():
-        fill(store, INFO, CHAINS[partition], [blocks], partition=partition)
-    return store
-
-
-def rows_of(batches: Iterable[Batch]) -> list[list[int]]:
-    """Put x and y together again."""
-    return [[*x, y[-1]] for batch in batches for x, y in zip(batch.x.tolist(), batch.y.tolist(), strict=True)]
-
-
-def open_batches(store: Store, **options: object) -> Batches:
-    """Open batches of 2 samples, unless the options say otherwise."""
-    return Batches(store.path, STREAM, **({"batch_size": 2, "sequence_length": 4} | options))  # type: ignore[arg-type]
+    """Return a store with all eras and the end marker, which tests only read."""
+    return era_store(tmp_path_factory.mktemp("store"))
 
 
 def test_x_and_y_are_one_token_apart(store: Store) -> None:
-    """Both int64 ``[batch, sequence_length]``; a batch unpacks."""
+    """Both int64 ``[batch, sequence_length]``; a batch unpacks, and knows its step."""
     batch = next(iter(open_batches(store)))
     x, y = batch
     assert (x is batch.x, y is batch.y, x.dtype, y.dtype) == (True, True, torch.int64, torch.int64)
-    assert x.tolist() == [row[:-1] for row in ROWS[:2]]
-    assert y.tolist() == [row[1:] for row in ROWS[:2]]
+    assert x.tolist() == [row[:-1] for row in expected()[:2]]
+    assert y.tolist() == [row[1:] for row in expected()[:2]]
+    assert [batch.step for batch in open_batches(store)] == list(range(20))
 
 
-def test_every_block_comes_once_partition_by_partition(store: Store) -> None:
-    """Each iteration begins at the beginning; what is too little for a batch is left."""
-    batches = open_batches(store, batch_size=4)
-    assert len(batches) == 22 // 4
-    for _ in range(2):
-        assert rows_of(batches) == ROWS[:20]
+choices = st.fixed_dictionaries(
+    {
+        "batch_size": st.integers(1, 7),
+        "sequence_length": st.sampled_from([1, 2, 4]),
+        "shuffle": st.booleans(),
+        "passes": st.integers(1, 3),
+        "eras": st.sampled_from([None, range(6), range(1, 4), range(4, 5), range(2, 99)]),
+    }
+)
 
 
-@given(batch_size=st.integers(1, 4), world_size=st.integers(1, 5))
-def test_ranks_share_each_step_without_overlap(store: Store, batch_size: int, world_size: int) -> None:
-    """Side by side, the ranks' batches are the blocks in order, whatever the sizes."""
-    ranks = [
-        list(open_batches(store, batch_size=batch_size, rank=rank, world_size=world_size)) for rank in range(world_size)
-    ]
-    together = [rows_of([batch]) for step in zip(*ranks, strict=True) for batch in step]
-    steps = len(ROWS) // (batch_size * world_size)
-    assert list(itertools.chain(*together)) == ROWS[: steps * batch_size * world_size]
+@given(worlds, choices)
+def test_the_sequence_is_the_same_for_any_ranks_and_sizes(
+    store: Store, world_size: int, options: dict[str, Any]
+) -> None:
+    """Side by side, the ranks' batches are all samples in order; what is too little for a step is left."""
+    ranks = [open_batches(store, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
+    named = [era for era in OPEN_ERAS if options["eras"] is None or era.number in options["eras"]]
+    rows = expected(named, length=options["sequence_length"], shuffle=options["shuffle"], passes=options["passes"])
+    step = options["batch_size"] * world_size
+    assert together(ranks) == rows[: len(rows) // step * step]
+    assert len({json.dumps(rank.state_dict()) for rank in ranks}) == 1
 
 
-def test_a_snapshot_does_not_grow(tmp_path: Path) -> None:
-    """What is committed later belongs to a later snapshot; ranks that open later can be given an earlier one."""
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, CHAINS[0], [7])
+def test_seeds_and_passes_have_orders_of_their_own(store: Store) -> None:
+    """Of the same samples."""
+    once, other = rows_of(open_batches(store)), rows_of(open_batches(store, seed=2))
+    twice = rows_of(open_batches(store, passes=2))
+    assert once == twice[:BLOCKS]
+    assert len({str(rows) for rows in (once, other, twice[BLOCKS:])}) == 3
+    assert sorted(once) == sorted(other) == sorted(twice[BLOCKS:])
+
+
+@given(st.lists(st.tuples(worlds, st.integers(1, 3), st.integers(0, 9)), min_size=1, max_size=5), st.integers(0, 3))
+def test_resuming_continues_the_sequence_anywhere(
+    store: Store, legs: list[tuple[int, int, int]], prefetch: int
+) -> None:
+    """With other numbers of ranks and other batches each time, over eras and passes, whatever was read ahead."""
+    options: dict[str, Any] = {"passes": 2, "sequence_length": 2}
+    rows: list[list[int]] = []
+    state = None
+    for world_size, batch_size, steps in [*legs, (1, 1, 1000)]:
+        ranks = [
+            open_batches(store, rank=rank, world_size=world_size, batch_size=batch_size, **options)
+            for rank in range(world_size)
+        ]
+        for rank in ranks:
+            rank._prefetch = prefetch
+            if state is not None:
+                rank.load_state_dict(json.loads(json.dumps(state)))
+                assert rank.state_dict()["sample"] == state["sample"]
+        rows += together([islice(rank, steps) for rank in ranks])
+        states = [rank.state_dict() for rank in ranks]
+        assert all(found == states[0] for found in states)
+        assert states[0]["sample"] == len(rows)
+        state = states[0]
+    assert rows == expected(length=2, passes=2)
+
+
+def test_a_state_is_valid_at_any_time(store: Store) -> None:
+    """Before the first batch, in a loop, between two loops, after the last."""
     batches = open_batches(store)
-    fill(store, INFO, CHAINS[0], [20])
-    assert len(batches) == 3
-    assert rows_of(batches) == ROWS[:6]
-    assert rows_of(open_batches(store, snapshot=batches.snapshot)) == ROWS[:6]
-    assert len(open_batches(store)) == 10
+    states = [batches.state_dict()]
+    for number, _ in enumerate(batches, 1):
+        states.append(batches.state_dict())
+        if number == 7:
+            break
+    assert [state["sample"] for state in states] == list(range(0, 16, 2))
+    assert rows_of(batches) == expected()[14:]
+    states.append(batches.state_dict())
+    assert states[-1]["sample"] == BLOCKS
+    for state in states:
+        resumed = open_batches(store)
+        resumed.load_state_dict(state)
+        assert resumed.state_dict() == state
+        assert rows_of(resumed) == expected()[state["sample"] :]
 
 
-def test_a_snapshot_of_what_this_copy_lacks_is_refused(tmp_path: Path, store: Store) -> None:
-    """A copy may be behind the one that the snapshot was taken of."""
-    behind = make_store(tmp_path, INFO)
-    fill(behind, INFO, CHAINS[0], [7])
-    with pytest.raises(InputError, match="refresh and wait"):
-        list(open_batches(behind, snapshot=open_batches(store).snapshot))
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_states_are_those_of_a_checkpoint(store: Store, tmp_path: Path) -> None:
+    """Saved by torch.distributed.checkpoint, whose Stateful these are."""
+    checkpoint = pytest.importorskip("torch.distributed.checkpoint")
+    from torch.distributed.checkpoint.stateful import Stateful  # noqa: PLC0415 - slow to import
+
+    batches, resumed = open_batches(store), open_batches(store, batch_size=5)
+    assert isinstance(batches, Stateful)
+    rows = rows_of(islice(batches, 4))
+    checkpoint.save({"data": batches}, checkpoint_id=tmp_path / "saved", no_dist=True)
+    checkpoint.load({"data": resumed}, checkpoint_id=tmp_path / "saved", no_dist=True)
+    assert [*rows, *rows_of(resumed)] == expected()[:38]
+
+
+def test_a_set_of_eras_is_gone_through_again(store: Store) -> None:
+    """As for each validation: always the same batches."""
+    batches = open_batches(store, eras=range(1, 3))
+    assert rows_of(batches) == expected(ERAS[1:3])[:10]
+    assert rows_of(batches) == []
+    assert rows_of(islice(batches.rewind(), 2)) == expected(ERAS[1:3])[:4]
+    assert rows_of(batches.rewind()) == expected(ERAS[1:3])[:10]
+
+
+def test_two_places_at_once_are_refused(store: Store) -> None:
+    """A loop whose Batches were set elsewhere ends, loudly."""
+    batches = open_batches(store)
+    for disturb in (lambda: batches.load_state_dict(batches.state_dict()), batches.rewind, lambda: next(iter(batches))):
+        loop = iter(batches)
+        next(loop)
+        disturb()
+        with pytest.raises(InputError, match="another place meanwhile"):
+            next(loop)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sequence_length": 5}, "have 5 tokens for sequences of 4"),
+        ({"sequence_length": 3}, "give 4 or 2 or 1"),
         ({"batch_size": 0}, "above 0"),
         ({"rank": 2, "world_size": 2}, "rank"),
-        ({"rank": -1}, "rank"),
-        ({"batch_size": 23}, "holds 22 blocks, and a step takes 23"),
+        ({"eras": range(3, 3)}, r"range\(0, 8\)"),
+        ({"eras": range(0, 4, 2)}, r"range\(0, 8\)"),
+        ({"passes": 0}, "one pass"),
+        ({"prefetch": -1}, "prefetch"),
+        ({"seed": 1 << 63}, "64 bits"),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused(store: Store, options: dict[str, object], message: str) -> None:
+def test_arguments_that_do_not_fit_are_refused(store: Store, options: dict[str, Any], message: str) -> None:
     """Each with what would."""
     with pytest.raises(InputError, match=message):
         open_batches(store, **options)
@@ -112,68 +187,116 @@ def test_a_missing_stream_is_refused(store: Store) -> None:
         Batches(store.path, "other", batch_size=1, sequence_length=4)
 
 
-def test_damage_is_found_when_checking(tmp_path: Path) -> None:
-    """And stops the iteration at the block."""
+def test_a_state_behind_the_end_is_refused(store: Store) -> None:
+    """It was saved with more eras than are named now."""
+    batches = open_batches(store)
+    rows_of(islice(batches, 15))
+    fewer = open_batches(store, eras=range(3))
+    fewer.load_state_dict(batches.state_dict())
+    with pytest.raises(InputError, match=r"sample 30, but these eras of .* have 16"):
+        next(iter(fewer))
+
+
+def test_a_state_ahead_of_the_store_waits_for_it(tmp_path: Path, store: Store) -> None:
+    """For eras, then for blocks; what comes then is what came elsewhere."""
+    ahead = open_batches(store)
+    rows_of(islice(ahead, 12))
+    behind = era_store(tmp_path, OPEN_ERAS[:2])
+    batches = open_batches(behind, timeout=0.01, poll_seconds=0.001)
+    batches.load_state_dict(ahead.state_dict())
+    with pytest.raises(StoreError, match=r"era 2 of raw-text\.train"):
+        next(iter(batches))
+    write_eras(behind, ERAS)
+    with pytest.raises(StoreError, match=r"era 3 of raw-text\.train"):
+        next(iter(batches))
+    grow(behind, ERAS)
+    assert rows_of(batches) == rows_of(ahead)
+
+
+def test_a_store_may_grow_meanwhile(tmp_path: Path) -> None:
+    """From an empty one, segments sealed and partitions appearing under two ranks, to the end marker."""
     store = make_store(tmp_path, INFO)
-    fill(store, INFO, CHAINS[0], [4])
-    with segment_of(store).tokens.open("r+b") as file:
-        file.write(b"\x00\xff")
+    ranks = [open_batches(store, rank=rank, world_size=2, timeout=60, poll_seconds=0.001) for rank in range(2)]
+    found: list[list[list[list[int]]]] = [[], []]
+
+    def train(rank: int) -> None:
+        found[rank] = [rows_of([batch]) for batch in ranks[rank]]
+
+    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for count in range(1, len(ERAS) + 1):
+        if count % 2:
+            write_eras(store, ERAS[:count])  # visible before their blocks are there
+        for partition, part in enumerate(ERAS[count - 1].ranges):
+            for stop in range(part.first, part.stop, 3):
+                fill(store, INFO, CHAINS[partition], [stop + 1], partition=partition)
+        grow(store, ERAS[:count])
+    for thread in threads:
+        thread.join()
+    assert [row for step in zip(*found, strict=True) for rows in step for row in rows] == expected()
+    assert all(rank.waited_seconds > 0 for rank in ranks)
+
+
+def test_nothing_depends_on_what_is_trainable_when(tmp_path: Path) -> None:
+    """A batch may need two eras: it waits for the second, and has samples of both."""
+    store = era_store(tmp_path, OPEN_ERAS[:1])
+    batches: Batches = open_batches(store, batch_size=3, stop=lambda: batches.waited_seconds > 0, poll_seconds=0.001)
+    assert rows_of(batches) == expected(ERAS[:1])[:3]
+    grow(store, ERAS)
+    batches.load_state_dict(batches.state_dict())
+    batches._stop = lambda: False
+    assert rows_of(batches) == expected()[3:39]
+
+
+def test_waiting_is_counted_said_and_ended(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the timeout, with an error that says what to do; or by stop, quietly."""
+    monkeypatch.setattr("tokenmill.consumers.waiting._SAY_AFTER", 0.0)
+    store = make_store(tmp_path, INFO)
+    options: dict[str, Any] = {"timeout": 0.02, "poll_seconds": 0.001}
+    with caplog.at_level(logging.WARNING), pytest.raises(StoreError, match=r"first era .* eras\.jsonl and eras\.index"):
+        next(iter(open_batches(store, **options)))
+    assert "waiting for the first era of raw-text.train" in caplog.text
+    grow(store, ERAS[:1])
+    batches = open_batches(store, **options)
+    with pytest.raises(StoreError, match=r"era 1 .*`tokenmill close`.*wait longer"):
+        list(batches)
+    assert batches.waited_seconds > 0
+    assert batches.state_dict()["sample"] == 4
+    assert list(open_batches(store, stop=lambda: True)) == []
+
+
+def damage(store: Store, blocks: list[int]) -> list[list[int]]:
+    """Change these blocks of partition 0; return the rows that they had."""
+    for block in blocks:
+        with segment_of(store, block - block % 4).tokens.open("r+b") as file:
+            file.seek(block % 4 * INFO.block_bytes)
+            file.write(b"\x00\xff")
+    return [tokens_of(CHAINS[0], INFO)[block].tolist() for block in blocks]
+
+
+def test_damage_is_found_when_checking(tmp_path: Path) -> None:
+    """And stops the iteration."""
+    store = era_store(tmp_path)
+    damage(store, [0])
     with pytest.raises(DamagedError, match="block 0"):
-        next(iter(open_batches(store, check=True)))
+        list(open_batches(store, check=True))
 
 
 def test_damaged_blocks_are_left_out_when_told_to(tmp_path: Path) -> None:
     """Their batches are smaller, one without any is left out, and all others are what they were."""
-    store = make_store(tmp_path, INFO)
-    fill(store, INFO, CHAINS[0], [11])
-    for first, at in ((0, 0), (4, 0), (4, INFO.block_bytes)):
-        with segment_of(store, first).tokens.open("r+b") as file:
-            file.seek(at)
-            file.write(b"\x00\xff")
-    batches = open_batches(store, on_damage="skip")
-    assert [len(batch.x) for batch in batches] == [1, 2, 2, 2]
-    assert rows_of(batches) == [*ROWS[1:4], *ROWS[6:10]]
-    assert batches.skipped == 3
-
-
-def test_following_goes_on_with_what_is_committed_later(tmp_path: Path) -> None:
-    """From an empty store, over segments that are sealed meanwhile and partitions that appear, until told to stop."""
-    store = make_store(tmp_path, INFO)
-    seen: list[list[int]] = []
-
-    def feed() -> None:
-        for partition, ends in ((0, (1, 3, 8)), (2, (2, 6)), (0, (9, 11)), (10, (5,))):
-            fill(store, INFO, CHAINS[partition], ends, partition=partition)
-
-    feeder = threading.Thread(target=feed)
-    feeder.start()
-    for batch in open_batches(
-        store, batch_size=1, follow=True, timeout=60, stop=lambda: len(seen) == len(ROWS), poll_seconds=0.001
-    ):
-        seen.extend(rows_of([batch]))
-    feeder.join()
-    assert sorted(seen) == sorted(ROWS)
-    assert [row for row in seen if row in ROWS[:11]] == ROWS[:11]
-
-
-def test_following_ranks_never_share_a_block(store: Store) -> None:
-    """Each step's blocks come from one partition; each rank has its slice of them."""
-    whole = [*ROWS[:8], *ROWS[11:15], *ROWS[17:21]]
-    ranks = [
-        rows_of(itertools.islice(open_batches(store, rank=rank, world_size=2, follow=True), len(whole) // 4))
-        for rank in range(2)
+    store = era_store(tmp_path)
+    rows = expected(shuffle=False)
+    assert rows[:5] == tokens_of(CHAINS[0], INFO)[:5].tolist()
+    gone = damage(store, [0, 2, 3, 5])
+    batches = open_batches(store, on_damage="skip", shuffle=False)
+    found = list(batches)
+    assert [(batch.step, len(batch.x)) for batch in found] == [
+        (step, 2 - sum(row in gone for row in rows[2 * step : 2 * step + 2])) for step in range(20) if step != 1
     ]
-    assert all(len(rows) == len(whole) // 2 for rows in ranks)
-    assert sorted(itertools.chain(*ranks)) == sorted(whole)
-
-
-def test_waiting_is_counted_and_ends(tmp_path: Path) -> None:
-    """By the timeout, with an error; or by stop, quietly."""
-    store = make_store(tmp_path, INFO)
-    with PartitionWriter.open(store, STREAM, 0) as writer:
-        writer.append(cut(CHAINS[0], INFO, 0, 3), token_offset=0)
-        batches = open_batches(store, follow=True, timeout=0.02, poll_seconds=0.001)
-        with pytest.raises(StoreError, match="check that the segment worker runs"):
-            next(iter(batches))
-    assert batches.waited_seconds > 0
-    assert list(open_batches(store, follow=True, stop=lambda: True)) == []
+    assert rows_of(found) == [row for row in rows if row not in gone]
+    assert batches.skipped == 4
+    for batch in found:
+        assert len(batch.samples.blocks) == len(batch.x)

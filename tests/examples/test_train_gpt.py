@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.mills import RECIPE
 from tests.segments.chains import STREAM, fill, make_chain
+from tests.segments.eras import make_eras, write_eras
 from tokenmill.genesis import Genesis
 from tokenmill.segments import Store, StreamInfo
 
@@ -19,7 +20,9 @@ def test_it_trains_on_a_store_and_reports_as_json(tmp_path: Path) -> None:
     info = StreamInfo.from_genesis(Genesis(STREAM, replace(RECIPE, block_tokens=17), (0,), 8), 8)
     store = Store.open_or_create(tmp_path)
     store.add_stream(info, None)
-    fill(store, info, make_chain(info, 20), [20])
+    chain = make_chain(info, 20)
+    fill(store, info, chain, [20])
+    write_eras(store, make_eras(info, {0: chain}, [{0: 20}]))
 
     command = [sys.executable, str(EXAMPLE), str(tmp_path), STREAM, "--json", "--cpu", "--steps", "3"]
     done = subprocess.run(

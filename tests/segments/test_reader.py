@@ -307,3 +307,14 @@ def test_who_skips_damage_sees_what_is_before_it(tmp_path: Path, suffix: str, ca
     fresh = open_partition(tmp_path, STREAM, 0, on_damage="skip")
     assert (fresh.hidden, fresh.blocks) == (None, 7 if suffix == "commits" else 8)
     assert (reader.refresh(), reader.hidden) == (fresh.blocks, None)
+
+
+@given(st.lists(st.integers(0, 21), max_size=20))
+def test_parts_say_where_blocks_lie(store: Store, numbers: list[int]) -> None:
+    """Segment by segment, each block once."""
+    reader = open_partition(store.path, STREAM, 0)
+    seen: list[int] = []
+    for where, tokens, rows in reader.parts(np.array(numbers, np.int64)):
+        assert tokens[rows].tolist() == TOKENS[numbers][where].tolist()
+        seen += where.tolist()
+    assert sorted(seen) == list(range(len(numbers)))

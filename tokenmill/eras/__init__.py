@@ -1,6 +1,7 @@
 """Eras: which blocks of all partitions are trainable, and in which order everyone reads them."""
 
-from tokenmill.eras.closing import Extent, close_era
+from tokenmill.continuing import Extent
+from tokenmill.eras.closing import close_era
 from tokenmill.eras.follower import EraFollower, LogRecord
 from tokenmill.eras.log import EraLog
 from tokenmill.eras.order import Permutation

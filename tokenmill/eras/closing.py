@@ -1,19 +1,10 @@
 """When an era is closed, and what goes into it."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
+from tokenmill.continuing import Extent
 from tokenmill.eras.log import EraLog
 from tokenmill.eras.record import Era, EraRange
-
-
-class Extent(NamedTuple):
-    """How far the blocks of a token partition reach without a gap."""
-
-    blocks: int
-    """The number of the block after the last one."""
-    hash: bytes
-    """The chain hash after it."""
 
 
 def close_era(

@@ -17,7 +17,7 @@ class EraLog:
 
     def __init__(self, fingerprint: bytes, last: Era | None = None) -> None:
         """Begin after era ``last`` of the stream with this fingerprint; None: before era 0."""
-        self._fingerprint: Final = fingerprint
+        self.fingerprint: Final = fingerprint
         self.last = last
         """The last era, None before the first."""
         self._head = first_hash(fingerprint) if last is None else last.hash
@@ -48,7 +48,7 @@ class EraLog:
         A partition that no era has met yet begins at block 0.
         """
         if self.last is None or partition >= self.partitions:
-            return 0, genesis_hash(self._fingerprint, partition)
+            return 0, genesis_hash(self.fingerprint, partition)
         found: EraRange = self.last.ranges[partition]
         return found.stop, found.after
 

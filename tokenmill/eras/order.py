@@ -16,9 +16,15 @@ _ROUNDS: Final = 8
 _BITS_AT_LEAST: Final = 3
 """Four rounds give a pseudorandom permutation of a large domain (Luby and Rackoff). Of five items all orders are as
 likely as each other only with more rounds, and halves of three bits or more: measured by chi squared."""
+_WORTH_A_TABLE: Final = 4
+"""A table of the whole square is cheaper from one position for four of its items on."""
 _KEY: Final = Struct("<qQQB")
-_MIX: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
-"""The multipliers of splitmix64's finalizer (https://prng.di.unimi.it/splitmix64.c)."""
+_MIX: Final = (
+    (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
+    (np.uint64(27), np.uint64(0x94D049BB133111EB)),
+)
+_LAST_SHIFT: Final = np.uint64(31)
+"""Shifts and multipliers of splitmix64's finalizer (https://prng.di.unimi.it/splitmix64.c)."""
 
 Positions = npt.NDArray[np.int64]
 
@@ -45,6 +51,8 @@ class Permutation:
 
     def __call__(self, positions: Positions) -> Positions:
         """Return the items at ``positions``, an int64 array of any shape with values in ``range(size)``."""
+        if positions.size * _WORTH_A_TABLE >= 1 << 2 * self._bits:
+            return self._walk(positions)
         items = self._encipher(positions.astype(np.uint64))
         outside = items >= self._size
         while outside.any():
@@ -52,15 +60,39 @@ class Permutation:
             outside = items >= self._size
         return items.astype(np.int64)
 
+    def _walk(self, positions: Positions) -> Positions:
+        """Do the same with a table of the whole square: walking then costs look-ups."""
+        table = self._encipher(np.arange(1 << 2 * self._bits, dtype=np.uint64)).astype(np.int64)
+        items = table[positions]
+        outside = np.flatnonzero(items >= self._size)
+        flat = items.reshape(-1)
+        while len(outside):
+            moved = table[flat[outside]]
+            flat[outside] = moved
+            outside = outside[moved >= self._size]
+        return items
+
     def _encipher(self, values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        """Return what the network makes of values in its square; in three buffers, for new ones would cost as much."""
         bits, mask = np.uint64(self._bits), np.uint64((1 << self._bits) - 1)
         left, right = values >> bits, values & mask
+        mixed, scratch = np.empty_like(values), np.empty_like(values)
         for key in self._keys:
-            left, right = right, left ^ (_mixed(right + key) & mask)
-        return (left << bits) | right
+            np.add(right, key, out=mixed)
+            _mix(mixed, scratch)
+            mixed &= mask
+            left ^= mixed
+            left, right = right, left
+        left <<= bits
+        left |= right
+        return left
 
 
-def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    values = (values ^ (values >> np.uint64(30))) * _MIX[0]
-    values = (values ^ (values >> np.uint64(27))) * _MIX[1]
-    return values ^ (values >> np.uint64(31))
+def _mix(values: npt.NDArray[np.uint64], scratch: npt.NDArray[np.uint64]) -> None:
+    """Apply splitmix64's finalizer in place."""
+    for shift, multiplier in _MIX:
+        np.right_shift(values, shift, out=scratch)
+        values ^= scratch
+        values *= multiplier
+    np.right_shift(values, _LAST_SHIFT, out=scratch)
+    values ^= scratch

@@ -3,7 +3,7 @@
 ::
 
     <store>/store.json
-    <store>/<stream>/stream.json, tokenizer.json
+    <store>/<stream>/stream.json, tokenizer.json, lock, eras.jsonl, eras.index
     <store>/<stream>/<partition>/lock, start.json, <first block, 12 digits>.{bin,docs,commits,index,json,idx}
 """
 
@@ -20,6 +20,8 @@ FORMAT: Final = 1
 STORE_FILE: Final = "store.json"
 STREAM_FILE: Final = "stream.json"
 TOKENIZER_FILE: Final = "tokenizer.json"
+ERA_LINES_FILE: Final = "eras.jsonl"
+ERA_INDEX_FILE: Final = "eras.index"
 LOCK_FILE: Final = "lock"
 START_FILE: Final = "start.json"
 """Where a partition begins, if that is not block 0."""

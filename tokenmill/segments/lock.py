@@ -1,4 +1,4 @@
-"""One writer per partition directory: an exclusive `flock`, which the system ends with its process."""
+"""One writer per directory: an exclusive `flock`, which the system ends with its process."""
 
 import errno
 import fcntl
@@ -12,7 +12,7 @@ from tokenmill.segments.layout import LOCK_FILE
 
 
 class PartitionLock:
-    """The exclusive right to write in a partition's directory, from construction to `close`.
+    """The exclusive right to write in a directory, a partition's or (eras) a stream's, until `close`.
 
     The lock lies on the directory itself; the file ``lock`` in it names the holder for people and error messages.
     A stopped process keeps its lock.

@@ -4,8 +4,7 @@ import json
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -13,16 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.errors import DamagedError, InputError
-from tokenmill.pieces import Piece, decode_entry
+from tokenmill.pieces import ENTRY_HEADER, PIECE, Piece, decode_entry
 from tokenmill.segments.damage import damaged
 from tokenmill.segments.layout import SegmentPaths, partition_directory, segment_firsts
-from tokenmill.segments.rows import chain_after
+from tokenmill.segments.rows import Rows, chain_after
 from tokenmill.segments.segment import Segment
 from tokenmill.segments.start import read_start
 from tokenmill.segments.store import read_stream
 from tokenmill.segments.stream import StreamInfo
+from tokenmill.segments.views import DocumentPiece, Part, Tokens
 
-Tokens = npt.NDArray[np.unsignedinteger]
 OnDamage = Literal["refuse", "skip"]
 
 _OPEN_SEGMENTS: Final = 8
@@ -32,21 +31,6 @@ _KNOWN_SEGMENTS: Final = 4096
 
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentPiece:
-    """The tokens ``[start, stop)`` of a block: a part of one document, or padding."""
-
-    start: int
-    stop: int
-    offset: int
-    """Offset of the source record in the raw partition."""
-    position: int
-    """Index among the document's tokens of the first one here; -1: padding."""
-    id: str | int | None
-    fields: Mapping[str, Any]
-    """The fields of the record that the stream carries."""
 
 
 class PartitionReader:
@@ -131,7 +115,7 @@ class PartitionReader:
             DamagedError: its file is missing or too short, or, with ``check``, the block was changed.
 
         """
-        self._require(number, number)
+        self._require(np.array([number]))
         try:
             segment, local = self.locate(number)
             if self._check:
@@ -160,13 +144,33 @@ class PartitionReader:
             out = np.empty(shape, self.dtype)
         elif out.shape != shape or out.dtype != self.dtype or not out.flags.c_contiguous:
             raise InputError(f"out is {out.dtype}{list(out.shape)}; give a contiguous {self.dtype}{list(shape)}")
-        if len(wanted):
-            self._require(int(wanted.min()), int(wanted.max()))
-            if self._skip:
-                wanted = self._sound(wanted)
-                out = out[: len(wanted)]
-            self._fill(wanted, out)
+        self._require(wanted)
+        if self._skip:
+            wanted = wanted[self._sound(wanted)]
+            out = out[: len(wanted)]
+        for where, tokens, rows in self._parts(wanted):
+            if len(where) == len(wanted):  # all in one segment: straight into place; "clip" spares take a buffer
+                np.take(tokens, rows, axis=0, out=out, mode="clip")
+            else:
+                out[where] = tokens[rows]
         return out
+
+    def parts(self, numbers: npt.NDArray[np.int64]) -> Iterator[Part]:
+        """Yield where any blocks in any order lie, segment by segment, for those who copy out of them themselves.
+
+        With ``on_damage="skip"``, damaged blocks are in no part.
+
+        Raises:
+            InputError, DamagedError: as in `gather`.
+
+        """
+        self._require(numbers)
+        if not self._skip:
+            yield from self._parts(numbers)
+            return
+        sound = self._sound(numbers)
+        for where, tokens, rows in self._parts(numbers[sound]):
+            yield Part(sound[where], tokens, rows)
 
     def documents(self, number: int) -> list[DocumentPiece]:
         """Return the pieces of one block, in the order of their tokens; together they cover the block.
@@ -176,7 +180,7 @@ class PartitionReader:
             DamagedError: its entry is missing or cannot be read, or, with ``check``, was changed.
 
         """
-        self._require(number, number)
+        self._require(np.array([number]))
         try:
             pieces, metas = self._decode(number)
         except DamagedError:
@@ -187,6 +191,28 @@ class PartitionReader:
             DocumentPiece(piece.start, stop, piece.offset, piece.position, meta.get("id"), meta.get("fields", {}))
             for piece, stop, meta in zip(pieces, stops, metas, strict=True)
         ]
+
+    def pieces(self, number: int) -> Rows:
+        """Return the rows of a block's pieces (`tokenmill.pieces.PIECE`), in the order of their starts; nothing else of
+        its entry is looked at, and nothing copied.
+
+        Raises:
+            InputError, DamagedError: as in `documents`.
+
+        """  # noqa: D205 - one sentence
+        self._require(np.array([number]))
+        try:
+            segment, local = self.locate(number)
+            if self._check:
+                segment.check_entry(local)
+            entry = segment.entry(local)
+            count, metas = ENTRY_HEADER.unpack_from(entry) if len(entry) >= ENTRY_HEADER.size else (0, 0)
+            if not count or ENTRY_HEADER.size + count * PIECE.itemsize + metas != len(entry):
+                raise damaged(segment.paths.documents, f"the entry of block {number} cannot be read")
+        except DamagedError:
+            self._forget(number)
+            raise
+        return np.frombuffer(entry, PIECE, count, ENTRY_HEADER.size)
 
     def chain_before(self, number: int) -> bytes | None:
         """Return the chain hash before a committed block or the next one; None where the store cannot tell."""
@@ -209,12 +235,12 @@ class PartitionReader:
             raise damaged(segment.paths.documents, f"the entry of block {number} cannot be read ({error})") from error
 
     def _sound(self, wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return those of the blocks that are not damaged; note and log the others."""
+        """Return the indices of those of the blocks that are not damaged; note and log the others."""
         numbers = np.unique(wanted)
         owners = numbers // self.info.segment_blocks
         for owner in np.unique(owners):
             self._look_over(numbers[owners == owner].tolist())
-        return wanted[~np.isin(wanted, list(self.skipped))]
+        return np.flatnonzero(~np.isin(wanted, list(self.skipped)))
 
     def _look_over(self, numbers: list[int]) -> None:
         """Note which of the blocks of one segment are damaged; a repair may have mended some since."""
@@ -248,27 +274,30 @@ class PartitionReader:
             self._tail = following
         self.blocks = self._tail.paths.first + self._tail.blocks
 
-    def _fill(self, wanted: npt.NDArray[np.int64], out: Tokens) -> None:
-        """Gather, segment by segment."""
-        owners = wanted // self.info.segment_blocks
-        for owner in np.unique(owners):
-            where = np.flatnonzero(owners == owner)
+    def _parts(self, wanted: npt.NDArray[np.int64]) -> Iterator[Part]:
+        if not len(wanted):
+            return
+        lowest, highest = (int(number) // self.info.segment_blocks for number in (wanted.min(), wanted.max()))
+        alone = lowest == highest
+        owners = wanted[:1] if alone else wanted // self.info.segment_blocks
+        for owner in [lowest] if alone else np.unique(owners).tolist():
+            where = np.arange(len(wanted)) if alone else np.flatnonzero(owners == owner)
             try:
-                segment, _ = self.locate(int(owner) * self.info.segment_blocks)
-                locals_ = wanted[where] - segment.paths.first
+                segment, _ = self.locate(owner * self.info.segment_blocks)
+                rows = wanted[where] - segment.paths.first
                 if self._check and not self._skip:
-                    for local in locals_.tolist():
-                        segment.check_tokens(local)
-                tokens = segment.tokens
+                    for row in rows.tolist():
+                        segment.check_tokens(row)
+                part = Part(where, segment.tokens, rows)
             except DamagedError:
                 self._forget(int(wanted[where[0]]))
                 raise
-            if len(where) == len(wanted):  # all in one segment: straight into place; "clip" spares take a buffer
-                np.take(tokens, locals_, axis=0, out=out, mode="clip")
-            else:
-                out[where] = tokens[locals_]
+            yield part
 
-    def _require(self, lowest: int, highest: int) -> None:
+    def _require(self, wanted: npt.NDArray[np.int64]) -> None:
+        if not len(wanted):
+            return
+        lowest, highest = int(wanted.min()), int(wanted.max())
         if lowest < self.first_block or highest >= self.blocks:
             number = lowest if lowest < self.first_block else highest
             raise InputError(
@@ -299,7 +328,7 @@ class PartitionReader:
 
         """
         self._raise_first()
-        self._require(number, number)
+        self._require(np.array([number]))
         first = number - number % self.info.segment_blocks
         if self._tail is not None and self._tail.paths.first == first:
             self._tail = self._open(first)

@@ -129,6 +129,7 @@ class Store:
             raise StoreError(f"{path} is no store: it has no {STORE_FILE} and no stream; give the directory of one")
         with ExitStack() as locks:
             for stream in streams_in(path):
+                locks.enter_context(PartitionLock(stream_directory(path, stream)))
                 for partition in partitions_in(path, stream):
                     locks.enter_context(PartitionLock(partition_directory(path, stream, partition)))
             put_file(path / STORE_FILE, _identity(path, uuid.uuid4().hex))

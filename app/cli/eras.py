@@ -1,0 +1,95 @@
+"""``tokenmill eras`` and ``tokenmill close``: which blocks are trainable together, and that no more will come."""
+
+import asyncio
+import time
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from tokenmill.eras import Era, EraFollower
+
+from ..clients.control import write_control
+from ..clients.discovery import settled_stream
+from ..clients.kafka import consumer
+from ..eras.closing import EraCloser
+from ..eras.looking import look
+from ..settings import Settings
+from .options import OneStream, examples, with_settings
+from .output import AsJson, count, say, show_json, show_table
+
+Last = Annotated[int, typer.Option("--last", help="Show so many, the newest ones.", min=1)]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("eras", epilog=examples("tokenmill eras raw-text.train", "tokenmill eras raw-text.train --json"))(
+        with_settings(eras_command)
+    )
+    app.command("close", epilog=examples("tokenmill close raw-text.train"))(with_settings(close_command))
+
+
+def eras_command(settings: Settings, stream: OneStream, *, last: Last = 20, as_json: AsJson = False) -> None:
+    """Show the eras of a stream: the sets of blocks that become trainable, and are shuffled, together."""
+    eras = asyncio.run(_read(settings, stream))
+    if as_json:
+        show_json({"stream": stream, "eras": [_described(era) for era in eras[-last:]]})
+        return
+    show_table(_table(eras[-last:]))
+    if not eras:
+        say(f"{stream} has no era yet: a mill closes one as soon as there are blocks, and era_max_seconds have passed")
+
+
+def close_command(settings: Settings, stream: OneStream) -> None:
+    """Say that a stream is complete: the blocks that are left become an era, and after it no other comes.
+
+    Runs over the stream end there. Nothing milled later is ever trained on; stop the producers first, and flush.
+    """
+    eras = asyncio.run(_close(settings, stream))
+    blocks = sum(era.blocks for era in eras)
+    say(f"{stream} is closed after {count(len(eras) - 1, 'era')} with {count(blocks, 'block')}")
+
+
+async def _read(settings: Settings, stream: str) -> list[Era]:
+    settled = await settled_stream(settings, stream)
+    follower = EraFollower(stream, settled.genesis.recipe.fingerprint)
+    async with consumer(settings) as client:
+        return [era for era, _ in await look(client, settled.stream.control_topic, follower)]
+
+
+async def _close(settings: Settings, stream: str) -> list[Era]:
+    settled = await settled_stream(settings, stream)
+
+    async def write(topic: str, key: bytes, value: bytes) -> None:
+        await write_control(settings, topic, [(key, value)])
+
+    closer = EraCloser(settled, write, era_blocks=1, era_seconds=0.0)
+    async with consumer(settings) as client:
+        await closer.step(client, end=True)
+        while not closer.ended:  # a mill's era may have come first; then what is left is less
+            await closer.step(client, end=True)
+    return await _read(settings, stream)
+
+
+def _table(eras: list[Era]) -> Table:
+    table = Table("era", "closed", "blocks", "partition: blocks", box=None, pad_edge=False)
+    for column in table.columns[2:3]:
+        column.justify = "right"
+    for era in eras:
+        ranges = ", ".join(
+            f"{n}: {part.first:,} to {part.stop - 1:,}" for n, part in enumerate(era.ranges) if part.blocks
+        )
+        closed = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(era.closed / 1000))
+        table.add_row(f"{era.number:,}", closed, f"{era.blocks:,}", ranges or "the end")
+    return table
+
+
+def _described(era: Era) -> dict[str, object]:
+    return {
+        "era": era.number,
+        "closed": era.closed,
+        "blocks": era.blocks,
+        "end": era.end,
+        "ranges": [[part.first, part.stop] for part in era.ranges],
+        "hash": era.hash.hex(),
+    }

@@ -1,0 +1,102 @@
+"""Bringing eras from control topics into a store, for as long as a segment worker runs.
+
+Of the workers that fill one store, the one that has partition 0 of a stream's token topic brings the stream's eras. An
+era is there before its blocks, often; readers wait for these.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import KafkaError
+
+from tokenmill.eras import EraFollower
+from tokenmill.errors import BrokerError, DamagedError, DifferenceError, DiskError, GapError, LockedError, SourceError
+from tokenmill.segments import EraWriter, Store
+
+from ..clients.control import Settled
+from ..clients.kafka import consumer
+from ..ending import end_for
+from ..settings import Settings
+from .looking import look
+
+LOOK_SECONDS: Final = 0.5
+"""How often control topics are read: what a new era waits at most, beside its blocks."""
+PASSING: Final = (BrokerError, KafkaError, SourceError)
+WAITING: Final = (DiskError, LockedError)
+"""What heals by itself: the eras are opened again, which recovers."""
+FINAL: Final = (DamagedError, DifferenceError, GapError)
+"""What only a person can mend."""
+
+log = structlog.get_logger(__name__)
+
+
+class EraBringer:
+    """Brings the eras of the streams that are this worker's to bring; `run` never returns."""
+
+    def __init__(self, settled: Sequence[Settled], store: Store, owns: Callable[[str], bool]) -> None:
+        """Ask ``owns`` whether this worker is assigned partition 0 of a token topic."""
+        self._settled = settled
+        self._store = store
+        self._owns = owns
+        self._open: dict[str, tuple[EraWriter, EraFollower]] = {}
+        self._said: dict[str, str] = {}
+        self._given_up: set[str] = set()
+
+    async def run(self, settings: Settings) -> None:
+        """Look at each stream again and again; an error that nobody expected ends the process."""
+        while True:
+            try:
+                async with consumer(settings) as client:
+                    while True:
+                        for settled in self._settled:
+                            await self._step(client, settled)
+                        await asyncio.sleep(LOOK_SECONDS)
+            except PASSING as error:
+                log.info("no eras can be read now", error=str(error) or repr(error))
+                await asyncio.sleep(LOOK_SECONDS)
+            except Exception as error:  # noqa: BLE001 - nobody awaits this task, so it must not fail in silence
+                end_for(error)
+
+    async def _step(self, client: AIOKafkaConsumer, settled: Settled) -> None:
+        name = settled.stream.name
+        if not self._owns(settled.stream.tokens_topic):
+            self._close(name)
+            self._given_up.discard(name)
+            return
+        if name in self._given_up:
+            return
+        try:
+            await self._bring(client, settled)
+            self._said.pop(name, None)
+        except WAITING as error:
+            self._close(name)
+            self._say(name, "waiting for the eras' files", error)
+        except FINAL as error:
+            self._close(name)
+            self._given_up.add(name)
+            log.critical("no more eras are stored", stream=name, reason=str(error))
+
+    async def _bring(self, client: AIOKafkaConsumer, settled: Settled) -> None:
+        """Append what is new; durable on return."""
+        name = settled.stream.name
+        if name not in self._open:
+            writer = await asyncio.to_thread(EraWriter.open, self._store, name)
+            fingerprint = settled.genesis.recipe.fingerprint
+            self._open[name] = writer, EraFollower(name, fingerprint, writer.last, writer.position)
+        writer, follower = self._open[name]
+        found = await look(client, settled.stream.control_topic, follower)
+        if found:
+            await asyncio.to_thread(writer.append, found)
+
+    def _close(self, name: str) -> None:
+        opened = self._open.pop(name, None)
+        if opened is not None:
+            opened[0].close()
+
+    def _say(self, name: str, event: str, error: Exception) -> None:
+        if self._said.get(name) != str(error):
+            log.warning(event, stream=name, reason=str(error))
+        self._said[name] = str(error)

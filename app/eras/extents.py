@@ -1,0 +1,61 @@
+"""How far the token partitions of a stream reach, asked again and again: only what grew is read."""
+
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from tokenmill.continuing import Extent, find_extent
+from tokenmill.errors import DamagedError, DifferenceError, FingerprintError
+from tokenmill.recipe import Recipe
+
+from ..clients.control import require_topic
+from ..clients.kafka import offsets
+from ..raw.tail import KafkaLogs
+
+log = structlog.get_logger(__name__)
+
+
+class Extents:
+    """The extents of a stream's token partitions; `look` brings them up to date."""
+
+    def __init__(self, topic: str, recipe: Recipe) -> None:
+        """Know nothing yet of the token ``topic``."""
+        self.found: dict[int, Extent] = {}
+        """By partition; one that holds no block is missing."""
+        self._topic = topic
+        self._recipe = recipe
+        self._spans: dict[TopicPartition, tuple[int, int]] = {}
+        self._refused: dict[int, str] = {}
+
+    async def look(self, client: AIOKafkaConsumer) -> None:
+        """Read the last messages of each partition that changed since the last look; new partitions are found.
+
+        A partition that contradicts itself keeps the extent that it had, and is named in the log, once for each
+        reason: it must not keep the others' blocks from being trained on. ``client`` is used by nobody else meanwhile.
+
+        Raises:
+            TopicError: the topic is missing.
+
+        """
+        count = await require_topic(client, self._topic)
+        partitions = [TopicPartition(self._topic, number) for number in range(count)]
+        for partition, span in (await offsets(client, partitions)).items():
+            if self._spans.get(partition) == span or span[0] == span[1]:
+                continue
+            extent = await self._extent(client, partition)
+            if extent is not None:
+                self.found[partition.partition] = extent
+            self._spans[partition] = span
+
+    async def _extent(self, client: AIOKafkaConsumer, partition: TopicPartition) -> Extent | None:
+        number = partition.partition
+        try:
+            extent = await find_extent(KafkaLogs(client, partition, partition), self._recipe, number)
+        except (DifferenceError, DamagedError, FingerprintError) as error:
+            if self._refused.get(number) != str(error):
+                log.warning(
+                    "no era takes blocks of this partition", topic=self._topic, partition=number, reason=str(error)
+                )
+            self._refused[number] = str(error)
+            return None
+        self._refused.pop(number, None)
+        return extent

@@ -1,0 +1,82 @@
+"""Closing eras while a mill runs: of the streams whose partition 0 it is assigned, even where that partition halted."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import KafkaError
+
+from tokenmill.errors import BrokerError, DamagedError, DifferenceError, SourceError, TopicError
+
+from .. import metrics
+from ..clients.control import Settled
+from ..clients.kafka import consumer
+from ..ending import end_for
+from ..settings import Settings
+from .closing import EraCloser, Write
+
+LOOK_SECONDS: Final = 1.0
+"""How often a stream is looked at, at most; sooner where eras are to be closed within a second or two."""
+PARTS: Final = 4
+"""Looks within the longest life of an open era."""
+PASSING: Final = (BrokerError, KafkaError, SourceError, TopicError)
+"""What the next look may get over."""
+FINAL: Final = (DifferenceError, DamagedError)
+"""What none will: the control topic is not what it was."""
+
+log = structlog.get_logger(__name__)
+
+
+class EraKeeper:
+    """Closes the eras of all streams that are this worker's to close; `run` never returns."""
+
+    def __init__(
+        self, settings: Settings, streams: Sequence[Settled], owns: Callable[[str], bool], write: Write
+    ) -> None:
+        """Ask ``owns`` whether this worker is assigned partition 0 of a raw topic; write with ``write``."""
+        self._settings = settings
+        self._streams = streams
+        self._owns = owns
+        self._write = write
+        self._closers: dict[str, EraCloser] = {}
+        self._given_up: set[str] = set()
+        shortest = min((settings.for_topic(s.stream.raw_topic).era_max_seconds for s in streams), default=LOOK_SECONDS)
+        self._pause = min(LOOK_SECONDS, shortest / PARTS)
+
+    async def run(self) -> None:
+        """Look at each stream again and again; an error that nobody expected ends the process."""
+        while True:
+            try:
+                async with consumer(self._settings) as client:
+                    while True:
+                        for settled in self._streams:
+                            await self._step(client, settled)
+                        await asyncio.sleep(self._pause)
+            except PASSING as error:
+                log.info("no era can be closed now", error=str(error) or repr(error))
+                await asyncio.sleep(LOOK_SECONDS)
+            except Exception as error:  # noqa: BLE001 - nobody awaits this task, so it must not fail in silence
+                end_for(error)
+
+    async def _step(self, client: AIOKafkaConsumer, settled: Settled) -> None:
+        name = settled.stream.name
+        if not self._owns(settled.stream.raw_topic):
+            self._closers.pop(name, None)
+            self._given_up.discard(name)
+            return
+        if name in self._given_up:
+            return
+        closer = self._closers.get(name) or self._closer(settled)
+        self._closers[name] = closer
+        try:
+            if await closer.step(client) is not None:
+                metrics.ERAS.labels(name).inc()
+        except FINAL as error:
+            self._given_up.add(name)
+            log.critical("no more eras are closed", stream=name, reason=str(error))
+
+    def _closer(self, settled: Settled) -> EraCloser:
+        own = self._settings.for_topic(settled.stream.raw_topic)
+        return EraCloser(settled, self._write, era_blocks=own.era_blocks, era_seconds=own.era_max_seconds)

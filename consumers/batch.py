@@ -1,0 +1,80 @@
+"""One rank's part of one step."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import torch
+
+from .documents import Documents, Source, documents_of, places_of, sources_of
+from .rows import Chunk
+from .sequence import Samples
+from .trainable import TrainableSamples
+
+IGNORED: Final = -100
+"""What no loss is computed of: the default ``ignore_index`` of torch's cross entropy."""
+
+
+class XY(NamedTuple):
+    """Tokens, and the next token of each: int64, of one shape."""
+
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """The samples of one rank in one step; ``x, y = batch`` works."""
+
+    x: torch.Tensor
+    """``[batch_size, sequence_length]``, int64."""
+    y: torch.Tensor
+    """The next tokens: ``y[i, j]`` follows ``x[i, j]``."""
+    step: int
+    """The number of the step, counted through all runs that went on from each other's state."""
+    _chunk: Chunk
+    _start: int
+    _stop: int
+    _trainable: TrainableSamples
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        yield self.x
+        yield self.y
+
+    @property
+    def samples(self) -> Samples:
+        """Where each row comes from: partition, block, and which view of it."""
+        part = slice(self._start, self._stop)
+        found = Samples(*(column[part] for column in self._chunk.samples))
+        return found if self._chunk.kept is None else Samples(*(column[self._chunk.kept[part]] for column in found))
+
+    def documents(self) -> Documents:
+        """Return which tokens belong to which document, from the boundaries that the store keeps.
+
+        Costs a small read for each row. Works as long as the store holds the blocks.
+
+        Raises:
+            InputError: the blocks were retired since.
+            DamagedError: the document table is damaged.
+
+        """
+        samples = self.samples
+        pieces = [self._trainable.reader(partition).pieces(block) for partition, block, _ in places_of(samples)]
+        return documents_of(pieces, samples.views, self.x.shape[1], self.x.device)
+
+    def sources(self) -> list[list[Source]]:
+        """Return, for each row, the Kafka records that its tokens came from; costs nothing before it is called.
+
+        Raises:
+            InputError, DamagedError: as in `documents`.
+
+        """
+        length = self.x.shape[1]
+        return [
+            sources_of(self._trainable.reader(partition), block, view, length)
+            for partition, block, view in places_of(self.samples)
+        ]
+
+    def mask_loss(self) -> None:
+        """Set y to `IGNORED` where x and y are of different documents, or y is padding."""
+        self.y.masked_fill_(~self.documents().loss_mask, IGNORED)

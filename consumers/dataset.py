@@ -1,0 +1,126 @@
+"""Samples by index: a map-style dataset over eras that are all there."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import Dataset
+
+from tokenmill.eras import Era, EraRange
+from tokenmill.errors import InputError
+from tokenmill.segments import EraReader, open_eras, read_stream
+
+from .position import SequenceId
+from .rows import RowReader
+from .sequence import EraOrder, Ranks, count_views
+from .trainable import TrainableSamples
+
+Sample = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""x and y, ``[sequence_length]`` each: the next tokens of x are y."""
+
+
+class EraDataset(Dataset[Sample]):
+    """The samples of some eras, by partition, number and view, for samplers that choose an order of their own.
+
+    What torch calls a map-style dataset (a ``DataLoader`` may copy it into workers, by fork or spawn) and Grain a
+    ``RandomAccessDataSource``. It is frozen: what comes into the store later changes neither length nor samples.
+    Memory and the cost of opening are bounded, however many eras there are. `Batches` is what resumes and follows.
+    """
+
+    def __init__(
+        self,
+        store: Path | str,
+        stream: str,
+        *,
+        sequence_length: int,
+        eras: range | None = None,
+        check: bool = False,
+    ) -> None:
+        """Open the eras ``range(first, stop)``; None: all whose blocks are in the store now.
+
+        Raises:
+            StoreError: the store holds no such stream.
+            InputError: the eras are not all there, or the length does not fit.
+            DifferenceError, DamagedError: the store is not what its eras say, or damaged.
+
+        """
+        self._store = Path(store)
+        self._check = check
+        self._info = read_stream(store, stream)
+        self._views = count_views(self._info.block_tokens, sequence_length)
+        self._length = sequence_length
+        index = open_eras(store, stream)
+        trainable = self._open()
+        if eras is None:
+            eras = range(_trainable_now(index, trainable))
+        if not 0 <= eras.start < eras.stop <= index.eras or eras.step != 1:
+            raise InputError(
+                f"the eras {eras} of {stream} are not in {self._store}, which has {index.eras}: wait for them, or give "
+                "a range of one era or more that are there, such as range(0, 8)"
+            )
+        self.eras = eras
+        """The eras that these samples are from."""
+        self._merged = _merge(index.era(eras.start), index.era(eras.stop - 1))
+        if not trainable.is_trainable(self._merged):
+            raise InputError(f"not all blocks of the eras {eras} of {stream} are in {self._store} yet: wait for them")
+        self._order = EraOrder(self._merged, views=self._views, shuffle=False, seed=0, passed=0)
+        self._rows: RowReader | None = None
+
+    def __len__(self) -> int:
+        return self._order.samples
+
+    def __getitem__(self, index: int) -> Sample:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
+        """Return several samples, which is cheaper than one by one.
+
+        Raises:
+            IndexError: there is no sample of that number.
+
+        """
+        wanted = np.asarray(indices, np.int64)
+        if len(wanted) and not (-len(self) <= wanted.min() and wanted.max() < len(self)):
+            raise IndexError(f"there are {len(self)} samples; one of {wanted.tolist()} was asked for")
+        rows = np.empty((len(wanted), self._length + 1), self._info.dtype)
+        if self._rows is None:
+            trainable = self._open()
+            trainable.is_trainable(self._merged)  # sees that the blocks are there
+            self._rows = RowReader(trainable, Ranks(1), self._length, skip=False)
+        self._rows.fill(self._order(wanted % max(len(self), 1)), rows)
+        wide = rows.astype(np.int64)
+        return [(row[:-1], row[1:]) for row in wide]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_rows": None}  # another process maps the files anew
+
+    def _open(self) -> TrainableSamples:
+        fingerprint = self._info.fingerprint.hex()
+        sequence = SequenceId(
+            self._info.name, fingerprint, self._length, seed=0, shuffle=False, eras=(0, None), passes=1
+        )
+        return TrainableSamples(self._store, self._info, sequence, self._views, check=self._check, on_damage="refuse")
+
+
+def _trainable_now(index: EraReader, trainable: TrainableSamples) -> int:
+    """Return how many eras are trainable: all before one that is are, too, so halving finds the last."""
+    low, high = 0, index.eras
+    while low < high:
+        middle = (low + high + 1) // 2
+        if trainable.is_trainable(_merge(index.era(middle - 1), index.era(middle - 1))):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _merge(first: Era, last: Era) -> Era:
+    """Return two eras and all between as one: each range continues the one before."""
+    begun = len(first.ranges)
+    ranges = [
+        EraRange(first.ranges[number].first if number < begun else 0, part.stop, part.before, part.after)
+        for number, part in enumerate(last.ranges)
+    ]
+    return Era(first.number, first.before, tuple(ranges), last.closed)

@@ -1,0 +1,79 @@
+"""Batches through torch's ``DataLoader`` and torchdata's ``StatefulDataLoader``, read by worker processes."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from .batches import Batches
+
+Step = tuple[torch.Tensor, torch.Tensor, int]
+"""x, y, and the number of the step."""
+
+
+class StepDataset(IterableDataset[Step]):
+    """The batches of `Batches`, in their order, for ``DataLoader(StepDataset(...), batch_size=None, num_workers=n)``.
+
+    Worker i of n takes every n-th step, and the loader puts them together again, so any number of workers gives the
+    same sequence. One is seldom needed: `Batches` alone reads faster than processes can hand over tensors.
+
+    What was read ahead in workers is no progress. So each item carries its step, and `state_after` turns the step of
+    the last item that was used into the state of `Batches`: one for all ranks, which `resume` takes, here and for any
+    other number of ranks or workers. ``StatefulDataLoader`` saves `state_dict` for each worker instead, and wants as
+    many workers and ranks again.
+    """
+
+    def __init__(self, store: Path | str, stream: str, **options: Any) -> None:
+        """Open a stream; the options are those of `Batches`, of which ``device`` and ``stop`` stay with the loop.
+
+        Raises:
+            as in `Batches`.
+
+        """
+        self._options = {"store": store, "stream": stream} | options
+        self._state = Batches(**self._options).state_dict()
+        self._made = 0
+        """Items that this process has yielded since ``_state``."""
+        self._begin = 0
+        """With how many of them the next iteration begins: with none, unless a worker's state was loaded."""
+
+    def __iter__(self) -> Iterator[Step]:
+        """Yield this worker's batches from where `resume` or `load_state_dict` said, else from the same place again."""
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info is not None else (0, 1)
+        batches = Batches(**self._options, worker=(worker, workers))
+        batches.load_state_dict(self._state)
+        batches.skip(self._begin)
+        self._made, self._begin = self._begin, 0
+        for batch in batches:
+            self._made += 1
+            yield batch.x, batch.y, batch.step
+
+    def state_after(self, step: int) -> dict[str, Any]:
+        """Return the state of `Batches` after a step, for `resume` and for ``Batches.load_state_dict``."""
+        batches = Batches(**self._options)
+        batches.load_state_dict(self._state)
+        return batches.skip(step + 1 - batches.step).state_dict()
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Begin the next iteration where a state of `Batches` stands.
+
+        Raises:
+            InputError: it is no state, or one of another sequence of samples.
+
+        """
+        batches = Batches(**self._options)
+        batches.load_state_dict(state)
+        self._state = batches.state_dict()
+        self._made = self._begin = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where this worker stands, as ``StatefulDataLoader`` wants it."""
+        return {"data": self._state, "made": self._made}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on where the worker of the same number, of as many, stood."""
+        self.resume(state_dict["data"])
+        self._made = self._begin = int(state_dict["made"])

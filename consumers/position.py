@@ -1,0 +1,144 @@
+"""Where a training run stands in its sequence of samples: what `state_dict` says. No I/O.
+
+The state speaks of the sequence as a whole, so it is the same on every rank, and any number of ranks can go on from it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, NamedTuple, Self
+
+from tokenmill.errors import InputError
+
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceId:
+    """Everything that decides which sample has which number."""
+
+    stream: str
+    fingerprint: str
+    """The stream's, hexadecimal."""
+    sequence_length: int
+    seed: int
+    shuffle: bool
+    eras: tuple[int, int | None]
+    """The first era and the one after the last; None: up to the end marker."""
+    passes: int
+
+
+class StepRange(NamedTuple):
+    """Steps that took the same number of samples, up to the next range."""
+
+    first_step: int
+    first_sample: int
+    global_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How many samples of a sequence were delivered, in which steps."""
+
+    sequence: SequenceId
+    sample: int
+    """The number of the next one."""
+    ranges: tuple[StepRange, ...]
+
+    @classmethod
+    def beginning(cls, sequence: SequenceId, global_batch: int) -> Self:
+        """Return where a run with so many samples in each step begins."""
+        return cls(sequence, 0, (StepRange(0, 0, global_batch),))
+
+    @property
+    def step(self) -> int:
+        """The number of the next step."""
+        last = self.ranges[-1]
+        return last.first_step + (self.sample - last.first_sample) // last.global_batch
+
+    def after(self, steps: int) -> "Position":
+        """Return where the run stands so many steps later."""
+        return replace(self, sample=self.sample + steps * self.ranges[-1].global_batch)
+
+    def with_batches_of(self, global_batch: int) -> "Position":
+        """Return the same place for a run whose steps take so many samples from there on."""
+        last = self.ranges[-1]
+        if last.global_batch == global_batch:
+            return self
+        kept = self.ranges if last.first_sample < self.sample else self.ranges[:-1]
+        if kept and kept[-1].global_batch == global_batch:  # the size in between made no step
+            return replace(self, ranges=kept)
+        return replace(self, ranges=(*kept, StepRange(self.step, self.sample, global_batch)))
+
+    def samples_of(self, step: int) -> range:
+        """Return the numbers of the samples of a step that was made.
+
+        Raises:
+            InputError: it was not.
+
+        """
+        if not 0 <= step < self.step:
+            raise InputError(f"step {step} was not made as of this state, which stands before step {self.step}")
+        found = [part for part in self.ranges if part.first_step <= step][-1]
+        first = found.first_sample + (step - found.first_step) * found.global_batch
+        return range(first, first + found.global_batch)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the state: small, of JSON's types alone."""
+        return {
+            "format": _FORMAT,
+            **asdict(self.sequence),
+            "eras": list(self.sequence.eras),
+            "sample": self.sample,
+            "ranges": [list(part) for part in self.ranges],
+        }
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any], sequence: SequenceId) -> Self:
+        """Return the position that a state speaks of, if it is one in this sequence.
+
+        Passes may be more or fewer than they were, and with a single pass the last era another: the samples keep their
+        numbers.
+
+        Raises:
+            InputError: it is no state, or one of another sequence.
+
+        """
+        try:
+            if state["format"] != _FORMAT:
+                raise InputError(
+                    f"the state's format is {state['format']!r}: use the version of tokenmill that wrote it"
+                )
+            first, stop = state["eras"]
+            found = SequenceId(**{name: state[name] for name in asdict(sequence) if name != "eras"}, eras=(first, stop))
+            position = cls(sequence, state["sample"], tuple(StepRange(*part) for part in state["ranges"]))
+            position.require_sound()
+        except (LookupError, TypeError, ValueError) as error:
+            raise InputError(f"this is no state of Batches ({error!r}): give what state_dict() returned") from error
+        wanted = asdict(sequence) | {"passes": found.passes}
+        if found.passes == sequence.passes == 1 and found.eras[0] == sequence.eras[0]:
+            wanted["eras"] = found.eras
+        others = [name for name, value in asdict(found).items() if value != wanted[name]]
+        if others:
+            told = ", ".join(f"{name} {getattr(found, name)!r} (here {getattr(sequence, name)!r})" for name in others)
+            raise InputError(
+                f"the state is one of another sequence of samples: {told}. Open Batches as they were when it was "
+                "saved, or begin at the beginning, without the state"
+            )
+        return position
+
+    def require_sound(self) -> None:
+        """Raise ValueError where the numbers contradict each other."""
+        numbers = [self.sample, *(number for part in self.ranges for number in part)]
+        if not self.ranges or not all(type(number) is int and number >= 0 for number in numbers):
+            raise ValueError("numbers are missing")
+        ends = [*self.ranges[1:], StepRange(0, self.sample, 1)]
+        for part, end in zip(self.ranges, ends, strict=True):
+            if part.global_batch < 1 or end.first_sample < part.first_sample:
+                raise ValueError("ranges overlap")
+            if (end.first_sample - part.first_sample) % part.global_batch:
+                raise ValueError("a step has a part of its samples")
+            made = (end.first_sample - part.first_sample) // part.global_batch
+            if end is not ends[-1] and end.first_step != part.first_step + made:
+                raise ValueError("steps are missing")
+        if self.ranges[0][:2] != (0, 0):
+            raise ValueError("the first steps are missing")

@@ -1,0 +1,186 @@
+"""Which samples of a sequence are in a store now: its eras, and whether their blocks are there."""
+
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tokenmill.eras import Era
+from tokenmill.errors import DamagedError, DifferenceError, InputError
+from tokenmill.segments import OnDamage, PartitionReader, StreamInfo, open_eras
+from tokenmill.segments.layout import partition_directory
+
+from .position import SequenceId
+from .sequence import EraOrder, Numbers, Samples
+
+
+@dataclass(slots=True)
+class _Span:
+    """The samples ``[start, stop)`` of the sequence: one era in one pass."""
+
+    start: int
+    stop: int
+    number: int
+    passed: int
+    order: EraOrder
+
+
+class TrainableSamples:
+    """Finds samples by number: which era, block and view each is.
+
+    Remembers the eras of the samples that were asked for last, so memory is bounded by these. What is trainable stays
+    so; more becomes so when eras and blocks come. An era is trainable when its blocks are committed in the store and
+    have the chain hashes that the era names; all before it are then, too, for the hashes roll on.
+    """
+
+    def __init__(
+        self, store: Path, info: StreamInfo, sequence: SequenceId, views: int, *, check: bool, on_damage: OnDamage
+    ) -> None:
+        """Open the eras of a stream."""
+        self.eras = open_eras(store, info.name)
+        self._store = store
+        self._info = info
+        self._sequence = sequence
+        self._views = views
+        self._check = check
+        self._on_damage: OnDamage = on_damage
+        self._readers: dict[int, PartitionReader] = {}
+        self._spans: deque[_Span] = deque()
+        self._trainable = -1
+        """The highest era that is known to be."""
+
+    @property
+    def readers(self) -> dict[int, PartitionReader]:
+        """The readers of those partitions of which something was read."""
+        return self._readers
+
+    def reader(self, partition: int) -> PartitionReader:
+        """Return the reader of a partition."""
+        found = self._readers.get(partition)
+        if found is None:
+            directory = partition_directory(self._store, self._info.name, partition)
+            found = PartitionReader(directory, self._info, partition, check=self._check, on_damage=self._on_damage)
+            self._readers[partition] = found
+        return found
+
+    def total(self) -> int | None:
+        """Return how many samples the sequence has; None while its last era has not come."""
+        one = self._samples_in_pass()
+        return None if one is None else one * self._sequence.passes
+
+    def ready(self, sample: int, wanted: int) -> int:
+        """Return how many samples from ``sample`` on are trainable, at most ``wanted``.
+
+        Raises:
+            InputError: the store does not hold their blocks any more.
+            DifferenceError: the store holds other blocks than the eras speak of.
+            DamagedError: the files are damaged.
+
+        """
+        while self._spans and self._spans[0].stop <= sample:
+            self._spans.popleft()
+        if self._spans and sample < self._spans[0].start:
+            self._spans.clear()
+        reached = self._spans[-1].stop if self._spans else sample
+        while reached < sample + wanted and (span := self._span_at(reached)) is not None:
+            self._spans.append(span)
+            reached = span.stop
+        return min(reached - sample, wanted)
+
+    def locate(self, samples: Numbers) -> Samples:
+        """Return where samples lie whose numbers ascend and which `ready` has just counted."""
+        found = []
+        for span in self._spans:
+            first, stop = np.searchsorted(samples, (span.start, span.stop)).tolist()
+            if first < stop:
+                found.append(span.order(samples[first:stop] - span.start))
+        if len(found) == 1:
+            return found[0]
+        return Samples(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+    def next_era(self, sample: int) -> int:
+        """Return the era that holds a sample, or the one that must come before that is known."""
+        place = self._place(sample)
+        return self.eras.eras if place is None else place[0]
+
+    def _span_at(self, sample: int) -> _Span | None:
+        """Return the era of a sample if it is trainable; its first sample is the span's."""
+        place = self._following(sample) or self._place(sample)
+        if place is None and self.eras.refresh():
+            place = self._place(sample)
+        if place is None:
+            return None
+        number, passed, start = place
+        era = self.eras.era(number)
+        if number > self._trainable:
+            if not self.is_trainable(era):
+                return None
+            self._trainable = number
+        sequence = self._sequence
+        order = EraOrder(era, views=self._views, shuffle=sequence.shuffle, seed=sequence.seed, passed=passed)
+        return _Span(start, start + order.samples, number, passed, order)
+
+    def _following(self, sample: int) -> tuple[int, int, int] | None:
+        """Return what `_place` does, without a search, if the sample is the first of the next era in the same pass."""
+        if not self._spans or self._spans[-1].stop != sample:
+            return None
+        last, stop = self._spans[-1], self._sequence.eras[1]
+        number = last.number + 1
+        if number >= self.eras.eras - self.eras.ended or (stop is not None and number >= stop):
+            return None
+        return number, last.passed, sample
+
+    def _place(self, sample: int) -> tuple[int, int, int] | None:
+        """Return era, pass and the era's first sample of a sample, as far as the eras are known."""
+        first = self._sequence.eras[0]
+        if self.eras.eras <= first:
+            return None
+        one = self._samples_in_pass()
+        passed = 0
+        if one is not None:
+            if sample >= one * self._sequence.passes:
+                return None
+            passed = sample // one
+        before = self.eras.blocks_before(first)
+        block = before + (sample - passed * (one or 0)) // self._views
+        if block >= self.eras.blocks:
+            return None
+        number = self.eras.find(block)
+        return number, passed, passed * (one or 0) + (self.eras.blocks_before(number) - before) * self._views
+
+    def _samples_in_pass(self) -> int | None:
+        first, stop = self._sequence.eras
+        if stop is None or stop > self.eras.eras:
+            if not self.eras.ended:
+                return None
+            stop = self.eras.eras
+        return (self.eras.blocks_before(stop) - self.eras.blocks_before(min(first, stop))) * self._views
+
+    def is_trainable(self, era: Era) -> bool:
+        """Return whether the blocks of an era are in the store; raises as `ready` does."""
+        for partition, part in enumerate(era.ranges):
+            if not part.blocks:
+                continue
+            reader = self.reader(partition)
+            if reader.blocks < part.stop and reader.refresh() < part.stop:
+                return False
+            if part.first < reader.first_block:
+                raise InputError(
+                    f"era {era.number} of {self._info.name} begins at block {part.first} of partition {partition}, but "
+                    f"{self._store} begins at block {reader.first_block}: its older segments were retired. Name later "
+                    "eras, or read a store that still holds them"
+                )
+            try:
+                chain = reader.chain_before(part.stop)
+            except DamagedError:
+                if self._on_damage == "refuse":
+                    raise
+                continue  # the blocks that can be read are
+            if chain != part.after:
+                raise DifferenceError(
+                    f"era {era.number} of {self._info.name} speaks of other blocks than {self._store} holds in "
+                    f"partition {partition} before block {part.stop}: check the store with `tokenmill verify`, and "
+                    "rebuild it from the token topic"
+                )
+        return True

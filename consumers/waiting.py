@@ -1,0 +1,50 @@
+"""Waiting for what is not in the store yet: counted, said aloud, and ended by a timeout."""
+
+import logging
+import time
+from typing import Final
+
+from tokenmill.errors import StoreError
+
+_SAY_AFTER: Final = 5.0
+"""Seconds of waiting after which it is said: eras come every minute or so, and who trains should see why he stands."""
+_SAY_EVERY: Final = 60.0
+
+log = logging.getLogger(__name__)
+
+
+class Patience:
+    """How long a reader has waited since it got something."""
+
+    def __init__(self, timeout: float | None, poll_seconds: float) -> None:
+        self.waited_seconds = 0.0
+        """Time spent waiting, all together."""
+        self._timeout = timeout
+        self._poll_seconds = poll_seconds
+        self._since: float | None = None
+        self._said = 0.0
+
+    def end(self) -> None:
+        """Note that something came."""
+        self._since = None
+
+    def wait(self, what: str) -> None:
+        """Sleep until the next look.
+
+        Raises:
+            StoreError: this has been going on for longer than the timeout.
+
+        """
+        begun = time.monotonic()
+        if self._since is None:
+            self._since = begun
+            self._said = begun - _SAY_EVERY + _SAY_AFTER
+        if self._timeout is not None and begun - self._since > self._timeout:
+            raise StoreError(
+                f"nothing came within {self._timeout} seconds of waiting for {what}, or wait longer (timeout)"
+            )
+        if begun - self._said >= _SAY_EVERY:
+            log.warning("waiting for %s (%.0f seconds so far)", what, begun - self._since)
+            self._said = begun
+        time.sleep(self._poll_seconds)
+        self.waited_seconds += time.monotonic() - begun

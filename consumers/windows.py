@@ -1,0 +1,95 @@
+"""Windows: x and y at any token of a partition, across the borders of blocks, for those who sample by themselves."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tokenmill.errors import InputError
+from tokenmill.segments import PartitionReader, open_partition, partitions_in
+
+from .batch import XY
+
+
+class Windows:
+    """The committed tokens of each partition as one long row, of which any stretch can be taken.
+
+    Tokens are counted from the partition's block 0, so an index means the same tokens in every store of the stream, for
+    ever. Documents follow each other as they were packed, padding included. No order and no state: that is `Batches`.
+    """
+
+    def __init__(self, store: Path | str, stream: str, length: int, *, check: bool = False) -> None:
+        """Open the partitions that there are.
+
+        Args:
+            store: directory of the store.
+            stream: name of the stream.
+            length: tokens of x, and of y.
+            check: hold every block that is touched against its CRC.
+
+        Raises:
+            StoreError: the store holds no such stream.
+            InputError: the length is below 1.
+            DamagedError: the files are damaged.
+
+        """
+        if length < 1:
+            raise InputError(f"length is {length}: give 1 or more tokens")
+        self.length = length
+        self._readers: dict[int, PartitionReader] = {
+            partition: open_partition(store, stream, partition, check=check)
+            for partition in partitions_in(store, stream)
+        }
+
+    @property
+    def partitions(self) -> list[int]:
+        """The partitions that were there at opening."""
+        return list(self._readers)
+
+    def refresh(self) -> None:
+        """See what has been committed since."""
+        for reader in self._readers.values():
+            reader.refresh()
+
+    def indices(self, partition: int) -> range:
+        """Return at which tokens of a partition a window can begin, as of the last `refresh`."""
+        reader = self._reader(partition)
+        stop = reader.blocks * reader.block_tokens - self.length
+        return range(reader.first_block * reader.block_tokens, max(stop, reader.first_block * reader.block_tokens))
+
+    def at(self, partition: int, indices: Sequence[int] | npt.NDArray[np.integer]) -> XY:
+        """Return the windows that begin at these tokens: x and y, ``[len(indices), length]``, int64, in one buffer.
+
+        Raises:
+            InputError: there is no such partition, or a window is not wholly there (`indices`).
+            DamagedError: a file is damaged (with ``check``: a block).
+
+        """
+        reader = self._reader(partition)
+        starts = np.asarray(indices, np.int64).reshape(-1)
+        allowed = self.indices(partition)
+        if len(starts) and not (allowed.start <= starts.min() and starts.max() < allowed.stop):
+            raise InputError(
+                f"windows of {self.length} tokens in partition {partition} begin at tokens {allowed.start} to "
+                f"{allowed.stop - 1} (as of the last refresh): ask for one of these, or refresh and wait"
+            )
+        rows = np.empty((len(starts), self.length + 1), np.int64)
+        size = reader.block_tokens
+        for row, start in zip(rows, starts.tolist(), strict=True):
+            first = start // size
+            blocks = reader.gather(np.arange(first, (start + self.length) // size + 1))
+            row[:] = blocks.reshape(-1)[start - first * size :][: self.length + 1]
+        wide = torch.from_numpy(rows)
+        return XY(wide[:, :-1], wide[:, 1:])
+
+    def __getitem__(self, place: tuple[int, int]) -> XY:
+        """Return x and y, ``[length]`` each, at ``windows[partition, token]``."""
+        x, y = self.at(place[0], [place[1]])
+        return XY(x[0], y[0])
+
+    def _reader(self, partition: int) -> PartitionReader:
+        if partition not in self._readers:
+            raise InputError(f"there is no partition {partition}: give one of {self.partitions}, or open anew")
+        return self._readers[partition]

@@ -1,0 +1,1 @@
+"""Eras on Kafka."""

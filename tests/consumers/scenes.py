@@ -1,0 +1,71 @@
+"""Stores with eras for the tests of the training side, and the slow, plain answer to what comes in which order."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.segments.chains import STREAM, fill, make_chain, make_info, make_store, tokens_of
+from tests.segments.eras import make_eras, write_eras
+from tokenmill.consumers import Batch, Batches
+from tokenmill.eras import Era, Permutation
+from tokenmill.segments import Store
+
+INFO = make_info()
+CHAINS = {partition: make_chain(INFO, 40, partition=partition, seed=partition) for partition in range(3)}
+STOPS = ({0: 5}, {0: 6, 1: 3}, {1: 9, 2: 1}, {0: 20}, {0: 23, 1: 13, 2: 4})
+"""How far the partitions reach after each era: 40 blocks in all, some eras without some partitions."""
+ERAS = make_eras(INFO, CHAINS, STOPS, end=True)
+OPEN_ERAS = ERAS[:-1]
+BLOCKS = 40
+
+
+def era_store(path: Path, eras: Sequence[Era] = ERAS) -> Store:
+    """Make a store with these eras and their blocks."""
+    store = make_store(path, INFO)
+    grow(store, eras)
+    return store
+
+
+def grow(store: Store, eras: Sequence[Era]) -> None:
+    """Bring eras, all from the first on, and their blocks into a store."""
+    for partition, part in enumerate(eras[-1].ranges):
+        if part.stop:
+            fill(store, INFO, CHAINS[partition], [part.stop], partition=partition)
+    write_eras(store, eras)
+
+
+def expected(
+    eras: Iterable[Era] = ERAS, *, seed: int = 1, shuffle: bool = True, passes: int = 1, length: int = 4
+) -> list[list[int]]:
+    """Return the tokens of all samples, in order, as the protocol says: one by one."""
+    rows: list[list[int]] = []
+    named = list(eras)
+    for passed in range(passes):
+        for era in named:
+            samples = [
+                tokens_of(CHAINS[partition], INFO)[block, start : start + length + 1].tolist()
+                for partition, part in enumerate(era.ranges)
+                for block in range(part.first, part.stop)
+                for start in range(0, INFO.block_tokens - 1, length)
+            ]
+            order = Permutation(len(samples), seed=seed, passed=passed, era=era.number)
+            places = order(np.arange(len(samples))).tolist() if shuffle else range(len(samples))
+            rows += [samples[place] for place in places]
+    return rows
+
+
+def open_batches(store: Store, **options: Any) -> Batches:
+    """Open batches of 2 samples with seed 1, unless the options say otherwise."""
+    return Batches(store.path, STREAM, **({"batch_size": 2, "sequence_length": 4, "seed": 1} | options))
+
+
+def rows_of(batches: Iterable[Batch]) -> list[list[int]]:
+    """Put x and y together again."""
+    return [[*x, y[-1]] for batch in batches for x, y in zip(batch.x.tolist(), batch.y.tolist(), strict=True)]
+
+
+def together(ranks: Sequence[Iterable[Batch]]) -> list[list[int]]:
+    """Lay the batches of all ranks side by side, step by step; all must have as many."""
+    return [row for step in zip(*ranks, strict=True) for row in rows_of(step)]

@@ -1,0 +1,73 @@
+"""Windows at any token."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.consumers.scenes import CHAINS, INFO, era_store
+from tests.segments.chains import STREAM, fill, tokens_of
+from tokenmill.consumers import Windows
+from tokenmill.errors import DamagedError, InputError
+from tokenmill.segments import Store
+from tokenmill.segments.retiring import retire
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Return a store that tests only read."""
+    return era_store(tmp_path_factory.mktemp("store"))
+
+
+@given(st.integers(1, 30), st.sampled_from([(0, 115), (1, 65), (2, 20)]), st.data())
+def test_a_window_is_a_stretch_of_the_partition(
+    store: Store, length: int, part: tuple[int, int], data: st.DataObject
+) -> None:
+    """Across blocks and segments; y is one token ahead of x."""
+    partition, tokens = part
+    windows = Windows(store.path, STREAM, length)
+    assert windows.partitions == [0, 1, 2]
+    assert windows.indices(partition) == range(max(tokens - length, 0))
+    flat = tokens_of(CHAINS[partition], INFO)[: tokens // 5].reshape(-1).tolist()
+    if tokens > length:
+        places = data.draw(st.lists(st.sampled_from(windows.indices(partition)), min_size=1, max_size=5))
+        x, y = windows.at(partition, places)
+        assert x.tolist() == [flat[place : place + length] for place in places]
+        assert y.tolist() == [flat[place + 1 : place + 1 + length] for place in places]
+        assert windows[partition, places[0]].y.tolist() == y[0].tolist()
+
+
+def test_windows_that_are_not_there_are_refused(store: Store) -> None:
+    """With those that are."""
+    windows = Windows(store.path, STREAM, 7)
+    for wrong in (-1, 13, 100):
+        with pytest.raises(InputError, match="tokens 0 to 12"):
+            windows.at(2, [0, wrong])
+    with pytest.raises(InputError, match=r"one of \[0, 1, 2\]"):
+        windows.indices(3)
+    with pytest.raises(InputError, match="1 or more"):
+        Windows(store.path, STREAM, 0)
+
+
+def test_windows_see_a_store_grow_and_retire(tmp_path: Path) -> None:
+    """Indices keep their meaning."""
+    store = era_store(tmp_path)
+    windows = Windows(store.path, STREAM, 5)
+    before = windows[0, 60]
+    fill(store, INFO, CHAINS[0], [30])
+    retire(store.path, STREAM, 0, 8)
+    windows.refresh()
+    assert windows.indices(0) == range(40, 145)
+    assert windows[0, 60].x.tolist() == before.x.tolist()
+
+
+def test_damage_is_found_when_checking(tmp_path: Path) -> None:
+    """In any block that is touched."""
+    store = era_store(tmp_path)
+    file = store.path / STREAM / "0" / f"{0:012d}.bin"
+    file.write_bytes(b"\xff" + file.read_bytes()[1:])
+    windows = Windows(store.path, STREAM, 5, check=True)
+    windows.at(0, [5])
+    with pytest.raises(DamagedError, match="block 0"):
+        windows.at(0, [4])

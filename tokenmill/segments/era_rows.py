@@ -1,0 +1,103 @@
+"""The index of a store's eras: one row of 48 bytes for each line of ``eras.jsonl``, which makes that line count.
+
+Little-endian::
+
+    u8  stop     length of eras.jsonl with this era
+    u8  blocks   blocks of all eras up to and with this one
+    u8  offset   of the era's record on the control topic
+    u8  closed   when it was written, in milliseconds since 1970
+    u4  flags    1: it is the end marker
+    u4  earlier  how many rows of the same commit stand before this one
+    u4  line     CRC-32 of the era's line, its newline included
+    u4  crc      CRC-32 of the stream's seed (`row_seed`), of the row's number as u8, and of its own first 44 bytes
+
+Lines are on disk before their rows are written, and the rows of one commit before the next commit begins. Everything
+here is pure: `scan` sees bytes, never a file.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final, NamedTuple, Self
+from zlib import crc32
+
+from tokenmill.eras import Era
+
+ROW_BYTES: Final = 48
+COMMIT_ROWS: Final = 64
+"""Eras that one commit takes at most. Who opens the index looks at so many rows and one more, whatever the number of
+eras: all before them belong to commits that were finished."""
+END: Final = 1
+_ROW: Final = Struct("<QQQQIIII")
+_CRC: Final = Struct("<I")
+_NUMBER: Final = Struct("<Q")
+_CRC_AT: Final = ROW_BYTES - _CRC.size
+
+
+class EraRow(NamedTuple):
+    """One row; ``EraRow()`` is what stands before the first."""
+
+    stop: int = 0
+    blocks: int = 0
+    offset: int = 0
+    closed: int = 0
+    flags: int = 0
+    earlier: int = 0
+    line: int = 0
+    crc: int = 0
+
+    @classmethod
+    def decode(cls, row: bytes) -> Self:
+        """Return the row that these 48 bytes spell."""
+        return cls(*_ROW.unpack(row))
+
+
+@dataclass(frozen=True, slots=True)
+class EraScan:
+    """What the rows of an index say."""
+
+    count: int
+    """Rows of the longest valid prefix."""
+    damage: str | None
+    """Why what follows it cannot be a commit whose writing was cut off; None if it can."""
+
+
+def row_seed(fingerprint: bytes) -> int:
+    """Return with what each row's CRC begins in a stream with this fingerprint."""
+    return crc32(b"tokenmill eras 1" + fingerprint)
+
+
+def encode_commit(eras: Sequence[tuple[Era, int]], seed: int, number: int, before: EraRow) -> tuple[bytes, bytes]:
+    """Return the lines and the rows of one commit: consecutive eras from ``number`` on, each with its offset."""
+    lines, rows = [], []
+    stop, blocks = before.stop, before.blocks
+    for earlier, (era, offset) in enumerate(eras):
+        line = era.pack() + b"\n"
+        stop += len(line)
+        blocks += era.blocks
+        row = _ROW.pack(stop, blocks, offset, era.closed, END * era.end, earlier, crc32(line), 0)[:_CRC_AT]
+        rows.append(row + _CRC.pack(_crc(seed, number + earlier, row)))
+        lines.append(line)
+    return b"".join(lines), b"".join(rows)
+
+
+def scan(rows: bytes, seed: int, number: int) -> EraScan:
+    """Look at the rows from ``number`` on; each is valid or not by itself.
+
+    An invalid row counts as never written only if no later commit follows: the rows of a commit are on disk before the
+    next one begins, in any order until then.
+    """
+    cut = [rows[at : at + ROW_BYTES] for at in range(0, len(rows) - ROW_BYTES + 1, ROW_BYTES)]
+    valid = [
+        _crc(seed, number + index, row[:_CRC_AT]) == int.from_bytes(row[_CRC_AT:], "little")
+        for index, row in enumerate(cut)
+    ]
+    count = valid.index(False) if False in valid else len(cut)
+    for index in range(count + 1, len(cut)):
+        if valid[index] and index - EraRow.decode(cut[index]).earlier > count:
+            return EraScan(count, f"the row of era {number + count} is damaged (that of era {number + index} is whole)")
+    return EraScan(count, None)
+
+
+def _crc(seed: int, number: int, row: bytes) -> int:
+    return crc32(row, crc32(_NUMBER.pack(number), seed))
