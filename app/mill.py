@@ -14,6 +14,7 @@ from faust.types import TP, StreamT
 
 from tokenmill.errors import BrokerError, SourceError
 
+from .alone import Alone
 from .clients.control import Settled, settle
 from .clients.kafka import consumer, require_group
 from .clients.topics import require_topics, retention_seconds
@@ -54,6 +55,7 @@ class Mill:
         self._reporter = Reporter(
             "mill", settings, status=self.status, measure=self._measure, not_ready=self._why_not_ready
         )
+        self._alone = Alone(settings, app, settings.raw_topics, self.status)
         self.partitions: Partitions[RawPartition] = Partitions(self._open)
 
     async def prepare(self) -> None:
@@ -88,6 +90,7 @@ class Mill:
         self._eras = asyncio.create_task(
             EraKeeper(self._settings, every, self._has_first, self._write_control).run(), name="eras"
         )
+        self._alone.start()
 
     def _context(
         self, plan: RawTopicPlan, streams: Sequence[Settled], retention: Mapping[str, float | None]

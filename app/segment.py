@@ -15,6 +15,7 @@ from faust.types import TP, StreamT
 from tokenmill.opening import RAW_BYTES_SHA256
 from tokenmill.segments import Store, StreamInfo
 
+from .alone import Alone
 from .clients.control import Settled, wait_for_genesis
 from .clients.kafka import require_group
 from .clients.topics import require_topics
@@ -46,6 +47,8 @@ class SegmentWriter:
         self._reporter = Reporter(
             "segment", settings, status=self.status, measure=self._measure, not_ready=self._why_not_ready
         )
+        tokens = [stream.tokens_topic for stream in settings.streams()]
+        self._alone = Alone(settings, app, tokens, self.status)
         self.partitions: Partitions[TokenPartition] = Partitions(self._open)
 
     async def prepare(self) -> None:
@@ -60,6 +63,7 @@ class SegmentWriter:
                 self._contexts[settled.stream.tokens_topic] = await self._add(settled)
             bringer = EraBringer(every, self._store, self._has_first)
             self._eras = asyncio.create_task(bringer.run(self._settings), name="eras")
+            self._alone.start()
             self._ready = True
         except Exception as error:  # noqa: BLE001 - Faust would turn it into a traceback and one exit code for all
             end_for(error)

@@ -166,6 +166,11 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         connections = self._consumer._client._conns  # noqa: SLF001 - aiokafka has no public view of them
         return any(connection.connected() for connection in list(connections.values()))
 
+    def member(self) -> str:
+        """Return the name that the group knows us by; empty while it knows us not."""
+        coordinator = self._consumer._coordinator if self._consumer is not None else None  # noqa: SLF001 - nowhere else
+        return coordinator.member_id if coordinator is not None else ""
+
     def highwaters_now(self) -> dict[TP, int]:
         """Return the known end offsets of the assigned partitions, without asking anyone."""
         consumer = self._ensure_consumer()
@@ -216,6 +221,11 @@ class BatchConsumer(driver.Consumer):
     def connected(self) -> bool:
         """Whether a connection to a broker stands."""
         return self._thread.connected()
+
+    @property
+    def member(self) -> str:
+        """The name that the consumer group knows us by; empty while it knows us not."""
+        return self._thread.member()
 
     async def perform_seek(self) -> None:
         """Hand the new assignment to the app, which starts each partition by itself and in its own time."""
@@ -362,6 +372,11 @@ class BatchApp(faust.App):
             return "the worker waits for its topics, its tokenizer, or its streams to be settled"
         connected = isinstance(self._consumer, BatchConsumer) and self._consumer.connected
         return None if connected else "no broker is connected"
+
+    @property
+    def member(self) -> str:
+        """The name that the consumer group knows us by; empty while it knows us not."""
+        return self._consumer.member if isinstance(self._consumer, BatchConsumer) else ""
 
     async def know(self, topic: str, partition: int) -> None:
         """Make the producer learn of a partition that exists, perhaps since a moment ago: it would refuse to send."""

@@ -174,9 +174,9 @@ class Service:
         """Start mill workers, with more variables than the others have where there are any."""
         return [self._start("mill", environment) for _ in range(count)]
 
-    def segment(self) -> Worker:
-        """Start a segment worker."""
-        return self._start("segment")
+    def segment(self, environment: Mapping[str, str] | None = None) -> Worker:
+        """Start a segment worker, with more variables than the others have where there are any."""
+        return self._start("segment", environment)
 
     def tend(self) -> None:
         """Do what a supervisor does: start each worker anew that ended in order to be started anew."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenmill.errors import DamagedError, StoreError
+from tokenmill.segments.durable import sync_directory
 from tokenmill.segments.layout import SegmentPaths, partition_directory, segment_firsts, stream_directory
 from tokenmill.segments.sealed import load_manifest
 from tokenmill.segments.start import Start, read_start, unlink_below, write_start
@@ -54,6 +55,8 @@ def retire(store: Path, stream: str, partition: int, below: int) -> Retired:
             target = _target(directory, names, below - below % info.segment_blocks)
             if target > start.block:
                 write_start(directory, Start(target, _chain_before(directory, info, partition, target)))
+            else:
+                sync_directory(directory)  # who raised the start may have died before it was durable
             firsts = segment_firsts(names)
             first = max(target, start.block)
             going = [path for f in firsts if f < first for path in SegmentPaths(directory, f).all if path.exists()]
