@@ -3,6 +3,7 @@
 from tokenmill.samples.position import Position, SequenceId, StepRange
 from tokenmill.samples.sequence import EraOrder, Numbers, Ranks, Samples, count_views
 from tokenmill.samples.source import Source, places_of, sources_of
+from tokenmill.samples.tracing import TracedRecord, TracedSample, TracedView, Tracer, Use
 from tokenmill.samples.trainable import TrainableSamples
 
 __all__ = [
@@ -14,7 +15,12 @@ __all__ = [
     "SequenceId",
     "Source",
     "StepRange",
+    "TracedRecord",
+    "TracedSample",
+    "TracedView",
+    "Tracer",
     "TrainableSamples",
+    "Use",
     "count_views",
     "places_of",
     "sources_of",

@@ -85,6 +85,14 @@ class Position:
         first = found.first_sample + (step - found.first_step) * found.global_batch
         return range(first, first + found.global_batch)
 
+    def step_of(self, sample: int) -> tuple[int, int] | None:
+        """Return the step that took a sample, and the sample's place in the global batch; None: it was not made."""
+        if not 0 <= sample < self.sample:
+            return None
+        found = [part for part in self.ranges if part.first_sample <= sample][-1]
+        steps, place = divmod(sample - found.first_sample, found.global_batch)
+        return found.first_step + steps, place
+
     def to_dict(self) -> dict[str, Any]:
         """Return the state: small, of JSON's types alone."""
         return {
