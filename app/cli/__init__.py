@@ -41,6 +41,7 @@ COMMANDS: Final = {
     "eras": "eras",
     "close": "eras",
     "inspect": "inspect",
+    "trace": "trace",
     "dead-letters": "dead_letters",
     "repair": "repair",
     "retire": "retire",
