@@ -8,14 +8,12 @@ from typing import Any, Final, Self
 import torch
 
 from tokenmill.errors import InputError
+from tokenmill.samples import Position, Ranks, SequenceId, TrainableSamples, count_views
 from tokenmill.segments import OnDamage, read_stream
 
 from .batch import Batch
-from .position import Position, SequenceId
 from .rows import RowReader
-from .sequence import Ranks, count_views
 from .staging import Staging
-from .trainable import TrainableSamples
 from .waiting import Patience
 
 _CHUNK_BYTES: Final = 4 << 20

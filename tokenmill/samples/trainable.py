@@ -8,11 +8,10 @@ import numpy as np
 
 from tokenmill.eras import Era
 from tokenmill.errors import DamagedError, DifferenceError, InputError
+from tokenmill.samples.position import SequenceId
+from tokenmill.samples.sequence import EraOrder, Numbers, Samples
 from tokenmill.segments import OnDamage, PartitionReader, StreamInfo, open_eras
 from tokenmill.segments.layout import partition_directory
-
-from .position import SequenceId
-from .sequence import EraOrder, Numbers, Samples
 
 
 @dataclass(slots=True)

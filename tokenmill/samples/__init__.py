@@ -1,0 +1,21 @@
+"""The one sequence of samples of a training run: arithmetic, a run's state, and which samples a store holds."""
+
+from tokenmill.samples.position import Position, SequenceId, StepRange
+from tokenmill.samples.sequence import EraOrder, Numbers, Ranks, Samples, count_views
+from tokenmill.samples.source import Source, places_of, sources_of
+from tokenmill.samples.trainable import TrainableSamples
+
+__all__ = [
+    "EraOrder",
+    "Numbers",
+    "Position",
+    "Ranks",
+    "Samples",
+    "SequenceId",
+    "Source",
+    "StepRange",
+    "TrainableSamples",
+    "count_views",
+    "places_of",
+    "sources_of",
+]
