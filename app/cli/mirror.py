@@ -85,7 +85,7 @@ class Reporter(Line):
     def __init__(self) -> None:
         super().__init__(SpinnerColumn(), TextColumn("{task.description}"), description="starting")
         self._terminal = messages().is_terminal
-        self._said: dict[str, Behind] = {}
+        self._logged: dict[str, Behind] = {}
         self._at = 0.0
 
     def __call__(self, behind: Sequence[Behind]) -> None:
@@ -96,9 +96,9 @@ class Reporter(Line):
         elif time.monotonic() - self._at >= PLAIN_SECONDS:
             self._at = time.monotonic()
             for found in behind:
-                if self._said.get(found.stream) != found:
+                if self._logged.get(found.stream) != found:
                     log.info(
                         "stored", stream=found.stream, blocks=found.stored, eras=found.trainable,
                         blocks_behind=found.blocks, bytes_behind=found.bytes, eras_behind=found.eras,
                     )  # fmt: skip
-                self._said[found.stream] = found
+                self._logged[found.stream] = found
