@@ -15,6 +15,7 @@ from faust.types import TP, StreamT
 from tokenmill.errors import BrokerError, SourceError
 
 from .alone import Alone
+from .batch import Batch
 from .clients.control import Settled, settle
 from .clients.kafka import consumer, require_group
 from .clients.topics import require_topics, retention_seconds
@@ -32,7 +33,7 @@ from .raw.skip_list import SkipList
 from .raw.suspects import Board
 from .reporting import Reporter
 from .settings import Settings, load_settings
-from .transport import Batch, BatchApp, DurableProducer
+from .transport import BatchApp, DurableProducer
 
 log = structlog.get_logger(__name__)
 
