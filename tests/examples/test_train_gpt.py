@@ -249,6 +249,6 @@ def test_killed_runs_go_on_exactly_with_other_numbers_of_processes(
             wanted = whole.held_out(name)[step]
             assert (hashes[-len(wanted) :], set(hashes)) == (wanted, set(wanted))  # a kill may have cut one short
     assert trainer.said()[-1]["name"] == "test"
-    assert trainer.said()[-1]["loss"] == pytest.approx(whole.said()[-1]["loss"], abs=1e-3)
+    assert trainer.said()[-1]["loss"] == pytest.approx(whole.said()[-1]["loss"], abs=1e-4)
     trained = [said["loss"] for said in whole.said() if said.get("name") == "validation"]
     assert abs(trained[0] - trained[1]) > 1e-3, "a model that forgot steps would be seen"
