@@ -74,6 +74,14 @@ class EraCloser:
             log.info("era written", stream=self.stream, era=era.number, blocks=era.blocks, end=era.end)
         return era
 
+    async def close(self, client: AIOKafkaConsumer) -> None:
+        """Write eras of what is left and then the end marker, until one stands there; raises as `step`.
+
+        A mill's era may come before either: then what is left is less, and the next look tells.
+        """
+        while not self.ended:
+            await self.step(client, end=True)
+
     @property
     def ended(self) -> bool:
         """Whether the last era that was read is the end marker."""

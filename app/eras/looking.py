@@ -17,37 +17,38 @@ ATTEMPTS: Final = 3
 async def look(client: AIOKafkaConsumer, topic: str, follower: EraFollower) -> list[tuple[Era, int]]:
     """Read the control ``topic`` from the follower's position to its end; return the new eras, and their offsets.
 
-    ``client`` is used by nobody else meanwhile.
+    ``client`` is used by nobody else meanwhile. Whatever is raised, the follower stands where it stood.
 
     Raises:
         DifferenceError: the era that was seen last is not on the topic any more.
         MovedError: the topic lost its tail again and again while it was read.
 
     """
-    found: list[tuple[Era, int]] = []
     for attempt in range(ATTEMPTS):
+        last, position = follower.log.last, follower.position
         try:
-            await _look(client, topic, follower, found)
-            break
-        except MovedError:
-            if attempt == ATTEMPTS - 1:
+            return await _look(client, topic, follower)
+        except BaseException as error:
+            follower.rewind(last, position)
+            if not isinstance(error, MovedError) or attempt == ATTEMPTS - 1:
                 raise
-            follower.restart()
-    return found
+    return []
 
 
-async def _look(client: AIOKafkaConsumer, topic: str, follower: EraFollower, found: list[tuple[Era, int]]) -> None:
+async def _look(client: AIOKafkaConsumer, topic: str, follower: EraFollower) -> list[tuple[Era, int]]:
     partition = TopicPartition(topic, 0)
     span = (await offsets(client, [partition]))[partition]
     start = follower.position
     if start is not None and not follower.holds(await anext(_records(client, partition, start, span), None)):
         follower.restart()
         start = None
+    found = []
     async for record in _records(client, partition, start, span):
         era = follower.add(record)
         if era is not None:
             found.append((era, record.offset))
     follower.finish()
+    return found
 
 
 async def _records(
