@@ -52,7 +52,7 @@ class EraCloser:
 
         """
         await look(client, self._control_topic, self._follower)
-        await self._extents.look(client)
+        await self._extents.look(client, self._follower.log)
         eras, now = self._follower.log, time.monotonic()
         pending = sum(max(0, extent.blocks - eras.end(number)[0]) for number, extent in self._extents.found.items())
         if not pending:

@@ -1,6 +1,5 @@
 """Reading the eras on a control topic, again and again."""
 
-from collections.abc import AsyncIterator
 from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -8,7 +7,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from tokenmill.eras import Era, EraFollower, LogRecord
 from tokenmill.errors import MovedError
 
-from ..clients.kafka import offsets, read_range
+from ..clients.kafka import offsets, read_batches
 
 ATTEMPTS: Final = 3
 """Looks in a row at a log that moves: each takes a moment, so that the second or third finds it at rest."""
@@ -36,25 +35,41 @@ async def look(client: AIOKafkaConsumer, topic: str, follower: EraFollower) -> l
 
 
 async def _look(client: AIOKafkaConsumer, topic: str, follower: EraFollower) -> list[tuple[Era, int]]:
+    """Read to the end; what one fetch brings stood there at one time, and so did the head if it stands after it."""
     partition = TopicPartition(topic, 0)
-    span = (await offsets(client, [partition]))[partition]
+    first, end = (await offsets(client, [partition]))[partition]
     start = follower.position
-    if start is not None and not follower.holds(await anext(_records(client, partition, start, span), None)):
+    batch = await _batch(client, partition, first if start is None else max(first, start), end)
+    if start is not None and not follower.holds(batch[0] if batch else None):
         follower.restart()
-        start = None
+        batch = await _batch(client, partition, first, end)
     found = []
-    async for record in _records(client, partition, start, span):
-        era = follower.add(record)
-        if era is not None:
-            found.append((era, record.offset))
+    while batch:
+        for record in batch:
+            era = follower.add(record)
+            if era is not None:
+                found.append((era, record.offset))
+        batch = await _batch(client, partition, batch[-1].offset + 1, end)
+        if batch and not await _stands(client, partition, follower):
+            raise MovedError(f"{topic} lost its tail while it was read")
     follower.finish()
     return found
 
 
-async def _records(
-    client: AIOKafkaConsumer, partition: TopicPartition, start: int | None, span: tuple[int, int]
-) -> AsyncIterator[LogRecord]:
-    """Yield the records from ``start`` on (None: from the first); none where the log ends before."""
-    first, end = span
-    async for record in read_range(client, partition, first if start is None else max(first, start), end):
-        yield LogRecord(record.offset, record.key, record.value)
+async def _batch(client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int) -> list[LogRecord]:
+    """Return the records of one fetch from ``start`` on; none where there are no more before ``end``."""
+    batch = await anext(read_batches(client, partition, start, end), None) or ()
+    return [LogRecord(record.offset, record.key, record.value) for record in batch]
+
+
+async def _stands(client: AIOKafkaConsumer, partition: TopicPartition, follower: EraFollower) -> bool:
+    """Return whether the last era that was read stands there still.
+
+    Else the log may have lost it between two fetches, and the second may have brought one that continues it: a chain
+    that never stood there.
+    """
+    at = follower.position
+    if at is None:
+        return True
+    batch = await _batch(client, partition, at, at + 1)
+    return follower.holds(batch[0] if batch else None)

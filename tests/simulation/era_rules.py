@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from tokenmill import continuing
-from tokenmill.app.eras import closing
+from tokenmill.app.eras import closing, extents, looking
 from tokenmill.app.eras.bringing import EraBringer
 from tokenmill.app.eras.closing import EraCloser
 from tokenmill.app.eras.extents import Extents
@@ -72,13 +72,22 @@ async def _two_steps(self: EraCloser, client: Any) -> None:
         await self.step(client, end=True)
 
 
+async def _always(*_: object) -> bool:
+    return True
+
+
+async def _unknown(logs: Any, recipe: Any, partition: int, _: int) -> object:
+    return await find_extent(logs, recipe, partition)
+
+
 async def _last_run(*arguments: Any) -> object:
     found, whole, last = await _runs(*arguments)
     return found[-1:], whole and len(found) < 2, last  # noqa: PLR2004 - the one run, or none
 
 
-async def _strict_extent(self: Extents, client: Any, partition: Any) -> object:
-    return await find_extent(KafkaLogs(client, partition, partition), self._recipe, partition.partition)
+async def _strict_extent(self: Extents, client: Any, partition: Any, known: int) -> object:
+    logs = KafkaLogs(client, partition, partition)
+    return await find_extent(logs, self._recipe, partition.partition, known)
 
 
 def _forgive(self: EraFollower) -> None:
@@ -89,6 +98,8 @@ ERA_RULES: Final = (
     EraRule("a look begins with the reader's own head", _patched((EraFollower, "holds", lambda *_: True)), 0),
     EraRule("a head that is not on the chain halts its reader", _patched((EraFollower, "finish", _forgive)), 0),
     EraRule("a look that was broken off is undone", _patched((EraFollower, "rewind", lambda *_: None)), 0),
+    EraRule("behind each fetch the head is looked at again", _patched((looking, "_stands", _always)), 0),
+    EraRule("what is in eras was there, whatever retention left", _patched((extents, "find_extent", _unknown)), 0),
     EraRule("an era names the hash of the one before", _patched((EraLog, "continues", _any_hash)), 0),
     EraRule("what continues nothing is ignored", _patched((EraLog, "add", _must_continue)), 0),
     EraRule("nothing follows the end marker", _patched((EraLog, "ended", False)), 0),

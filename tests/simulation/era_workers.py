@@ -50,7 +50,7 @@ class World(Protocol):
         """Fail unless an era was missing from the topic at some time since then."""
 
     def require_head(self, head: Era | None, since: int, who: str) -> None:
-        """Fail unless this was the last era of the topic at some time since then."""
+        """Fail unless this was an era of the topic at some time since then."""
 
     def require_end(self, since: int) -> None:
         """Fail unless the end marker was there at some time since then."""
@@ -196,19 +196,20 @@ class StoreFiles:
 class SimulatedWriter:
     """An `EraWriter` whose files are a list."""
 
-    def __init__(self, store: StoreFiles) -> None:
+    def __init__(self, process: "Bringer") -> None:
         """Go on behind the last era."""
-        self.last, self.position = store.eras[-1] if store.eras else (None, None)
-        self._store = store
+        self.process = process
+        self._store = process.store
+        self.last, self.position = self._store.eras[-1] if self._store.eras else (None, None)
 
     @classmethod
     def open(cls, store: Store, _: str) -> "SimulatedWriter":
         """Lock."""
-        files = cast("StoreFiles", store)
-        if files.holder is not None:
+        process = cast("Bringer", store)
+        if process.store.holder is not None:
             raise LockedError("another process has it")
-        files.holder = cls(files)
-        return files.holder
+        process.store.holder = cls(process)
+        return process.store.holder
 
     def append(self, eras: Sequence[tuple[Era, int]]) -> None:
         """Take eras that continue; a disk that fails has taken some."""
@@ -239,7 +240,7 @@ class Bringer(Worker):
         self.owns = True
         self.store = store
         self.gave_up = False
-        self._bringer = EraBringer([SETTLED], cast("Store", store), lambda _: self.owns)
+        self._bringer = EraBringer([SETTLED], cast("Store", self), lambda _: self.owns)
 
     async def work(self) -> None:
         """Do what `EraBringer.run` does."""
@@ -259,8 +260,8 @@ class Bringer(Worker):
     def kill(self) -> None:
         """Let the files go as well, as the system does."""
         super().kill()
-        for writer, _ in self._bringer._open.values():
-            writer.close()
+        if self.store.holder is not None and self.store.holder.process is self:
+            self.store.holder = None
 
 
 class Reader(Worker):
