@@ -191,13 +191,14 @@ def store_is_complete(settings: Settings, chains: Collection[Expected]) -> bool:
     )
 
 
-def eras_of(settings: Settings, stream: Stream) -> list[bytes]:
-    """Return the records on a stream's control topic that are its eras."""
-    kept = read_topic(settings, stream.control_topic, 0)
+def eras_of(settings: Settings, stream: Stream, reader: Consumer | None = None) -> list[bytes]:
+    """Return the records on a stream's control topic that are its eras; none before there is a genesis."""
+    kept = read_topic(settings, stream.control_topic, 0, reader)
     log = ControlLog()
     for record in kept:
         log.add(record.key, record.value)
-    assert log.genesis is not None, f"{stream.name} has no genesis"
+    if log.genesis is None:
+        return []
     return chain_of((record.value for record in kept if record.key == b"era"), log.genesis.recipe.fingerprint)
 
 

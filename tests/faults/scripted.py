@@ -19,7 +19,13 @@ BLOCKS: Final = 15
 CHAIN: Final = make_chain(INFO, BLOCKS)
 ERAS: Final = make_eras(INFO, {0: CHAIN}, [{0: 2}, {0: 7}, {0: 9}, {0: 14}, {0: BLOCKS}], end=True)
 """Some come before their blocks, as they do."""
-LIVES: Final = (([1, -2], [1]), ([3, 6, 7, -9, -10], [2, 4]), ([-11], []), ([12, 13, -14], []), ([BLOCKS], [6]))
+LIVES: Final[tuple[tuple[list[int], list[int]], ...]] = (
+    ([1, -2], [1]),
+    ([3, 6, 7, -9, -10], [2, 4]),
+    ([-11], []),
+    ([12, 13, -14], []),
+    ([BLOCKS], [6]),
+)
 """What each worker in turn writes: how many blocks there are after each append, negative where they are not committed,
 and how many eras after each commit."""
 TOKENIZER: Final = b"{}" * 40

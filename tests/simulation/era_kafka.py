@@ -153,9 +153,7 @@ class SimulatedConsumer:
         """Return the next offset."""
         return self._position
 
-    async def getmany(
-        self, partition: TopicPartition, *, timeout_ms: int
-    ) -> Mapping[TopicPartition, Sequence[Said]]:
+    async def getmany(self, partition: TopicPartition, *, timeout_ms: int) -> Mapping[TopicPartition, Sequence[Said]]:
         """Return the records of a few offsets."""
         assert timeout_ms > 0
         await self._topics.answer()

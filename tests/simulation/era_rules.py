@@ -10,13 +10,13 @@ from tokenmill.app.eras import closing, extents, looking
 from tokenmill.app.eras.bringing import EraBringer
 from tokenmill.app.eras.closing import EraCloser
 from tokenmill.app.eras.extents import Extents
-from tokenmill.continuing import find_extent
 from tokenmill.app.raw.tail import KafkaLogs
+from tokenmill.continuing import find_extent
 from tokenmill.eras import Era, EraFollower, EraLog
 from tokenmill.errors import DifferenceError
 
 _add = EraLog.add
-_look = closing.look
+_look = looking.look
 _step = EraCloser.step
 _runs = continuing._runs
 
@@ -82,7 +82,7 @@ async def _unknown(logs: Any, recipe: Any, partition: int, _: int) -> object:
 
 async def _last_run(*arguments: Any) -> object:
     found, whole, last = await _runs(*arguments)
-    return found[-1:], whole and len(found) < 2, last  # noqa: PLR2004 - the one run, or none
+    return found[-1:], whole and len(found) < 2, last
 
 
 async def _strict_extent(self: Extents, client: Any, partition: Any, known: int) -> object:

@@ -15,6 +15,7 @@ from aiokafka import AIOKafkaConsumer
 
 from tests.eras.judging import read_ended
 from tests.simulation.era_kafka import FINGERPRINT, GENESIS, STREAM, SimulatedConsumer, Topics, Written
+from tests.simulation.era_truth import Truth
 from tests.simulation.logs import step
 from tokenmill.app.clients.control import Settled
 from tokenmill.app.eras import bringing, closing, extents, keeping
@@ -37,26 +38,12 @@ class World(Protocol):
     """What a history is to its workers."""
 
     topics: Topics
+    truth: Truth
     seen: Counter[str]
     clock: float
 
     def new_client(self) -> SimulatedConsumer:
         """Return a consumer of the topics."""
-
-    def now(self) -> int:
-        """Return the number of the control topic's state, which grows with each change."""
-
-    def require_lost(self, head: Era | None, since: int, who: str) -> None:
-        """Fail unless an era was missing from the topic at some time since then."""
-
-    def require_head(self, head: Era | None, since: int, who: str) -> None:
-        """Fail unless this was an era of the topic at some time since then."""
-
-    def require_end(self, since: int) -> None:
-        """Fail unless the end marker was there at some time since then."""
-
-    def require_chain(self, eras: Sequence[Era], since: int, who: str) -> None:
-        """Fail unless these were the first eras of the topic at some time since then."""
 
 
 @dataclass(eq=False)
@@ -142,7 +129,7 @@ class Mill(Sender):
         """Do what `EraKeeper.run` does."""
         keeper, name = self._keeper, STREAM.name
         while True:
-            began = self.world.now()
+            began = self.world.truth.now()
             try:
                 await keeper._step(self.client, SETTLED)
             except PASSING:
@@ -150,10 +137,10 @@ class Mill(Sender):
             else:
                 closer = keeper._closers.get(name)
                 if closer is not None and name not in keeper._given_up:
-                    self.world.require_head(closer._follower.log.last, began, "a mill")
+                    self.world.truth.require_head(closer._follower.log.last, began, "a mill")
             if name in keeper._given_up and not self.gave_up:
                 head = keeper._closers[name]._follower.log.last
-                self.world.require_lost(head, began, "a mill")
+                self.world.truth.require_lost(head, began, "a mill")
                 self.world.seen["mills halted over an era that was lost"] += 1
             self.gave_up = name in keeper._given_up
             await step()
@@ -166,14 +153,14 @@ class Person(Sender):
 
     async def work(self) -> None:
         """Return when the end marker stands there, or it has become clear that this cannot be done now."""
-        began = self.world.now()
+        began = self.world.truth.now()
         closer = EraCloser(SETTLED, self._write_counted, era_blocks=1, era_seconds=0.0)
         try:
             await closer.close(self.client)
         except (*PASSING, *keeping.FINAL):
             self.world.seen["closing failed"] += 1
             return
-        self.world.require_end(began)
+        self.world.truth.require_end(began)
         self.world.seen["streams closed"] += 1
         self.world.seen["end markers written again"] += self._ends > 1
 
@@ -200,7 +187,10 @@ class SimulatedWriter:
         """Go on behind the last era."""
         self.process = process
         self._store = process.store
-        self.last, self.position = self._store.eras[-1] if self._store.eras else (None, None)
+        self.last: Era | None = None
+        self.position: int | None = None
+        if self._store.eras:
+            self.last, self.position = self._store.eras[-1]
 
     @classmethod
     def open(cls, store: Store, _: str) -> "SimulatedWriter":
@@ -246,13 +236,13 @@ class Bringer(Worker):
         """Do what `EraBringer.run` does."""
         name = STREAM.name
         while True:
-            began = self.world.now()
+            began = self.world.truth.now()
             try:
                 await self._bringer._step(self.client, SETTLED)
             except PASSING:
                 self.world.seen["looks broken off"] += 1
             if name in self._bringer._given_up and not self.gave_up:
-                self.world.require_lost(self.store.eras[-1][0] if self.store.eras else None, began, "a store")
+                self.world.truth.require_lost(self.store.eras[-1][0] if self.store.eras else None, began, "a store")
                 self.world.seen["stores halted over an era that was lost"] += 1
             self.gave_up = name in self._bringer._given_up
             await step()
@@ -277,12 +267,12 @@ class Reader(Worker):
     async def work(self) -> None:
         """Look for ever."""
         while True:
-            began = self.world.now()
+            began = self.world.truth.now()
             head = self.follower.log.last
             try:
                 self.known += [era for era, _ in await look(self.client, STREAM.control_topic, self.follower)]
             except DifferenceError:
-                self.world.require_lost(head, began, "a reader")
+                self.world.truth.require_lost(head, began, "a reader")
                 self.world.seen["readers halted over an era that was lost"] += 1
                 self.halted = self.over = True
                 return
@@ -291,7 +281,7 @@ class Reader(Worker):
             except BrokerError:
                 self.world.seen["looks broken off"] += 1
             else:
-                self.world.require_chain(self.known, began, "a reader")
+                self.world.truth.require_chain(self.known, began, "a reader")
                 self.world.seen["looks"] += 1
             await step()
 

@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tests.eras.judging import chain_of, read_ended, read_era, stops_of
-from tests.simulation.era_kafka import FINGERPRINT, MOST_BLOCKS, SimulatedConsumer, Topics, Written, hashes, written
+from tests.eras.judging import read_ended, stops_of
+from tests.simulation.era_kafka import MOST_BLOCKS, SimulatedConsumer, Topics, Written, written
+from tests.simulation.era_truth import Truth
 from tests.simulation.era_workers import (
     Bringer,
     Flight,
@@ -25,7 +26,7 @@ from tests.simulation.era_workers import (
     outside,
 )
 from tests.simulation.logs import Log
-from tokenmill.eras import ERA_KEY, Era
+from tokenmill.eras import ERA_KEY
 
 MOST_MILLS: Final = 3
 MOST_PARTITIONS: Final = 4
@@ -63,8 +64,7 @@ class EraHistory:
         self._bringers = [Bringer(self, store) for store in self._stores]
         self._readers = [Reader(self) for _ in range(2)]
         self._stored = [0 for _ in self._stores]
-        self._versions: list[list[bytes]] = [[]]
-        """The eras on the control topic after each change."""
+        self.truth = Truth(self.topics, self._ever)
 
     def run(self, actions: int = 120) -> None:
         """Let so many things happen, then end all faults, and check that every reader has every block once."""
@@ -83,33 +83,6 @@ class EraHistory:
         """Return a consumer of the topics."""
         return SimulatedConsumer(self.topics, self._rng)
 
-    def now(self) -> int:
-        """Return the number of the control topic's state."""
-        return len(self._versions) - 1
-
-    def require_lost(self, head: Era | None, since: int, who: str) -> None:
-        """Fail unless an era was missing from the topic at some time since then."""
-        assert head is not None, f"{who} halted though it had seen nothing"
-        found = [version for version in self._versions[since:] if head.pack() not in version]
-        assert found, f"{who} halted though era {head.number}, the last that it has, stands there"
-
-    def require_head(self, head: Era | None, since: int, who: str) -> None:
-        """Fail unless this was an era of the topic at some time since then."""
-        assert head is None or any(head.pack() in version for version in self._versions[since:]), (
-            f"{who} takes for the last era what was none while it looked"
-        )
-
-    def require_end(self, since: int) -> None:
-        """Fail unless the end marker was there at some time since then."""
-        assert any(version and read_ended(version[-1]) for version in self._versions[since:]), (
-            "a stream counts as closed that has no end marker"
-        )
-
-    def require_chain(self, eras: Sequence[Era], since: int, who: str) -> None:
-        """Fail unless these were the first eras of the topic at some time since then."""
-        values = [era.pack() for era in eras]
-        assert any(version[: len(values)] == values for version in self._versions[since:]), f"{who} sees other eras than the topic held while it looked"
-
     # what happens
 
     def produce(self) -> None:
@@ -123,7 +96,8 @@ class EraHistory:
         """Let a message of an owner that knows more than the topic land behind a hole."""
         partition = self._rng.randrange(len(self.topics.tokens))
         first = self.topics.reach(partition) + self._rng.randint(1, 4)
-        if partition not in self._stopped and first <= self._ever[partition] and not self.topics.tokens[partition].first:
+        known = first <= self._ever[partition] and not self.topics.tokens[partition].first
+        if known and partition not in self._stopped:
             self._write(partition, first, first + self._rng.randint(1, 6))
             self.seen["messages behind a hole"] += 1
 
@@ -137,7 +111,7 @@ class EraHistory:
             self.seen["zombies' messages"] += 1
 
     def write_another(self) -> None:
-        """Let a partition contradict itself: a block stands there twice, with different tokens. Its mill has halted."""
+        """Let a partition contradict itself: a block is there twice, with different tokens; its mill halts."""
         partition = self._rng.randrange(len(self.topics.tokens))
         reached = self.topics.reach(partition)
         if reached and partition not in self._stopped:
@@ -230,13 +204,13 @@ class EraHistory:
             cut = sorted(log.truth)[-min(len(log.truth), self._rng.randint(1, 3))]
             self.seen["eras lost after their acknowledgement"] += sum(offset >= cut for offset in log.truth)
             log.lose_tail(cut)
-            self._changed()
+            self.truth.changed()
 
     def recreate_control(self) -> None:
         """Delete the control topic, and make it again."""
         if not self.seen["token retention"]:
             self.topics.control.recreate()
-            self._changed()
+            self.truth.changed()
             self.seen["control topics recreated"] += 1
 
     def lose_tokens(self) -> None:
@@ -253,7 +227,7 @@ class EraHistory:
         A stream whose eras were lost, or whose partition contradicts itself or has a hole, needs what was removed.
         """
         partition = self._rng.randrange(len(self.topics.tokens))
-        log, stops = self.topics.tokens[partition], stops_of(self._versions[-1])
+        log, stops = self.topics.tokens[partition], stops_of(self.truth.versions[-1])
         lost = self.seen["eras lost after their acknowledgement"] + self.seen["control topics recreated"]
         hole = max((entry.blocks[1] for entry in log.entries.values()), default=0) > self.topics.reach(partition)
         if lost or hole or partition in self._stopped or partition >= len(stops):
@@ -303,23 +277,10 @@ class EraHistory:
 
     def _append(self, entry: Written) -> None:
         self.topics.control.append(entry, self._rng.choice([0, 0, 0, 1]))  # now and then an offset that holds none
-        before = self._versions[-1]
-        self._changed()
-        self.seen["records ignored"] += self._versions[-1] == before
-        self.seen["eras"] += self._versions[-1] != before
-
-    def _changed(self) -> None:
-        """Note the eras that stand there now; what each says of blocks must be so, and below what ever stood there."""
-        records = sorted(self.topics.control.truth.items())
-        chain = chain_of((entry.value for _, entry in records if entry.key == ERA_KEY), FINGERPRINT)
-        self._versions.append(chain)
-        if chain:
-            era = read_era(chain[-1])
-            assert era is not None
-            for partition, (first, stop, before, after) in enumerate(era["ranges"]):
-                known = hashes(partition)
-                assert (before, after) == (known[first].hex(), known[stop].hex()), "an era names another hash"
-                assert stop <= self._ever[partition], "an era has blocks that never were there without a gap"
+        before = self.truth.versions[-1]
+        self.truth.changed()
+        self.seen["records ignored"] += self.truth.versions[-1] == before
+        self.seen["eras"] += self.truth.versions[-1] != before
 
     def _look_at_stores(self) -> None:
         """See that what stands in each store was once on the topic, and how far its blocks are."""
@@ -327,7 +288,7 @@ class EraHistory:
             lines = [era.pack() for era, _ in store.eras]
             if len(lines) != self._stored[number]:
                 self._stored[number] = len(lines)
-                assert any(version[: len(lines)] == lines for version in self._versions), "a store has other eras"
+                assert any(version[: len(lines)] == lines for version in self.truth.versions), "a store has other eras"
             stops = stops_of(lines)
             have = [store.blocks.get(partition, 0) for partition in range(len(self._ever))]
             stops += [0] * (len(have) - len(stops))
@@ -338,6 +299,25 @@ class EraHistory:
 
     def _settle(self) -> None:
         """End all faults: what is under way lands, one of each goes on, and the mills write the lost blocks again."""
+        self._end_faults()
+        mill = Mill(self, self._flights, Pace(1, 0.0))
+        bringers = [Bringer(self, store) for store in self._stores]
+        workers: list[Worker] = [mill, *bringers, *self._readers]
+        for _ in range(SETTLING_STEPS):
+            for worker in workers:
+                worker.step()
+            while self._flights:
+                flight = self._flights.pop()
+                self._append(era_written(flight))
+                flight.state = "acknowledged"
+            if self._is_settled(bringers):
+                break
+        assert not mill.gave_up, "a new mill closes no eras"
+        self._judge(bringers)
+        for worker in workers:
+            worker.kill()
+
+    def _end_faults(self) -> None:
         for worker in (*self._mills, *self._bringers):
             worker.kill()
         self.topics.failing = 0
@@ -348,25 +328,9 @@ class EraHistory:
                 self._write(partition, reached, self._ever[partition])
         for store in self._stores:
             store.commits_left = None
-        mill = Mill(self, self._flights, Pace(1, 0.0))
-        bringers = [Bringer(self, store) for store in self._stores]
-        for _ in range(SETTLING_STEPS):
-            mill.step()
-            for worker in (*bringers, *self._readers):
-                worker.step()
-            while self._flights:
-                flight = self._flights.pop()
-                self._append(era_written(flight))
-                flight.state = "acknowledged"
-            if self._is_settled(bringers):
-                break
-        assert not mill.gave_up, "a new mill closes no eras"
-        self._judge(bringers)
-        for worker in (mill, *bringers, *self._readers):
-            worker.kill()
 
     def _is_settled(self, bringers: Sequence[Bringer]) -> bool:
-        chain = self._versions[-1]
+        chain = self.truth.versions[-1]
         return (
             self._all_in_eras()
             and all(b.gave_up or [e.pack() for e, _ in b.store.eras] == chain for b in bringers)
@@ -374,7 +338,7 @@ class EraHistory:
         )
 
     def _all_in_eras(self) -> bool:
-        chain = self._versions[-1]
+        chain = self.truth.versions[-1]
         if chain and read_ended(chain[-1]):
             return True
         stops = stops_of(chain)
@@ -385,7 +349,7 @@ class EraHistory:
         )
 
     def _judge(self, bringers: Sequence[Bringer]) -> None:
-        chain = self._versions[-1]
+        chain = self.truth.versions[-1]
         assert self._all_in_eras(), "blocks are left though nothing fails any more"
         for bringer in bringers:
             lines = [era.pack() for era, _ in bringer.store.eras]
