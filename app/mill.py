@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 import structlog
 from aiokafka.errors import KafkaError
+from faust.exceptions import NotReady
 from faust.types import TP, StreamT
 
 from tokenmill.errors import BrokerError, SourceError
@@ -133,7 +134,10 @@ class Mill:
         return TP(raw_topic, 0) in self.partitions.owned
 
     async def _write_control(self, topic: str, key: bytes, value: bytes) -> None:
-        await self._send(topic, 0, value, key, ())
+        try:
+            await self._send(topic, 0, value, key, ())
+        except NotReady as error:  # Faust stops its producer before us; whoever has the partition next goes on
+            raise BrokerError("this worker ends, and its producer has ended") from error
 
     async def _start_partition(self, tp: TP, offset: int) -> int | None:
         return await self._app.batch_consumer.start_partition(tp, offset)
