@@ -66,9 +66,11 @@ format: $(VENV)/.installed ## rewrites the files as `lint` wants them
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.installed ## writes the pages that are made from the code
+docs: $(VENV)/.installed $(VENV)/.train ## writes the pages that are made from the code
 	$(BIN)/python -m tokenmill.app.metrics_page > docs/metrics.md.new
 	mv docs/metrics.md.new docs/metrics.md
+	$(BIN)/python -m tokenmill.consumers.metrics_page > docs/trainer_metrics.md.new
+	mv docs/trainer_metrics.md.new docs/trainer_metrics.md
 	$(BIN)/python -m tokenmill.app.settings.page > docs/settings.md.new
 	mv docs/settings.md.new docs/settings.md
 
