@@ -31,9 +31,8 @@ from tests.service import Raw, Service, Worker, in_own_loop, send, service_setti
 from tokenmill.app.clients.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.consumers.position import SequenceId
-from tokenmill.consumers.trainable import TrainableSamples
 from tokenmill.message import HEADER_NAME, encode_header
+from tokenmill.samples import SequenceId, TrainableSamples
 from tokenmill.segments import open_eras, read_stream
 from tokenmill.segments.layout import ERA_INDEX_FILE, ERA_LINES_FILE, partition_directory, stream_directory
 from tokenmill.segments.lock import PartitionLock

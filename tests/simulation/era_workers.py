@@ -241,10 +241,10 @@ class Bringer(Worker):
                 await self._bringer._step(self.client, SETTLED)
             except PASSING:
                 self.world.seen["looks broken off"] += 1
-            if name in self._bringer._given_up and not self.gave_up:
+            if name in self._bringer.halts and not self.gave_up:
                 self.world.truth.require_lost(self.store.eras[-1][0] if self.store.eras else None, began, "a store")
                 self.world.seen["stores halted over an era that was lost"] += 1
-            self.gave_up = name in self._bringer._given_up
+            self.gave_up = name in self._bringer.halts
             await step()
 
     def kill(self) -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -49,7 +48,7 @@ def complete(settings: Settings, store: Path) -> bool:
 
 
 @pytest.fixture(scope="module")
-def scene(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Scene:
     """Mill, and mirror meanwhile: one mirror from the beginning, killed in the middle, and one that comes later."""
     directory = tmp_path_factory.mktemp("mirrors")
     topic = topics_on(broker, "mirrored")(PARTITIONS)
@@ -73,7 +72,7 @@ def scene(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
                 service.wait_until(lambda: complete(settings, store))  # noqa: B023
             assert (first.stop(), second.stop()) == (0, 0), first.log + second.log
         service.stop()
-    yield Scene(settings, stream.name, [early, late], directory)
+    return Scene(settings, stream.name, [early, late], directory)
 
 
 def stored(store: Path, stream: str) -> int:
