@@ -15,8 +15,7 @@ Here one event carries all the records that a fetch brought for a partition (abo
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
@@ -28,6 +27,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from faust.types.tuples import ConsumerMessage
 
+from .batch import Batch
 from .clients.calm import calm
 from .faust_parts import check_faust
 
@@ -57,19 +57,6 @@ class Handler(Protocol):
     def failed(self, error: BaseException) -> None:
         """Handle what the consumer cannot get over; does not return."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The value of an event: what a fetch brought for one partition."""
-
-    tp: TP
-    records: Sequence[aiokafka.ConsumerRecord]
-    """In the order of their offsets; empty where the fetch only passed offsets without records."""
-    position: int
-    """The offset after all that was passed, transaction markers and other gaps included."""
-    epoch: int
-    """What `BatchConsumer.start_partition` returned before these were fetched."""
 
 
 class Records(dict[Any, Any]):

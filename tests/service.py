@@ -65,6 +65,7 @@ def service_settings(broker: Broker, raw_topic: str, directory: Path, **others: 
         "sequence_length": 63,
         "segment_blocks": 16,
         "message_bytes": 1024,
+        "era_max_seconds": 1.0,
         "session_timeout": 6.0,
         "store": directory / "store",
         "group": f"group-{raw_topic}",

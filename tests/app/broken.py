@@ -10,12 +10,12 @@ from typing import Any, Final
 from faust.types import TP
 
 from tokenmill.app import alone
+from tokenmill.app.batch import Batch
 from tokenmill.app.cli import main
 from tokenmill.app.heartbeat import HEARTBEAT_VARIABLE
 from tokenmill.app.partitions import Partitions
 from tokenmill.app.supervisor.limits import Limits
 from tokenmill.app.tokens.partition import TokenPartition
-from tokenmill.app.transport import Batch
 
 VARIABLE: Final = "BREAK"
 PATIENCE: Final = Limits(unowned=12.0, still=6.0)
