@@ -8,7 +8,7 @@ import pytest
 from tests.faults.crashes import Tree, crash_states, put_tree, real_tree, tree_of
 from tests.faults.recording import Recording
 from tests.faults.tending import WORKS, Work
-from tests.faults.test_power_loss import no_syncs, without_locks
+from tests.faults.test_power_loss import SYNCS, no_syncs, without_locks
 from tests.faults.trial import Trial
 from tests.segments.dying import Kill
 
@@ -77,11 +77,11 @@ def test_what_a_killed_command_left_unsynced_is_not_built_upon(tmp_path: Path, t
     """Killed, it has done what nothing made durable; the next one sees that all the same. Then power is lost."""
     work, root = WORKS[name], tmp_path / "root"
     found = found_by(work, root)
-    calls = len(Tended(root, work, found).record.calls)
-    numbers = range(1, calls + 1)
-    for kill_before in trial.rng.sample(numbers, min(calls, trial.rounds(10, calls))):
-        crashes = [*Tended(root, work, found, kill_before).crashes(trial, trial.rounds(1, 8))]
-        for tree, said in trial.rng.sample(crashes, min(len(crashes), trial.rounds(6, 25))):
+    calls = Tended(root, work, found).record.calls
+    numbers = [number for number, call in enumerate(calls, 1) if trial.full or call in SYNCS]  # what a sync comes after
+    for kill_before in trial.rng.sample(numbers, min(len(numbers), trial.rounds(8, len(numbers)))):
+        crashes = [*Tended(root, work, found, kill_before).crashes(trial, trial.rounds(2, 8))]
+        for tree, said in trial.rng.sample(crashes, min(len(crashes), trial.rounds(8, 25))):
             put_tree(root, tree)
             with no_syncs():
                 work.judge(root, said, found)
