@@ -6,10 +6,10 @@ from typing import Final, NamedTuple
 
 import torch
 
-from .documents import Documents, Source, documents_of, places_of, sources_of
+from tokenmill.samples import Samples, Source, TrainableSamples, places_of, sources_of
+
+from .documents import Documents, documents_of
 from .rows import Chunk
-from .sequence import Samples
-from .trainable import TrainableSamples
 
 IGNORED: Final = -100
 """What no loss is computed of: the default ``ignore_index`` of torch's cross entropy."""

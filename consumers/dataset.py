@@ -11,12 +11,10 @@ from torch.utils.data import Dataset
 
 from tokenmill.eras import Era, EraRange
 from tokenmill.errors import InputError
+from tokenmill.samples import EraOrder, Ranks, SequenceId, TrainableSamples, count_views
 from tokenmill.segments import EraReader, open_eras, read_stream
 
-from .position import SequenceId
 from .rows import RowReader
-from .sequence import EraOrder, Ranks, count_views
-from .trainable import TrainableSamples
 
 Sample = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 """x and y, ``[sequence_length]`` each: the next tokens of x are y."""
