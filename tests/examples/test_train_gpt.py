@@ -22,6 +22,8 @@ from tests.segments.eras import make_eras, write_eras
 from tokenmill.genesis import Genesis
 from tokenmill.segments import Store, StreamInfo
 
+pytestmark = pytest.mark.timeout(600)  # ten processes load torch, which takes a busy machine minutes
+
 EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "train_gpt.py"
 HELD_OUT: Final = "raw-text.validation"
 SEGMENT: Final = 8
@@ -218,6 +220,8 @@ def test_it_trains_and_reports_as_json(whole: Trainer) -> None:
     assert 5 < test["loss"] < 6
     assert [step for step, _ in whole.steps()] == list(range(STEPS))
     assert len({samples for _, samples in whole.steps()}) == STEPS
+    state = json.loads(whole.checkpoint.with_name("gpt.pt.json").read_text())
+    assert (state["sample"], state["ranges"]) == (STEPS * BATCH, [[0, 0, BATCH]])
 
 
 def test_validation_has_the_same_batches_each_time(whole: Trainer) -> None:
