@@ -255,7 +255,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--learning-rate", type=float)
     arguments = parser.parse_args()
     on_gpu = torch.cuda.is_available() and not arguments.cpu
-    gpt_2 = {"batch_size": 96, "width": 768, "layers": 12, "heads": 12, "warmup": 500, "learning_rate": 6e-4}
+    gpt_2 = {"batch_size": 16, "width": 768, "layers": 12, "heads": 12, "warmup": 500, "learning_rate": 6e-4}
     tiny = {"batch_size": 8, "width": 128, "layers": 2, "heads": 4, "warmup": 1, "learning_rate": 2e-3}
     for name, value in ({"compile": on_gpu} | (gpt_2 if on_gpu else tiny)).items():
         if getattr(arguments, name) is None:
