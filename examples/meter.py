@@ -3,12 +3,11 @@
 # ruff: noqa: INP001 - beside a script, no part of a package
 
 import time
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 
-from tokenmill.consumers import Batch, Batches
+from tokenmill.consumers import Batches, Metrics
 
 DATA_BOUND = 0.05  # a loop that waits for this share of its time is as fast as its data come, whatever the model
 
@@ -28,38 +27,36 @@ class Progress(NamedTuple):
 
 
 class Meter:
-    """Counts steps between two reports."""
+    """Counts the steps of a loop over `Batches`, which know how long they were waited for."""
 
-    def __init__(self, processes: int) -> None:
+    def __init__(self, batches: Batches, processes: int) -> None:
         """Start the clock."""
-        self.processes = processes
+        self.batches, self.processes = batches, processes
         self.losses: list[torch.Tensor] = []
-        self.tokens = 0
-        self.waited = self.waited_before = 0.0
+        self.earlier = batches.metrics
         self.started = self.reported = time.monotonic()
 
-    def over(self, batches: Batches) -> Iterator[Batch]:
-        """Yield the batches, and note how long each was waited for."""
-        rest = iter(batches)
-        while True:
-            begun = time.monotonic()
-            batch = next(rest, None)
-            self.waited += time.monotonic() - begun
-            if batch is None:
-                return
-            yield batch
-
-    def add(self, batch: Batch, loss: torch.Tensor) -> bool:
+    def add(self, loss: torch.Tensor) -> bool:
         """Count a step; return whether it is time for a report. The loss is looked at then: a look stops the GPU."""
         self.losses.append(loss.detach())
-        self.tokens += batch.x.numel() * self.processes
         return time.monotonic() - self.reported >= 1
 
     def report(self, step: int) -> Progress:
         """Say how it went since the last time."""
         loss = torch.stack(self.losses).mean().item()
-        now = time.monotonic()
-        slower = "data" if self.waited - self.waited_before > DATA_BOUND * (now - self.reported) else "model"
+        now, metrics = time.monotonic(), self.batches.metrics
+        recently = waited(metrics.since(self.earlier)) / (now - self.reported)
         elapsed = now - self.started
-        self.losses, self.reported, self.waited_before = [], now, self.waited
-        return Progress(step, loss, self.tokens / elapsed, self.waited / elapsed, slower)
+        self.losses, self.reported, self.earlier = [], now, metrics
+        return Progress(
+            step=step,
+            loss=loss,
+            tokens_per_second=metrics.tokens * self.processes / elapsed,
+            wait_share=waited(metrics) / elapsed,
+            bottleneck="data" if recently > DATA_BOUND else "model",
+        )
+
+
+def waited(metrics: Metrics) -> float:
+    """Return the seconds that the loop stood because of its data: the host, or the GPU that it feeds."""
+    return max(metrics.wait_seconds, metrics.device_wait_seconds)

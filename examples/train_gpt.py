@@ -17,11 +17,11 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import torch
 from gpt import GPT
@@ -169,30 +169,37 @@ class Run:
                 file.write(json.dumps(place | {"samples": samples}) + "\n")
 
     def save(self) -> None:
-        """Replace the checkpoint as a whole: whoever is killed meanwhile leaves the old one."""
+        """Write the checkpoint, and beside it the data's state as JSON, as `tokenmill trace` and others take it."""
         path: Path | None = self.arguments.checkpoint
         if path is None or self.world.rank:
             return
-        part = path.with_name(f"{path.name}.part")
         model, optimizer, data = (thing.state_dict() for thing in (self.model, self.optimizer, self.batches))
-        with part.open("wb") as file:
-            torch.save({"model": model, "optimizer": optimizer, "data": data}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        write_whole(path, lambda file: torch.save({"model": model, "optimizer": optimizer, "data": data}, file))
+        state = json.dumps(data).encode()  # after the checkpoint: what is kept for this state is enough for that one
+        write_whole(path.with_name(f"{path.name}.json"), lambda file: file.write(state))
+
+
+def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Replace a file as a whole: whoever is killed meanwhile leaves the old one."""
+    part = path.with_name(f"{path.name}.part")
+    with part.open("wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
 
 
 def train(run: Run) -> Iterator[Progress | HeldOut]:
     """Train to the end, whatever that is; yield progress about once a second."""
     arguments = run.arguments
-    meter = Meter(run.world.size)
+    meter = Meter(run.batches, run.world.size)
     step = run.batches.step  # how many were made, those of earlier runs included
-    for batch in meter.over(run.batches) if step != arguments.steps else ():
+    for batch in run.batches if step != arguments.steps else ():
         loss = run.learn(batch)
         step = batch.step + 1
         if step % arguments.save_every == 0:
             run.save()
-        if meter.add(batch, loss):
+        if meter.add(loss):
             yield meter.report(step)
         if "validation" in run.held_out and step % arguments.validate_every == 0:
             yield run.measure("validation", step)
@@ -248,7 +255,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--learning-rate", type=float)
     arguments = parser.parse_args()
     on_gpu = torch.cuda.is_available() and not arguments.cpu
-    gpt_2 = {"batch_size": 96, "width": 768, "layers": 12, "heads": 12, "warmup": 500, "learning_rate": 6e-4}
+    gpt_2 = {"batch_size": 16, "width": 768, "layers": 12, "heads": 12, "warmup": 500, "learning_rate": 6e-4}
     tiny = {"batch_size": 8, "width": 128, "layers": 2, "heads": 4, "warmup": 1, "learning_rate": 2e-3}
     for name, value in ({"compile": on_gpu} | (gpt_2 if on_gpu else tiny)).items():
         if getattr(arguments, name) is None:

@@ -3,7 +3,8 @@
 import doctest
 import json
 import re
-from itertools import islice
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import distributed
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from tests.segments.chains import STREAM, fill, make_chain, make_info, make_store
 from tests.segments.eras import make_eras, write_eras
@@ -20,7 +23,6 @@ from tokenmill.eras import Permutation
 from tokenmill.segments import Store, StreamInfo
 
 PAGE = (Path(__file__).parents[1] / "docs" / "training.md").read_text()
-MESH = (2, 4, 2)
 
 
 @pytest.fixture(scope="module")
@@ -73,50 +75,59 @@ def test_the_order_on_the_page_is_ours(example: dict[str, Any], size: int, seed:
     assert [example["permuted"](place, size, seed, passed, era) for place in places.tolist()] == ours
 
 
-class Mesh:
-    """A device mesh, as seen by the process with this coordinate in its data dimension."""
-
-    def __init__(self, coordinate: int) -> None:
-        """Stand there."""
-        self.coordinate = coordinate
-
-    def __call__(self, device: str, shape: tuple[int, ...], *, mesh_dim_names: tuple[str, ...]) -> "Mesh":
-        """Be made."""
-        assert (device, shape[mesh_dim_names.index("data")]) == ("cuda", 4)
-        return self
-
-    def __getitem__(self, name: str) -> "Mesh":
-        assert name == "data"
-        return self
-
-    def get_local_rank(self) -> int:
-        """Return the coordinate."""
-        return self.coordinate
-
-    def size(self) -> int:
-        """Return how many there are."""
-        return 4
+@contextmanager
+def process_of_a_mesh(rank: int) -> Iterator[Callable[..., DeviceMesh]]:
+    """Be one of 16 processes, of which the others are not there; yield what makes a mesh of them, on the CPU."""
+    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+    distributed.init_process_group("fake", store=fake.FakeStore(), rank=rank, world_size=16)
+    try:
+        yield lambda device, shape, **names: init_device_mesh(device.replace("cuda", "cpu"), shape, **names)
+    finally:
+        distributed.destroy_process_group()
 
 
-def test_the_code_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it stands, one piece after the other; the data ranks of the mesh get a step's samples, each its own."""
+def snippets() -> list[str]:
+    """Return the page's code."""
+    return re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with the page's store."""
+    directory = tmp_path_factory.mktemp("page")
     values = make_info(block_tokens=65).values
     for stream in (STREAM, "raw-text.validation"):
         info = StreamInfo.from_values({**values, "stream": stream})
-        store_of(tmp_path / "store", info, [[(n, n + 1), (2 * n, 2 * n + 2)] for n in range(8)])
-    monkeypatch.chdir(tmp_path)
-    steps = []
-    for rank in range(4):
-        model = torch.nn.Linear(1, 1)
-        names: dict[str, Any] = {"Batches": Batches, "init_device_mesh": Mesh(rank), "evaluate": lambda batch: batch.y}
-        names |= {"model": model, "optimizer": torch.optim.SGD(model.parameters())}
-        for snippet in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        store_of(directory / "store", info, [[(n, n + 1), (2 * n, 2 * n + 2)] for n in range(8)])
+    return directory
+
+
+def test_the_code_on_the_page_runs(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it stands, one piece after the other."""
+    monkeypatch.chdir(there)
+    model = torch.nn.Linear(1, 1)
+    names: dict[str, Any] = {"Batches": Batches, "evaluate": lambda batch: batch.y}
+    names |= {"model": model, "optimizer": torch.optim.SGD(model.parameters())}
+    with process_of_a_mesh(0) as names["init_device_mesh"]:
+        for snippet in snippets():
             exec(snippet, names)  # noqa: S102 - code of our own page
-        steps.append([row for batch in islice(names["batches"], 1) for row in batch.x.tolist()])
-        assert json.loads(json.dumps(names["checkpoint"]["data"])) == names["checkpoint"]["data"]
-        assert len(names["losses"]) == 6
-        assert len(names["samples"]) == 3
-        assert rank or len(list(names["loader"])) == 6
-        assert names["windows"][0, 7].x.shape == (64,)
-    whole = Batches("store", STREAM, batch_size=16, sequence_length=64)
-    assert [row for step in steps for row in step] == next(iter(whole)).x.tolist()
+    assert json.loads(json.dumps(names["checkpoint"]["data"])) == names["checkpoint"]["data"]
+    assert len(names["losses"]) == 6
+    assert len(names["samples"]) == 3
+    assert len(list(names["loader"])) == 6
+    assert names["windows"][0, 7].x.shape == (64,)
+
+
+def test_groups_of_a_mesh_share_samples(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tensor and pipeline parallelism divide is the model: only data ranks get different samples, together all."""
+    monkeypatch.chdir(there)
+    (snippet,) = (code for code in snippets() if "init_device_mesh" in code)
+    found: dict[int, list[list[list[int]]]] = {}
+    for rank in range(16):
+        names: dict[str, Any] = {"Batches": Batches}
+        with process_of_a_mesh(rank) as names["init_device_mesh"]:
+            exec(snippet, names)  # noqa: S102 - code of our own page
+            found.setdefault(names["rank"], []).append(next(iter(names["batches"])).x.tolist())
+    assert all(len(group) == 4 and group.count(group[0]) == 4 for group in found.values())
+    whole = next(iter(Batches("store", STREAM, batch_size=16, sequence_length=64)))
+    assert [row for rank in range(4) for row in found[rank][0]] == whole.x.tolist()

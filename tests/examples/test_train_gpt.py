@@ -22,6 +22,8 @@ from tests.segments.eras import make_eras, write_eras
 from tokenmill.genesis import Genesis
 from tokenmill.segments import Store, StreamInfo
 
+pytestmark = pytest.mark.timeout(600)  # ten processes load torch, which takes a busy machine minutes
+
 EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "train_gpt.py"
 HELD_OUT: Final = "raw-text.validation"
 SEGMENT: Final = 8
@@ -218,6 +220,8 @@ def test_it_trains_and_reports_as_json(whole: Trainer) -> None:
     assert 5 < test["loss"] < 6
     assert [step for step, _ in whole.steps()] == list(range(STEPS))
     assert len({samples for _, samples in whole.steps()}) == STEPS
+    state = json.loads(whole.checkpoint.with_name("gpt.pt.json").read_text())
+    assert (state["sample"], state["ranges"]) == (STEPS * BATCH, [[0, 0, BATCH]])
 
 
 def test_validation_has_the_same_batches_each_time(whole: Trainer) -> None:
@@ -252,3 +256,17 @@ def test_killed_runs_go_on_exactly_with_other_numbers_of_processes(
     assert trainer.said()[-1]["loss"] == pytest.approx(whole.said()[-1]["loss"], abs=1e-4)
     trained = [said["loss"] for said in whole.said() if said.get("name") == "validation"]
     assert abs(trained[0] - trained[1]) > 1e-3, "a model that forgot steps would be seen"
+
+
+@pytest.mark.skipif(not Path("/proc/driver/nvidia/version").exists(), reason="needs an NVIDIA GPU")
+def test_it_trains_on_a_gpu(whole: Trainer, tmp_path: Path) -> None:
+    """Compiled, in bfloat16: the same samples, and about the same loss."""
+    store = GrowingStore(tmp_path / "store")
+    store.grow_to(len(ERAS))
+    trainer = Trainer(store, tmp_path)
+    trainer.arguments.remove("--cpu")
+    trainer.arguments += ["--learning-rate", "2e-3", "--warmup", "1"]
+    trainer.run()
+    assert trainer.steps() == whole.steps()
+    assert trainer.held_out("validation") == whole.held_out("validation")
+    assert trainer.said()[-1]["loss"] == pytest.approx(whole.said()[-1]["loss"], abs=0.05)
