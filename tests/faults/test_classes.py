@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from tests.faults.classes import CLASSES
+from tests.simulation.era_rules import ERA_RULES
+from tests.simulation.rules import RULES
 
 NOT_APPLICABLE: Final[dict[str, str]] = {}
 """Class and reason, as docs/reliability.md has it."""
@@ -25,6 +27,15 @@ def test_page_tells_of_every_class() -> None:
     """With the same words, in the same order."""
     page = (ROOT / "docs" / "reliability.md").read_text()
     assert re.findall(r"^\| `([a-z-]+)` \| (.+) \|$", page, re.MULTILINE) == list(CLASSES.items())
+
+
+def test_page_tells_of_every_rule() -> None:
+    """Of chains and of eras, with the violations that its absence was seen to make."""
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    told = re.findall(
+        r"^\| ([a-z].+) \| [\d,]+ \|$", page.partition("## Simulation")[2].partition("\n## ")[0], re.MULTILINE
+    )
+    assert sorted(told) == sorted(rule.name for rule in (*RULES, *ERA_RULES))
 
 
 def test_page_names_tests_that_exist() -> None:

@@ -95,23 +95,23 @@ def _forgive(self: EraFollower) -> None:
 
 
 ERA_RULES: Final = (
-    EraRule("a look begins with the reader's own head", _patched((EraFollower, "holds", lambda *_: True)), 0),
-    EraRule("a head that is not on the chain halts its reader", _patched((EraFollower, "finish", _forgive)), 0),
-    EraRule("a look that was broken off is undone", _patched((EraFollower, "rewind", lambda *_: None)), 0),
-    EraRule("behind each fetch the head is looked at again", _patched((looking, "_stands", _always)), 0),
-    EraRule("what is in eras was there, whatever retention left", _patched((extents, "find_extent", _unknown)), 0),
-    EraRule("an era names the hash of the one before", _patched((EraLog, "continues", _any_hash)), 0),
-    EraRule("what continues nothing is ignored", _patched((EraLog, "add", _must_continue)), 0),
-    EraRule("nothing follows the end marker", _patched((EraLog, "ended", False)), 0),
-    EraRule("the end marker is written until it stands there", _patched((EraCloser, "close", _two_steps)), 0),
+    EraRule("a look begins with the reader's own head", _patched((EraFollower, "holds", lambda *_: True)), 2),
+    EraRule("a head that is not on the chain halts its reader", _patched((EraFollower, "finish", _forgive)), 21),
+    EraRule("a look that was broken off is undone", _patched((EraFollower, "rewind", lambda *_: None)), 2),
+    EraRule("behind each fetch the head is looked at again", _patched((looking, "_stands", _always)), 36),
+    EraRule("what is in eras was there, whatever retention left", _patched((extents, "find_extent", _unknown)), 157),
+    EraRule("an era names the hash of the one before", _patched((EraLog, "continues", _any_hash)), 506),
+    EraRule("what continues nothing is ignored", _patched((EraLog, "add", _must_continue)), 36),
+    EraRule("nothing follows the end marker", _patched((EraLog, "ended", False)), 13),
+    EraRule("the end marker is written until it stands there", _patched((EraCloser, "close", _two_steps)), 2),
     EraRule(
         "a record is read back before the next is written",
         _patched((closing, "look", _look_once), (EraCloser, "step", _believing_step)),
         0,
     ),
-    EraRule("an era ends where blocks are missing", _patched((continuing, "_runs", _last_run)), 0),
+    EraRule("an era ends where blocks are missing", _patched((continuing, "_runs", _last_run)), 308),
     EraRule(
-        "a partition that contradicts itself keeps no other out", _patched((Extents, "_extent", _strict_extent)), 0
+        "a partition that contradicts itself keeps no other out", _patched((Extents, "_extent", _strict_extent)), 9
     ),
-    EraRule("after an error a store's eras are read again", _patched((EraBringer, "_close", lambda *_: None)), 0),
+    EraRule("after an error a store's eras are read again", _patched((EraBringer, "_close", lambda *_: None)), 13),
 )

@@ -37,7 +37,7 @@ SETTLING_STEPS: Final = 6_000
 WEIGHTS: Final = {
     "produce": 20, "mill": 40, "bring": 16, "read": 10, "land": 18, "fill": 6, "start mill": 5, "start bringer": 4,
     "kill mill": 2, "kill bringer": 2, "own": 2, "drop": 1, "lose control": 1.2, "recreate control": 0.1,
-    "lose tokens": 1.5, "retain tokens": 1, "write junk": 1, "write ahead": 4, "write again": 1, "write another": 0.5,
+    "lose tokens": 1.5, "retain tokens": 1, "write junk": 2, "write ahead": 4, "write again": 1, "write another": 0.5,
     "stop partition": 0.3, "add partition": 0.5, "close": 0.8, "silence": 1, "disk": 1,
 }  # fmt: skip
 """How often each thing happens; what is below 5 is a fault, of which a history has some."""
@@ -59,6 +59,8 @@ class EraHistory:
         self._stopped: set[int] = set()
         """Partitions whose mill has halted: no block of theirs comes any more."""
         self._flights: list[Flight] = []
+        self._sent: list[bytes] = []
+        """All that ever stood on the control topic."""
         self._mills: list[Mill | Person] = []
         self._stores = [StoreFiles(), StoreFiles()]
         self._bringers = [Bringer(self, store) for store in self._stores]
@@ -239,9 +241,8 @@ class EraHistory:
             self.seen["token retention"] += 1
 
     def write_junk(self) -> None:
-        """Let something stand there that is no era, an old era, or one that another key makes none."""
-        old = [entry.value or b"" for entry in self.topics.control.truth.values()]
-        value = self._rng.choice([b"junk", b"", *old])
+        """Let something stand there that is no era, one that was written before, or one that another key makes none."""
+        value = self._rng.choice([b"junk", b"", *self._sent, *self._sent[-3:] * 3])
         self._append(Written(self._rng.choice([ERA_KEY, ERA_KEY, b"skip"]), value))
         self.seen["junk"] += 1
 
@@ -277,6 +278,7 @@ class EraHistory:
 
     def _append(self, entry: Written) -> None:
         self.topics.control.append(entry, self._rng.choice([0, 0, 0, 1]))  # now and then an offset that holds none
+        self._sent.append(entry.value or b"")
         before = self.truth.versions[-1]
         self.truth.changed()
         self.seen["records ignored"] += self.truth.versions[-1] == before
