@@ -11,8 +11,8 @@ from .connection import SECRETS, ConnectionSettings
 from .model import ENVIRONMENT_PREFIX, Settings, TopicSettings
 from .values import as_variable, parse_names, parse_size, parse_splits, parse_start, parse_table, parse_token
 
-OUTSIDE_THE_FINGERPRINT: Final = frozenset({"stream_suffix", "segment_blocks"})
-"""Settings of a topic that change no token: the names of its streams, and how a store cuts them into files."""
+OUTSIDE_THE_FINGERPRINT: Final = frozenset({"stream_suffix", "segment_blocks", "era_blocks", "era_max_seconds"})
+"""Settings of a topic that change no token: names of its streams, how a store cuts them into files, and its eras."""
 SPELLED: Final[Mapping[Callable[..., Any], str]] = {
     parse_names: "list: `a,b`",
     parse_size: "size: `262144`, `256KiB`",

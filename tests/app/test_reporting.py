@@ -83,7 +83,9 @@ def send_written(settings: Settings, values: list[bytes | None], seconds_ago: fl
 @pytest.fixture
 def settings(broker: Broker, topic: TopicFactory, tmp_path: Path) -> Settings:
     """Return settings for a stream of one split that carries nothing for a long time."""
-    return service_settings(broker, topic(1), tmp_path, splits={"train": 1000}, carry_seconds=600.0)
+    return service_settings(
+        broker, topic(1), tmp_path, splits={"train": 1000}, carry_seconds=600.0, era_max_seconds=1.0
+    )
 
 
 def test_lone_workers_tell_what_they_did_and_what_waits(settings: Settings, tmp_path: Path) -> None:
@@ -105,6 +107,7 @@ def test_lone_workers_tell_what_they_did_and_what_waits(settings: Settings, tmp_
         blocks = len(reference_blocks(settings)[stream, 0])
         assert until(lambda: total(segment.samples, "tokenmill_blocks_total", stream=stream) == blocks, SECONDS)
         assert until(lambda: total(mill.samples, "tokenmill_durable_lag_records", topic=topic) == 0, SECONDS)
+        assert until(lambda: total(mill.samples, "tokenmill_eras_total", stream=stream) >= 1, SECONDS)
         milled, stored = mill.samples, segment.samples
 
     # the open block's oldest record was written an hour ago, and has not been milled for long

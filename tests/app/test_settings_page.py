@@ -31,6 +31,8 @@ OTHER: Final[dict[str, Any]] = {
     "start": "2026-01-31T12:00:00Z",
     "stream_suffix": "-v2",
     "segment_blocks": 7,
+    "era_blocks": 7,
+    "era_max_seconds": 7.0,
 }
 """For each setting of a topic but the tokenizer a value that is not its default."""
 
