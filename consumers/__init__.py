@@ -7,6 +7,18 @@ from .batches import Batches
 from .dataset import EraDataset
 from .documents import Documents
 from .loading import StepDataset
+from .metrics import Behind, Metrics
 from .windows import Windows
 
-__all__ = ["XY", "Batch", "Batches", "Documents", "EraDataset", "Source", "StepDataset", "Windows"]
+__all__ = [
+    "XY",
+    "Batch",
+    "Batches",
+    "Behind",
+    "Documents",
+    "EraDataset",
+    "Metrics",
+    "Source",
+    "StepDataset",
+    "Windows",
+]

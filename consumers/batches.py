@@ -2,18 +2,21 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Final, Self
 
 import torch
 
 from tokenmill.errors import InputError
 from tokenmill.samples import Position, Ranks, SequenceId, TrainableSamples, count_views
-from tokenmill.segments import OnDamage, read_stream
+from tokenmill.segments import OnDamage, open_eras, read_stream
 
 from .batch import Batch
+from .metrics import Behind, Head, Metrics
 from .rows import RowReader
-from .staging import Staging
+from .staging import Staged, open_staging
 from .waiting import Patience
 
 _CHUNK_BYTES: Final = 4 << 20
@@ -48,6 +51,7 @@ class Batches:
         passes: int = 1,
         prefetch: int = 2,
         mask_loss: bool = False,
+        widen: bool = True,
         worker: tuple[int, int] = (0, 1),
         check: bool = False,
         on_damage: OnDamage = "refuse",
@@ -72,6 +76,8 @@ class Batches:
             prefetch: batches whose copies to a CUDA device are begun ahead of the one that is delivered.
             mask_loss: set y to -100, which torch's cross entropy ignores, where x and y are of different documents or y
                 is padding; reads the documents of each batch.
+            widen: False leaves x and y in the dtype that the tokens have on disk (torch.uint8, uint16 or uint32), as
+                overlapping views of one tensor, for those who convert them themselves.
             worker: number and count of the processes that read this rank's steps in turns; `StepDataset` gives them.
             check: hold every block against its CRC (halves the reading speed).
             on_damage: "skip" checks, and leaves damaged blocks out: a batch is smaller by them (one that would hold
@@ -104,6 +110,10 @@ class Batches:
                 f"passes {passes}, prefetch {prefetch}, seed {seed}: give one pass or more, 0 or more batches to "
                 "prefetch, and a seed of 64 bits"
             )
+        if mask_loss and not widen:
+            raise InputError(
+                "mask_loss sets y to -100, which only int64 holds: leave out widen=False, or mask yourself"
+            )
         self._store = Path(store)
         self._position = Position.beginning(sequence, self._ranks.global_batch)
         self._made = 0
@@ -114,13 +124,15 @@ class Batches:
         self._prefetch = prefetch if torch.device(device).type == "cuda" else 0
         self._mask_loss = mask_loss
         self._patience = Patience(timeout, poll_seconds)
+        self._metrics = Metrics()
+        self._head = Head(open_eras(store, stream), sequence, views)
         skip = on_damage == "skip"
         self._trainable = TrainableSamples(self._store, self._info, sequence, views, check=check, on_damage=on_damage)
         self._reader = RowReader(self._trainable, self._ranks, sequence_length, skip=skip)
-        row_bytes = (sequence_length + 1) * self._info.dtype.itemsize
-        self._chunk_steps = max(_CHUNK_BYTES // (row_bytes * batch_size), 1)
+        self._row_bytes = (sequence_length + 1) * self._info.dtype.itemsize
+        self._chunk_steps = max(_CHUNK_BYTES // (self._row_bytes * batch_size), 1)
         rows = self._chunk_steps * batch_size
-        self._staging = Staging(rows, sequence_length + 1, self._info.dtype, torch.device(device))
+        self._staging = open_staging(rows, sequence_length + 1, self._info.dtype, torch.device(device), widen=widen)
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches from here on.
@@ -135,30 +147,41 @@ class Batches:
         """
         self._settle()
         turn = self._turn
-        ahead: deque[Batch] = deque()
+        ahead: deque[tuple[Batch, Staged]] = deque()
         source = self._produce()
         ended = False
+        asked = perf_counter()
         while not self._stop():
             while not ended and len(ahead) <= self._prefetch:
                 try:
-                    batch = next(source)
+                    made = next(source)
                 except StopIteration:
                     ended = True
                     break
-                if batch is None:
+                if made is None:
                     break
-                ahead.append(batch)
+                ahead.append(made)
             if ahead:
                 self._patience.end()
-                batch = ahead.popleft()
+                batch, staged = ahead.popleft()
+                self._staging.deliver(staged)
+                if self._mask_loss:
+                    batch.mask_loss()
                 self._made = batch.step + 1 - self._position.step
+                given = perf_counter()
+                self._count(batch, given - asked)
                 yield batch
+                asked = perf_counter()
+                self._metrics.work_seconds += asked - given
                 if turn != self._turn:
                     raise InputError("these Batches were set to another place meanwhile: begin a new iteration there")
             elif ended:
                 return
             else:
                 self._patience.wait(self._awaited())
+                now = perf_counter()
+                self._metrics.wait_seconds += now - asked
+                asked = now
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the run stands, counting the batches that were delivered: small, JSON, equal on every rank."""
@@ -196,6 +219,26 @@ class Batches:
         return self._position.after(self._made).step
 
     @property
+    def stream(self) -> str:
+        """The name of the stream."""
+        return self._info.name
+
+    @property
+    def metrics(self) -> Metrics:
+        """What was delivered up to now, and how long the loop waited for it."""
+        waited, stalled = self._patience.waited_seconds, self._staging.stalled_seconds
+        return replace(self._metrics, store_wait_seconds=waited, device_wait_seconds=stalled)
+
+    def behind(self) -> Behind:
+        """Return how much there is in the store beyond the next step; costs a small read, in any thread.
+
+        Raises:
+            DamagedError: the files of the eras are damaged.
+
+        """
+        return self._head.behind(self._position.after(self._made).sample)
+
+    @property
     def waited_seconds(self) -> float:
         """Time spent waiting for eras and blocks."""
         return self._patience.waited_seconds
@@ -205,13 +248,21 @@ class Batches:
         """Number of damaged blocks that this rank left out so far."""
         return sum(len(reader.skipped) for reader in self._trainable.readers.values())
 
+    def _count(self, batch: Batch, waited: float) -> None:
+        metrics, (rows, length) = self._metrics, batch.x.shape
+        metrics.batches += 1
+        metrics.samples += rows
+        metrics.tokens += rows * length
+        metrics.bytes += rows * self._row_bytes
+        metrics.wait_seconds += waited
+
     def _settle(self) -> None:
         """Stand where the last delivered batch ended; what was read ahead is forgotten."""
         self._turn += 1
         self._position = self._position.after(self._made)
         self._made = 0
 
-    def _produce(self) -> Iterator[Batch | None]:
+    def _produce(self) -> Iterator[tuple[Batch, Staged] | None]:
         """Yield batches ahead of those that were delivered; None where the next one must be waited for."""
         sample, step = self._position.sample, self._position.step
         size, ranks = self._ranks.batch_size, self._ranks
@@ -225,16 +276,13 @@ class Batches:
             for number in range(chunk.steps):
                 start, stop = number * size, (number + 1) * size
                 if chunk.kept is None:
-                    x, y = self._staging.to_device(start, stop)
+                    staged = self._staging.send(start, stop)
                 elif chunk.kept[start:stop].any():
-                    x, y = self._staging.widened(chunk.rows[start:stop][chunk.kept[start:stop]])
+                    staged = self._staging.send_rows(chunk.rows[start:stop][chunk.kept[start:stop]])
                 else:
                     continue
                 made = step + ranks.worker + number * ranks.workers
-                batch = Batch(x, y, made, chunk, start, stop, self._trainable)
-                if self._mask_loss:
-                    batch.mask_loss()
-                yield batch
+                yield Batch(staged.x, staged.y, made, chunk, start, stop, self._trainable), staged
             sample += chunk.steps * ranks.turn
             step += chunk.steps * ranks.workers
 

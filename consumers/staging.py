@@ -1,67 +1,163 @@
 """From token ids on the host to `x` and `y` on the device."""
 
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import numpy as np
 import torch
 
+from .lanes import CudaLane, Lane, Mark
 from .rows import Rows
 
 _SLOTS: Final = 2
-"""Host buffers: one is filled while copies of the other to the device are under way."""
+"""Pinned buffers: one is filled while copies of the other to the device are under way."""
 
 _CARRIERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 """Torch dtypes of the same width as the tokens'. Torch hardly computes in its own uint16 and uint32."""
+_EXACT: Final = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
 
 
-class Staging:
-    """Host buffers of ``[rows, columns]`` tokens, several batches each; for CUDA they are pinned.
+@dataclass(slots=True, eq=False)
+class Staged:
+    """A batch on its way: ``x = rows[:, :-1]``, ``y = rows[:, 1:]``; `Staging.deliver` says when they may be used."""
 
-    Tokens travel to a device in the width that they have on disk, one batch with one copy that does not block, and are
-    widened there.
-    """
+    x: torch.Tensor
+    y: torch.Tensor
+    mark: Mark | None = None
+    """Behind which both are there; None: they are."""
 
-    def __init__(self, rows: int, columns: int, dtype: "np.dtype[np.unsignedinteger]", device: torch.device) -> None:
-        self._device = device
-        self._dtype = dtype
-        self._on_cuda = device.type == "cuda"
-        slots = _SLOTS if self._on_cuda else 1  # what goes elsewhere has been copied when `to_device` returns
-        carrier = _CARRIERS[dtype.itemsize]
-        self._slots = [torch.empty((rows, columns), dtype=carrier, pin_memory=self._on_cuda) for _ in range(slots)]
-        self._rows: list[Rows] = [slot.numpy().view(dtype) for slot in self._slots]
-        self._copied = [
-            torch.cuda.Event() if self._on_cuda else None  # type: ignore[no-untyped-call]
-            for _ in self._slots
-        ]
-        self._current = 0
+
+class Staging(Protocol):
+    """Buffers of ``[rows, columns]`` tokens on the host, and what is on its way from them to a device."""
 
     def host_rows(self) -> Rows:
-        """Return the buffer from which `to_device` sends from now on, once its last copies have ended."""
-        self._current = (self._current + 1) % len(self._slots)
+        """Return a buffer to fill, from which `send` takes from now on."""
+
+    def send(self, start: int, stop: int) -> Staged:
+        """Send rows of the buffer on their way."""
+
+    def send_rows(self, rows: Rows) -> Staged:
+        """Send any rows; they have been copied when this returns."""
+
+    def deliver(self, staged: Staged) -> None:
+        """Let x and y be used, by all work that is begun from now on."""
+
+    @property
+    def stalled_seconds(self) -> float:
+        """How long a device's work stood because a batch was not there yet, as far as that is known."""
+
+
+def open_staging(
+    rows: int, columns: int, dtype: "np.dtype[np.unsignedinteger]", device: torch.device, *, widen: bool = True
+) -> Staging:
+    """Allocate the buffers for a device.
+
+    x and y will be int64 and contiguous; without ``widen``, of the tokens' dtype, and views of one tensor.
+    """
+    if device.type == "cuda":
+        return LaneStaging(rows, columns, dtype, device, widen=widen, lane=CudaLane(device))
+    return HostStaging(rows, columns, dtype, device, widen=widen)
+
+
+class HostStaging:
+    """Staging for the CPU, and for devices that share its memory: rows are widened on the host when they are sent."""
+
+    stalled_seconds = 0.0
+
+    def __init__(
+        self, rows: int, columns: int, dtype: "np.dtype[np.unsignedinteger]", device: torch.device, *, widen: bool
+    ) -> None:
+        self._device = device
+        self._widens = widen
+        self._rows: Rows = np.empty((rows, columns), dtype)
+
+    def host_rows(self) -> Rows:
+        """Return the buffer; a new one where what was sent from the last are views of that."""
+        if not self._widens:
+            self._rows = np.empty_like(self._rows)
+        return self._rows
+
+    def send(self, start: int, stop: int) -> Staged:
+        """Widen rows of the buffer; or return views of it."""
+        return self._send(self._rows[start:stop])
+
+    def send_rows(self, rows: Rows) -> Staged:
+        """Do the same with any rows, which may be written to again."""
+        return self._send(rows if self._widens else rows.copy())
+
+    def deliver(self, staged: Staged) -> None:
+        """Do nothing: both are there."""
+
+    def _send(self, rows: Rows) -> Staged:
+        if not self._widens:
+            tokens = torch.from_numpy(rows).to(self._device)
+            return Staged(tokens[:, :-1], tokens[:, 1:])
+        x, y = (torch.from_numpy(part.astype(np.int64, order="C")) for part in (rows[:, :-1], rows[:, 1:]))
+        return Staged(x.to(self._device), y.to(self._device))
+
+
+class LaneStaging:
+    """Staging for devices that copy by themselves (`consumers.lanes`).
+
+    Tokens travel in the width that they have on disk, each batch with one copy out of pinned memory, and are widened on
+    the device, all beside the consumer's work. A buffer is filled again only when the last copy out of it has ended.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        columns: int,
+        dtype: "np.dtype[np.unsignedinteger]",
+        device: torch.device,
+        *,
+        widen: bool,
+        lane: Lane,
+    ) -> None:
+        self._device = device
+        self._dtype = dtype
+        self._widens = widen
+        self._lane = lane
+        self._slots = [lane.pinned(rows, columns, _CARRIERS[dtype.itemsize]) for _ in range(_SLOTS)]
+        self._rows: list[Rows] = [slot.numpy().view(dtype) for slot in self._slots]
+        self._copied: list[Mark | None] = [None] * _SLOTS
+        """Of each buffer, the last copy out of it."""
+        self._current = 0
+
+    @property
+    def stalled_seconds(self) -> float:
+        """How long the device's work stood, as far as the lane knows yet."""
+        return self._lane.stalled_seconds
+
+    def host_rows(self) -> Rows:
+        """Return the buffer that was filled the longest time ago, once the copies out of it have ended."""
+        self._current = (self._current + 1) % _SLOTS
         copied = self._copied[self._current]
         if copied is not None:
             copied.synchronize()
         return self._rows[self._current]
 
-    def to_device(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Send rows of the buffer; return ``x = rows[:, :-1]`` and ``y = rows[:, 1:]``, int64 and contiguous.
+    def send(self, start: int, stop: int) -> Staged:
+        """Begin a copy of rows of the buffer, and what widens them there."""
+        with self._lane.beside():
+            tokens = self._lane.copy(self._slots[self._current][start:stop])
+            self._copied[self._current] = self._lane.mark()  # before widening: that needs the buffer no more
+            x, y = self._part(tokens[:, :-1]), self._part(tokens[:, 1:])
+            return Staged(x, y, self._lane.mark())
 
-        On CUDA the copy may still be under way; work on the current stream comes after it.
-        """
-        if not self._on_cuda:
-            return self.widened(self._rows[self._current][start:stop])
-        tokens = self._slots[self._current][start:stop].to(self._device, non_blocking=True)
-        copied = self._copied[self._current]
-        if copied is not None:
-            copied.record(torch.cuda.current_stream(self._device))
-        return self._widen(tokens[:, :-1]), self._widen(tokens[:, 1:])
+    def send_rows(self, rows: Rows) -> Staged:
+        """Copy rows that are in no buffer, while the host waits."""
+        wide = rows.astype(np.int64) if self._widens else rows.copy()
+        tokens = torch.from_numpy(wide).to(self._device)
+        return Staged(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
-    def widened(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return x and y of any rows on the host, copied, on the device."""
-        x, y = (torch.from_numpy(part.astype(np.int64, order="C")) for part in (rows[:, :-1], rows[:, 1:]))
-        return x.to(self._device), y.to(self._device)
+    def deliver(self, staged: Staged) -> None:
+        """Let what the consumer begins from now on come after the copy; the host does not wait."""
+        if staged.mark is not None:
+            self._lane.hand_over(staged.mark, (staged.x, staged.y))
 
-    def _widen(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the tokens as int64; what looked negative in the carrier's dtype gets its upper bits back."""
+    def _part(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return tokens as int64; what looked negative in the carrier's dtype gets its upper bits back."""
+        if not self._widens:
+            return tokens.view(_EXACT[self._dtype.itemsize])
         wide = tokens.to(torch.int64, memory_format=torch.contiguous_format)
         return wide if tokens.dtype == torch.uint8 else wide.bitwise_and_((1 << 8 * self._dtype.itemsize) - 1)

@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "serve": "serve",
     "mill": "mill",
     "segment": "segment",
+    "mirror": "mirror",
     "verify": "verify",
     "ledger": "ledger",
     "eras": "eras",

@@ -14,11 +14,12 @@ from faust.types import TP
 
 from tests.conftest import TopicFactory
 from tests.service import WAIT_SECONDS, Raw, send
+from tokenmill.app.batch import Batch
 from tokenmill.app.clients.kafka import admin
 from tokenmill.app.faust_settings import QUEUED_BATCHES, faust_options
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.transport import Batch, BatchApp, BatchConsumer, LeaderChangedError
+from tokenmill.app.transport import BatchApp, BatchConsumer, LeaderChangedError
 
 RECORDS = 60
 

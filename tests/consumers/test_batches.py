@@ -50,6 +50,13 @@ def test_x_and_y_are_one_token_apart(store: Store) -> None:
     assert [batch.step for batch in open_batches(store)] == list(range(20))
 
 
+def test_tokens_stay_narrow_when_told_to(store: Store) -> None:
+    """The same tokens, in the dtype that they have on disk; a batch stays what it is when others come."""
+    batches = list(open_batches(store, widen=False))
+    assert {tensor.dtype for batch in batches for tensor in batch} == {torch.uint16}
+    assert rows_of(batches) == expected()
+
+
 choices = st.fixed_dictionaries(
     {
         "batch_size": st.integers(1, 7),
@@ -172,6 +179,7 @@ def test_two_places_at_once_are_refused(store: Store) -> None:
         ({"eras": range(0, 4, 2)}, r"range\(0, 8\)"),
         ({"passes": 0}, "one pass"),
         ({"prefetch": -1}, "prefetch"),
+        ({"mask_loss": True, "widen": False}, "widen=False"),
         ({"seed": 1 << 63}, "64 bits"),
     ],
 )

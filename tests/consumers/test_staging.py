@@ -1,48 +1,223 @@
 """From token ids on the host to tensors."""
 
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tokenmill.consumers.staging import Staging
+from tokenmill.consumers.lanes import CudaLane, Mark
+from tokenmill.consumers.staging import LaneStaging, Staging, open_staging
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here"))]
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
+DEVICES = ["cpu", "late", pytest.param("cuda", marks=CUDA)]
 
 
-@pytest.mark.parametrize("device", DEVICES)
+class LateMark:
+    """An event: how much of a lane's work must be done for it."""
+
+    def __init__(self, lane: "LateLane", place: int) -> None:
+        self._lane, self.place = lane, place
+
+    def synchronize(self) -> None:
+        """Do that much."""
+        self._lane.waited += self.place > self._lane.done
+        self._lane.work(self.place)
+
+    def wait(self, stream: object) -> None:  # noqa: ARG002 - it has one only
+        """Let the consumer see what is done by then; it reads at once here."""
+        self._lane.work(self.place)
+
+
+class LateLane:
+    """A device that copies as late as it may: what is written to a buffer too early is in the batch."""
+
+    def __init__(self) -> None:
+        self.stalled_seconds = 0.0
+        self.done = 0
+        self.waited = 0
+        """How often the host had to wait."""
+        self._copies: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._is_beside = False
+
+    def pinned(self, rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return a buffer."""
+        return torch.empty((rows, columns), dtype=dtype)
+
+    def beside(self) -> AbstractContextManager[object]:
+        """See that copies are made inside."""
+        return self._beside()
+
+    def copy(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Copy later; each copy is of contiguous memory."""
+        assert self._is_beside
+        assert tokens.is_contiguous()
+        target = torch.full_like(tokens, -1)
+        self._copies.append((tokens, target))
+        return target  # x and y will be views of it, if they are not widened
+
+    def mark(self) -> LateMark:
+        """Return an event after all copies so far."""
+        assert self._is_beside
+        return LateMark(self, len(self._copies))
+
+    def hand_over(self, mark: Mark, tensors: Iterable[torch.Tensor]) -> None:  # noqa: ARG002 - it frees none
+        """Let the consumer go on behind the event."""
+        assert not self._is_beside
+        mark.wait(None)
+
+    def work(self, place: int) -> None:
+        """Make the copies up to there."""
+        for source, target in self._copies[self.done : place]:
+            target.copy_(source)
+        self.done = max(self.done, place)
+
+    @contextmanager
+    def _beside(self) -> Iterator[None]:
+        self._is_beside = True
+        yield
+        self._is_beside = False
+
+
+def open_late(rows: int, columns: int, lane: LateLane | None = None) -> LaneStaging:
+    """Open staging on a late device, without widening."""
+    return LaneStaging(
+        rows, columns, np.dtype("<u2"), torch.device("cpu"), widen=False, lane=lane if lane is not None else LateLane()
+    )
+
+
+def open_any(rows: int, columns: int, device: str) -> Staging:
+    """Open staging on a device of `DEVICES`."""
+    if device == "late":
+        return open_late(rows, columns)
+    return open_staging(rows, columns, np.dtype("<u2"), torch.device(device))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=CUDA)])
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32"])
 def test_ids_are_widened_without_a_sign(dtype: str, device: str) -> None:
     """The largest id of each dtype stays what it is; y is one token ahead of x; both are contiguous."""
     top = np.iinfo(dtype).max
     rows = np.array([[0, 1, top, top - 1], [top // 2, top // 2 + 1, 7, top]], dtype)
-    staging = Staging(2, 4, rows.dtype, torch.device(device))
+    staging = open_staging(2, 4, rows.dtype, torch.device(device))
     staging.host_rows()[:] = rows
-    x, y = staging.to_device(0, 2)
-    assert x.tolist() == rows[:, :-1].tolist()
-    assert y.tolist() == rows[:, 1:].tolist()
-    for tensor in (x, y):
-        assert (tensor.dtype, tensor.device.type, tensor.is_contiguous()) == (torch.int64, device, True)
+    for staged in (staging.send(0, 2), staging.send_rows(rows)):
+        staging.deliver(staged)
+        assert staged.x.tolist() == rows[:, :-1].tolist()
+        assert staged.y.tolist() == rows[:, 1:].tolist()
+        for tensor in (staged.x, staged.y):
+            assert (tensor.dtype, tensor.device.type, tensor.is_contiguous()) == (torch.int64, device, True)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=CUDA)])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32"])
+def test_ids_stay_narrow_when_told_to(dtype: str, device: str) -> None:
+    """In the dtype that they have on disk."""
+    top = np.iinfo(dtype).max
+    rows = np.array([[0, 1, top, top - 1]], dtype)
+    staging = open_staging(1, 4, rows.dtype, torch.device(device), widen=False)
+    staging.host_rows()[:] = rows
+    for staged in (staging.send(0, 1), staging.send_rows(rows)):
+        staging.deliver(staged)
+        assert staged.x.cpu().numpy().dtype == dtype
+        assert (staged.x.tolist(), staged.y.tolist()) == (rows[:, :-1].tolist(), rows[:, 1:].tolist())
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_batches_stay_what_they_are_while_buffers_are_used_again(device: str) -> None:
+@pytest.mark.parametrize("widen", [False, True])
+def test_batches_stay_what_they_are_while_buffers_are_used_again(device: str, *, widen: bool) -> None:
     """Many more batches than buffers."""
-    staging = Staging(3, 5, np.dtype("<u2"), torch.device(device))
+    staging = (
+        open_late(3, 5) if device == "late" else open_staging(3, 5, np.dtype("<u2"), torch.device(device), widen=widen)
+    )
     batches = []
     for number in range(20):
         staging.host_rows()[:] = number
-        batches.append(staging.to_device(0, 3))
-    assert [set(x.flatten().tolist() + y.flatten().tolist()) for x, y in batches] == [{n} for n in range(20)]
+        batches.append(staging.send(0, 3))
+    for staged in batches:
+        staging.deliver(staged)
+    found = [set(staged.x.flatten().tolist() + staged.y.flatten().tolist()) for staged in batches]
+    assert found == [{n} for n in range(20)]
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_buffer_holds_several_batches(device: str) -> None:
     """Each goes by itself; rows from elsewhere go, too."""
-    staging = Staging(6, 3, np.dtype("<u2"), torch.device(device))
+    staging = open_any(6, 3, device)
     rows = staging.host_rows()
     rows[:] = np.arange(18).reshape(6, 3)
-    found = [staging.to_device(first, first + 2)[0].tolist() for first in (0, 2, 4)]
-    assert found == [[[0, 1], [3, 4]], [[6, 7], [9, 10]], [[12, 13], [15, 16]]]
-    x, y = staging.widened(rows[[5, 0]].copy())
-    assert (x.tolist(), y.tolist()) == ([[15, 16], [0, 1]], [[16, 17], [1, 2]])
-    assert (x.device.type, x.dtype) == (device, torch.int64)
+    sent = [staging.send(first, first + 2) for first in (0, 2, 4)]
+    for staged in sent:
+        staging.deliver(staged)
+    assert [staged.x.tolist() for staged in sent] == [[[0, 1], [3, 4]], [[6, 7], [9, 10]], [[12, 13], [15, 16]]]
+    other = staging.send_rows(rows[[5, 0]].copy())
+    staging.deliver(other)
+    assert (other.x.tolist(), other.y.tolist()) == ([[15, 16], [0, 1]], [[16, 17], [1, 2]])
+
+
+@given(st.lists(st.sampled_from(["fill", "send", "deliver"]), max_size=60))
+def test_whatever_comes_when_batches_are_what_was_filled(calls: list[str]) -> None:
+    """On a device that copies as late as it may, however far delivery is behind sending; some are never delivered."""
+    staging = open_late(2, 3)
+    sent, filled = [], 0
+    staging.host_rows()[:] = filled
+    for call in calls:
+        if call == "fill":
+            filled += 1
+            staging.host_rows()[:] = filled
+        elif call == "send":
+            sent.append((staging.send(0, 2), filled))
+        elif sent:
+            staged, number = sent.pop(0)
+            staging.deliver(staged)
+            assert set(staged.x.flatten().tolist()) == {number}
+
+
+def test_the_host_waits_only_for_the_buffer_that_it_fills() -> None:
+    """With two buffers, not for the copy that was begun last."""
+    lane = LateLane()
+    staging = open_late(2, 3, lane)
+    for number, waits in enumerate([0, 0, 1, 2]):
+        staging.host_rows()[:] = number
+        assert lane.waited == waits
+        assert lane.done == max(0, number - 1)
+        staging.send(0, 2)
+
+
+@CUDA
+def test_a_batch_is_kept_until_the_consumers_work_is_done() -> None:
+    """Batches that are let go while kernels still have to read them; the consumer works on a stream of its own."""
+    device = torch.device("cuda")
+    staging = open_staging(64, 1025, np.dtype("<u2"), device)
+    consumer = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    busy = torch.randn(2048, 2048, device=device)
+    sums = []
+    with torch.cuda.stream(consumer):
+        for number in range(50):
+            staging.host_rows()[:] = number
+            staged = staging.send(0, 64)
+            staging.deliver(staged)
+            for _ in range(5):
+                busy = busy @ busy / 2048
+            sums.append(staged.x.sum())
+            del staged
+    torch.cuda.synchronize()
+    assert [int(found) for found in sums] == [number * 64 * 1024 for number in range(50)]
+    assert staging.stalled_seconds >= 0
+
+
+@CUDA
+def test_handing_over_does_not_stop_the_host() -> None:
+    """The consumer's stream waits, not the host: the mark may be far away."""
+    device = torch.device("cuda")
+    lane = CudaLane(device)
+    with lane.beside():
+        torch.cuda._sleep(500_000_000)  # type: ignore[no-untyped-call]
+        tensor = torch.ones(1, device=device)
+        mark = lane.mark()
+    lane.hand_over(mark, [tensor])
+    assert not mark.query()  # type: ignore[no-untyped-call]
+    assert float(tensor + 1) == 2

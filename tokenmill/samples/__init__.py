@@ -1,5 +1,6 @@
 """The one sequence of samples of a training run: arithmetic, a run's state, and which samples a store holds."""
 
+from tokenmill.samples.needed import first_needed, read_state
 from tokenmill.samples.position import Position, SequenceId, StepRange
 from tokenmill.samples.sequence import EraOrder, Numbers, Ranks, Samples, count_views
 from tokenmill.samples.source import Source, places_of, sources_of
@@ -22,6 +23,8 @@ __all__ = [
     "TrainableSamples",
     "Use",
     "count_views",
+    "first_needed",
     "places_of",
+    "read_state",
     "sources_of",
 ]

@@ -68,7 +68,7 @@ class Position:
         if last.global_batch == global_batch:
             return self
         kept = self.ranges if last.first_sample < self.sample else self.ranges[:-1]
-        if kept and kept[-1].global_batch == global_batch:  # the size in between made no step
+        if kept and kept[-1].global_batch == global_batch:  # a run between them made no step
             return replace(self, ranges=kept)
         return replace(self, ranges=(*kept, StepRange(self.step, self.sample, global_batch)))
 

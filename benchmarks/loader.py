@@ -1,0 +1,114 @@
+"""``make bench-loader``: how fast tokens come out of a store, beside other loaders and what numpy alone could do."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any, Final
+
+import torch
+import typer
+from rich.console import Console
+
+from benchmarks.loaders.large import measure_large
+from benchmarks.loaders.place import Stock
+from benchmarks.loaders.stock import make_stock
+from benchmarks.loaders.table import print_large, print_speeds
+from benchmarks.measuring import BenchmarkError
+from benchmarks.workplace import RESULTS, about_this_run, workplace, write_result
+
+DIRECTORY: Final = Path(".tokenmill/loader")
+PACKAGES: Final = Path(".venv/loader-peers")
+"""Where `make bench-loader` puts the other loaders' packages."""
+NAMES: Final = ("tokenmill", "limit", "nanogpt", "litdata", "mosaicml-streaming", "datasets", "lance")
+OWN: Final = 3
+"""The first ones, which run with the project's packages."""
+CELLS: Final = [
+    {"shuffle": shuffle, "wide": wide, "cold": False} for wide in (False, True) for shuffle in (True, False)
+] + [{"shuffle": shuffle, "wide": False, "cold": True} for shuffle in (True, False)]
+
+console = Console(width=140, highlight=False)
+
+
+def main(
+    *,
+    rounds: Annotated[int, typer.Option(help="How often everything is measured.", min=1)] = 5,
+    blocks: Annotated[
+        int, typer.Option(help="Blocks of 1025 tokens; 2 kB each, once for each of six formats.")
+    ] = 200_000,
+    large: Annotated[int, typer.Option(help="Small blocks in the large store; 0 leaves it out.")] = 10_000_000,
+    seconds: Annotated[float, typer.Option(help="How long each loader reads in each cell.")] = 1.0,
+    only: Annotated[str, typer.Option(help="These loaders, with commas.")] = ",".join(NAMES),
+    directory: Annotated[Path, typer.Option(help="Where the tokens go, 12 kB a block; emptied first.")] = DIRECTORY,
+    output: Annotated[Path, typer.Option(help="Where loader.json goes.")] = RESULTS,
+) -> None:
+    """Measure, print tables, and write `loader.json`."""
+    about = about_this_run() | {"gpu": _gpu()}
+    names = [name for name in NAMES if name in only.split(",")]
+    with workplace(directory, log_level="error"):
+        with console.status("writing a store"):
+            stock = make_stock(directory.absolute() / "tokens", blocks=blocks, block_tokens=1025)
+        versions: dict[str, str] = {}
+        for name in names:
+            with console.status(f"writing the files of {name}"):
+                versions |= _alone(stock, name, do="prepare")["versions"]
+        found: dict[str, list[list[Any]]] = {name: [] for name in names}
+        for number in range(rounds):
+            turned = names[number % len(names) :] + names[: number % len(names)]
+            for name in turned:
+                with console.status(f"round {number + 1} of {rounds}: {name}"):
+                    found[name].append(_alone(stock, name, do="measure", seconds=seconds, cells=CELLS)["cells"])
+        speeds = [
+            _cell(cell, {name: [one[place] for one in found[name]] for name in names})
+            for place, cell in enumerate(CELLS)
+        ]
+        print_speeds(speeds, console)
+        sizes = measure_large(directory.absolute(), stock, large) if large else []
+        print_large(sizes, console)
+    result = about | {"loaders": versions, "rounds": rounds, "blocks": stock.blocks, "speeds": speeds, "sizes": sizes}
+    write_result(output, "loader.json", result)
+
+
+def _alone(stock: Stock, name: str, **task: Any) -> Any:
+    """Run a loader in a process of its own, with its own packages; raises `BenchmarkError` where it fails."""
+    peers = [] if NAMES.index(name) < OWN else [str(PACKAGES.absolute())]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*peers, str(Path.cwd())]), "HF_HUB_OFFLINE": "1"}
+    place = {"directory": str(stock.directory), "blocks": stock.blocks, "block_tokens": stock.block_tokens}
+    command = [sys.executable, "-m", "benchmarks.loaders.one", json.dumps(task | {"name": name} | place)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BenchmarkError(f"{name} failed: {done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _cell(cell: dict[str, bool], runs: dict[str, list[Any]]) -> dict[str, Any]:
+    """Return the medians of one cell, and TokenMill's rate divided by each other's, round by round."""
+    kind = "wall_seconds" if cell["cold"] else "cpu_seconds"  # a disk is waited for
+    rates = {name: [run["tokens"] / run[kind] for run in all_] for name, all_ in runs.items() if all_[0]}
+    ours = rates.get("tokenmill", [])
+    ratios = {
+        name: median(mine / its for mine, its in zip(ours, theirs, strict=True))
+        for name, theirs in rates.items()
+        if ours and name != "tokenmill"
+    }
+    return cell | {
+        "tokens_per_second_of": "wall clock" if cell["cold"] else "one core",
+        "tokens_per_second": {
+            name: {"median": round(median(found)), "min": round(min(found)), "max": round(max(found))}
+            for name, found in rates.items()
+        },
+        "tokenmill_to": {name: round(ratio, 3) for name, ratio in ratios.items()},
+        "first_batch_seconds": {
+            name: round(median(run["first_seconds"] for run in all_), 5) for name, all_ in runs.items() if all_[0]
+        },
+    }
+
+
+def _gpu() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU at hand"
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,1 @@
+"""Loaders of tokens side by side: TokenMill's, others', and the limit."""

@@ -1,0 +1,41 @@
+"""What was measured of loaders, on the terminal."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def print_speeds(cells: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Print millions of tokens a second by loader and cell, and how many times as fast TokenMill is."""
+    table = Table(title="million tokens a second (TokenMill is so many times as fast)", title_justify="left")
+    table.add_column("", no_wrap=True)
+    for cell in cells:
+        order = "shuffled" if cell["shuffle"] else "in order"
+        kind = "int64" if cell["wide"] else "as stored"
+        cache = "cold, by clock" if cell["cold"] else "warm, by core"
+        table.add_column(f"{order}\n{kind}\n{cache}", justify="right")
+    for name in cells[0]["tokens_per_second"] | cells[-1]["tokens_per_second"] | cells[2]["tokens_per_second"]:
+        table.add_row(name, *(_shown(cell, name) for cell in cells))
+    console.print(table)
+
+
+def _shown(cell: Mapping[str, Any], name: str) -> str:
+    found, ratio = cell["tokens_per_second"].get(name), cell["tokenmill_to"].get(name)
+    if found is None:
+        return ""
+    return f"{found['median'] / 1e6:,.0f}" + (f" ({ratio:,.2f})" if ratio else "")
+
+
+def print_large(sizes: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Print what stores of different sizes cost."""
+    table = Table(title="TokenMill, by the size of the store", title_justify="left")
+    table.add_column("")
+    for size in sizes:
+        table.add_column(f"{size['blocks']:,} blocks", justify="right")
+    names = [name for name in (sizes[0] if sizes else {}) if name != "blocks"]
+    for name in names:
+        table.add_row(name.replace("_", " "), *(f"{size[name]:,}" for size in sizes))
+    if sizes:
+        console.print(table)

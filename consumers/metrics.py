@@ -1,0 +1,86 @@
+"""What a training loop got, how long it waited for it, and how far it is behind its store."""
+
+from dataclasses import astuple, dataclass
+from threading import Lock
+from typing import NamedTuple, Self
+
+from tokenmill.samples import SequenceId
+from tokenmill.segments import EraReader
+
+
+@dataclass(slots=True)
+class Metrics:
+    """Sums over the batches that were delivered; `since` gives those of a part of the run."""
+
+    batches: int = 0
+    samples: int = 0
+    tokens: int = 0
+    """Of x."""
+    bytes: int = 0
+    """Of tokens, as they lie in the store and travel to a device."""
+    work_seconds: float = 0.0
+    """From getting a batch to asking for the next one."""
+    wait_seconds: float = 0.0
+    """From asking for a batch to getting it: reading, copying, and waiting for the store. What a device does meanwhile
+    is not known, so with one this is the most that the loop can have lost."""
+    store_wait_seconds: float = 0.0
+    """The part of it in which no whole step was trainable yet."""
+    device_wait_seconds: float = 0.0
+    """How long the work on a CUDA device stood because a batch was still on its way, as its events tell later."""
+
+    @property
+    def wait_ratio(self) -> float:
+        """The part of its time that the loop, or its device, waited for data: near 0, the model is the bottleneck."""
+        seconds = self.work_seconds + self.wait_seconds
+        return max(self.wait_seconds, self.device_wait_seconds) / seconds if seconds else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of x, while the loop ran."""
+        seconds = self.work_seconds + self.wait_seconds
+        return self.tokens / seconds if seconds else 0.0
+
+    def since(self, earlier: "Metrics") -> Self:
+        """Return what came after an earlier state of these."""
+        return type(self)(*(now - then for now, then in zip(astuple(self), astuple(earlier), strict=True)))
+
+
+class Behind(NamedTuple):
+    """What the store has for a run beyond where that stands, in the pass that it is in."""
+
+    blocks: int
+    """Of the eras in the store, those that it has not wholly read."""
+    eras: int
+    """The eras that these are in."""
+
+
+class Head:
+    """How far the eras in a store reach. May be asked by any thread: it shares nothing with those that read."""
+
+    def __init__(self, eras: EraReader, sequence: SequenceId, views: int) -> None:
+        """Look at eras that nobody else uses, for samples of which each block has so many."""
+        self._eras = eras
+        self._sequence = sequence
+        self._views = views
+        self._lock = Lock()
+
+    def behind(self, sample: int) -> Behind:
+        """Return what the store has now beyond the sample that comes next.
+
+        Raises:
+            DamagedError: the files of the eras are damaged.
+
+        """
+        with self._lock:
+            eras = self._eras
+            eras.refresh()
+            first, stop = self._sequence.eras
+            known = eras.eras - eras.ended
+            stop = known if stop is None else min(stop, known)
+            if stop <= first:
+                return Behind(0, 0)
+            begin, end = eras.blocks_before(first), eras.blocks_before(stop)
+            whole = (end - begin) * self._views
+            passed = min(sample // whole, self._sequence.passes - 1)
+            block = begin + (sample - passed * whole) // self._views
+            return Behind(end - block, stop - eras.find(block)) if block < end else Behind(0, 0)

@@ -1,0 +1,95 @@
+"""A run's metrics for Prometheus, where prometheus-client is installed (it comes with the extra ``train``).
+
+``REGISTRY.register(BatchesCollector(batches, rank="0"))`` adds them to what ``start_http_server(port)`` serves, both of
+prometheus_client.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from .batches import Batches
+from .metrics import Metrics
+
+
+class _Counted(NamedTuple):
+    name: str
+    meaning: str
+    value: Callable[[Metrics], float]
+
+
+_COUNTED: Final = (
+    _Counted("batches", "Batches delivered to the training loop.", lambda m: m.batches),
+    _Counted("samples", "Samples in them.", lambda m: m.samples),
+    _Counted("tokens", "Tokens of x in them.", lambda m: m.tokens),
+    _Counted("bytes", "Bytes of their tokens, as they lie in the store and travel to a device.", lambda m: m.bytes),
+    _Counted(
+        "work_seconds",
+        "Seconds from getting a batch to asking for the next one: the model's.",
+        lambda m: m.work_seconds,
+    ),
+    _Counted(
+        "wait_seconds",
+        "Seconds from asking for a batch to getting it: the data's. Their part in the sum of both says which is the "
+        "bottleneck.",
+        lambda m: m.wait_seconds,
+    ),
+    _Counted(
+        "store_wait_seconds",
+        "The part of them in which no whole step was trainable yet: text comes more slowly than it is trained on.",
+        lambda m: m.store_wait_seconds,
+    ),
+    _Counted(
+        "device_wait_seconds",
+        "Seconds that the work on a CUDA device stood because a batch was still on its way.",
+        lambda m: m.device_wait_seconds,
+    ),
+)
+_STEP: Final = ("step", "The number of the next step.")
+_BLOCKS: Final = ("behind_blocks", "Blocks of the eras in the store that the run has not wholly read, in this pass.")
+_ERAS: Final = ("behind_eras", "The eras that these are in.")
+_PREFIX: Final = "tokenmill_trainer_"
+
+
+def described(labels: Sequence[str] = ()) -> Iterator[Metric]:
+    """Return all metrics, without samples."""
+    yield from (CounterMetricFamily(_PREFIX + one.name, one.meaning, labels=labels) for one in _COUNTED)
+    yield from (GaugeMetricFamily(_PREFIX + name, meaning, labels=labels) for name, meaning in (_STEP, _BLOCKS, _ERAS))
+
+
+class BatchesCollector(Collector):
+    """Gives a registry the metrics of one `Batches`, as they are when it is scraped."""
+
+    def __init__(self, batches: Batches, **labels: str) -> None:
+        """Collect for a run, with labels that tell it from others, such as ``rank``."""
+        self._batches = batches
+        self._names = ["stream", *labels]
+        self._values = [batches.stream, *labels.values()]
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the metrics without samples: registering must not read the store."""
+        return described(self._names)
+
+    def collect(self) -> Iterator[Metric]:
+        """Return them as they are now.
+
+        Raises:
+            DamagedError: the files of the eras are damaged.
+
+        """
+        metrics = self._batches.metrics
+        for one in _COUNTED:
+            counter = CounterMetricFamily(_PREFIX + one.name, one.meaning, labels=self._names)
+            counter.add_metric(self._values, one.value(metrics))
+            yield counter
+        behind = self._batches.behind()
+        for (name, meaning), value in (
+            (_STEP, self._batches.step),
+            (_BLOCKS, behind.blocks),
+            (_ERAS, behind.eras),
+        ):
+            gauge = GaugeMetricFamily(_PREFIX + name, meaning, labels=self._names)
+            gauge.add_metric(self._values, value)
+            yield gauge

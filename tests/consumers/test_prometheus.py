@@ -1,0 +1,43 @@
+"""A run's metrics as Prometheus sees them."""
+
+from itertools import islice
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from tests.consumers.scenes import era_store, open_batches
+from tests.segments.chains import STREAM
+from tokenmill.consumers.metrics_page import page
+from tokenmill.consumers.prometheus import BatchesCollector
+
+PAGE = Path(__file__).parents[2] / "docs" / "trainer_metrics.md"
+
+
+def test_what_is_scraped_is_what_the_object_says(tmp_path: Path) -> None:
+    """With the labels that were given; another run in the process does not matter."""
+    registry = CollectorRegistry()
+    batches, other = (open_batches(era_store(tmp_path / name)) for name in ("a", "b"))
+    registry.register(BatchesCollector(batches, rank="0"))
+    CollectorRegistry().register(BatchesCollector(other))
+    for _ in islice(batches, 3):
+        pass
+    labels = {"stream": STREAM, "rank": "0"}
+    for name, value in (
+        ("tokens_total", 24),
+        ("batches_total", 3),
+        ("bytes_total", 60),
+        ("wait_seconds_total", batches.metrics.wait_seconds),
+        ("step", 3),
+        ("behind_blocks", 34),
+        ("behind_eras", 4),
+    ):
+        assert registry.get_sample_value(f"tokenmill_trainer_{name}", labels) == value
+
+
+def test_the_page_is_up_to_date_and_names_all(tmp_path: Path) -> None:
+    """``make docs`` writes it."""
+    assert PAGE.read_text() == page()
+    registry = CollectorRegistry()
+    registry.register(BatchesCollector(open_batches(era_store(tmp_path))))
+    shown = generate_latest(registry).decode()
+    assert all(line.split()[2] in page() for line in shown.splitlines() if line.startswith("# TYPE"))
