@@ -1,7 +1,6 @@
 """``tokenmill trace``: which records were in a training step, and which steps a record was in."""
 
 import asyncio
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +10,7 @@ import typer
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from tokenmill.errors import InputError
-from tokenmill.samples import Position, Source, TracedRecord, TracedSample, TracedView, Tracer, Use
+from tokenmill.samples import Source, TracedRecord, TracedSample, TracedView, Tracer, Use, read_state
 
 from ..inspecting.blocks import RecordText
 from ..inspecting.samples import beginning
@@ -90,22 +89,6 @@ def trace_command(
     else:
         found = [tracer.record(*place) for place in _scan(tracer, document or "")]
         printer.records({"document": document}, found)
-
-
-def read_state(path: Path) -> Position:
-    """Return where a run stands, from the file in which it put its state.
-
-    Raises:
-        InputError: the file cannot be read, or is no state.
-
-    """
-    try:
-        state = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path} cannot be read as a state ({error}): write what state_dict() of Batches returned there, with json"
-        ) from error
-    return Position.read(state)
 
 
 def _named(*values: object) -> Iterator[tuple[str, object]]:

@@ -14,14 +14,14 @@ from tests.segments.eras import with_offsets
 from tokenmill.app.clients.discovery import settled_stream
 from tokenmill.app.clients.kafka import consumer, offsets
 from tokenmill.app.verify import EraResult
-from tokenmill.app.verify.era_ends import EraEnds, EraEndsFiles
+from tokenmill.app.verify.era_ends import EraEnds, EraEndsFiles, OtherHashes
 from tokenmill.app.verify.eras import EraCheck
 from tokenmill.app.verify.marks import EraMarks
 from tokenmill.app.verify.store_eras import StoreEras
 from tokenmill.app.verify.token_topic import TopicRun
 from tokenmill.app.verify.verified import VerifiedEras
 from tokenmill.eras import Era, EraRange
-from tokenmill.segments import EraWriter, Store, open_eras
+from tokenmill.segments import EraWriter, Store, StreamInfo, open_eras
 from tokenmill.segments.era_rows import ROW_BYTES
 
 
@@ -156,6 +156,24 @@ async def test_what_was_verified_before_is_not_looked_at_again(milled: Milled, c
     (lost,) = (await check(milled, None, rest.verified, end=1)).differences
     assert (lost.side, lost.kind, lost.era) == ("control topic", "missing", part.era.number + 1)
     assert "not on its control topic any more" in lost.text
+
+
+@pytest.mark.parametrize("where", ["store", "topic"])
+async def test_the_hash_before_any_block_is_known(milled: Milled, where: str) -> None:
+    """Where no block passes: by the store, or by one message."""
+    settled = await settled_stream(milled.settings, milled.train)
+    info = StreamInfo.from_genesis(settled.genesis, settled.genesis.segment_blocks)
+    tokens = TopicPartition(settled.stream.tokens_topic, 1)
+    chain = milled.chains[milled.train, 1]
+    numbers = [1, 2, len(chain) // 2, len(chain)]
+    async with consumer(milled.settings) as client:
+        span = (await offsets(client, [tokens]))[tokens]
+        store = milled.settings.store if where == "store" else None
+        hashes = OtherHashes(client, tokens, span, since=None, store=store, info=info)
+        found = [await hashes.chain_before(number, use_store=True) for number in numbers]
+        beyond = await hashes.chain_before(len(chain) + 1, use_store=True)
+    assert found == [chain[number - 1].chain for number in numbers]
+    assert beyond is None
 
 
 def test_ends_of_eras_are_held_against_the_blocks_that_pass(tmp_path: Path) -> None:

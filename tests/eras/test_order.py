@@ -69,3 +69,11 @@ def test_neighbours_do_not_stay_together() -> None:
 def test_order_is_the_same_for_ever() -> None:
     """Checkpoints of years ago continue: these numbers never change."""
     assert Permutation(10, seed=42, passed=1, era=7)(np.arange(10)).tolist() == [9, 5, 6, 2, 3, 0, 1, 7, 4, 8]
+
+
+@given(st.integers(1, 5000), st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 9))
+def test_the_inverse_leads_back(size: int, seed: int, passed: int) -> None:
+    """From every item to its position."""
+    permutation = Permutation(size, seed=seed, passed=passed, era=3)
+    positions = np.arange(size)
+    assert permutation.inverse(permutation(positions)).tolist() == positions.tolist()

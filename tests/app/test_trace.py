@@ -1,0 +1,163 @@
+"""``tokenmill trace`` over a store that the service made, with its broker and without."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.milled import Milled, records
+from tokenmill.app.cli import main
+from tokenmill.app.inspecting.tracing import fate_of
+from tokenmill.errors import InputError
+from tokenmill.samples import Position, SequenceId
+from tokenmill.segments import open_eras, open_partition, read_stream
+
+LENGTH = 21
+"""A third of the blocks' 63."""
+
+pytestmark = pytest.mark.usefixtures("logging_restored")
+
+
+@pytest.fixture
+def state(milled: Milled, tmp_path: Path) -> Path:
+    """Write the state of a run over all eras that made 4 steps of 6 samples."""
+    info = read_stream(milled.settings.store, milled.train)
+    eras = (0, open_eras(milled.settings.store, milled.train).eras)
+    sequence = SequenceId(milled.train, info.fingerprint.hex(), LENGTH, 5, shuffle=True, eras=eras, passes=2)
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps(Position.beginning(sequence, 6).after(4).to_dict()))
+    return path
+
+
+class Command:
+    """Runs ``tokenmill trace`` and keeps what it prints."""
+
+    def __init__(self, milled: Milled, state: Path, captured: pytest.CaptureFixture[str]) -> None:
+        """Trace in this store with this state."""
+        self._place = ["--store", str(milled.settings.store), "--state", str(state)]
+        self._brokers = milled.settings.bootstrap_servers
+        self._captured = captured
+
+    def __call__(self, *arguments: str, brokers: bool = False, code: int = 0) -> str:
+        """Return standard output, or where the command fails with ``code``, standard error."""
+        where = self._brokers if brokers else "127.0.0.1:1"
+        with pytest.raises(SystemExit) as ended:
+            main(["trace", *self._place, "--bootstrap-servers", where, *arguments])
+        printed = self._captured.readouterr()
+        assert (ended.value.code or 0) == code, printed.err
+        return printed.err if code else printed.out
+
+    def json(self, *arguments: str, brokers: bool = False) -> dict[str, Any]:
+        """Return what it prints with ``--json``."""
+        found: dict[str, Any] = json.loads(self(*arguments, "--json", brokers=brokers))
+        return found
+
+
+@pytest.fixture
+def trace(milled: Milled, state: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Return the command."""
+    return Command(milled, state, capsys)
+
+
+def require_texts(milled: Milled, found: Sequence[dict[str, Any]], texts: dict[tuple[int, int], str]) -> None:
+    """Check that the tokens of samples are those of their records, byte by byte."""
+    for sample in found:
+        reader = open_partition(milled.settings.store, milled.train, sample["partition"])
+        tokens = np.asarray(reader.read(sample["block"]))[sample["view"] * LENGTH :]
+        for source in sample["sources"]:
+            whole = texts[source["partition"], source["offset"]].encode() + b"\0"
+            wanted = whole[source["position"] : source["position"] + source["stop"] - source["start"]]
+            assert tokens[source["start"] : source["stop"]].tobytes() == wanted
+
+
+def test_a_step_leads_to_its_records_and_these_lead_back(milled: Milled, trace: Command) -> None:
+    """The texts are those of the tokens, and each record, block and document names the step again."""
+    found = trace.json("--step", "3", "--text", brokers=True)
+    samples = found["samples"]
+    assert [sample["use"]["sample"] for sample in samples] == list(range(18, 24))
+    assert [(sample["use"]["step"], sample["use"]["row"]) for sample in samples] == [(3, row) for row in range(6)]
+    texts = {(text["partition"], text["offset"]): text["text"] for text in found["texts"]}
+    require_texts(milled, samples, texts)
+
+    sample = samples[2]
+    assert trace.json("--sample", "20")["samples"] == [sample]
+    place = [str(sample["partition"]), str(sample["block"])]
+    (view,) = [view for view in trace.json("--block", *place)["views"] if view["view"] == sample["view"]]
+    assert view["uses"][0] == sample["use"]
+    assert [use["passed"] for use in view["uses"]] == [0, 1]
+    assert view["uses"][1]["step"] is None
+    source = next(source for one in samples for source in one["sources"] if source["id"] is not None)
+    for asked in (["--record", str(source["partition"]), str(source["offset"])], ["--document", source["id"]]):
+        (record,) = trace.json(*asked)["records"]
+        assert (record["partition"], record["offset"]) == (source["partition"], source["offset"])
+        assert 3 in [use["step"] for view in record["views"] for use in view["uses"]]
+
+
+def test_people_are_told_in_lines(trace: Command) -> None:
+    """Where each sample is from, with the text of its records where that was asked for."""
+    plain, told = trace("--step", "0"), trace("--step", "0", "--text", brokers=True)
+    assert plain.startswith("step 0 of ")
+    assert "sample 0, step 0 row 0, era 0 position 0: partition " in plain
+    assert set(plain.splitlines()) < set(told.splitlines())
+    assert any(line.startswith("    '") for line in told.splitlines())
+
+
+async def test_what_has_no_tokens_is_told_by_the_raw_topic(milled: Milled) -> None:
+    """Each kind by its name, and where the record is the other split's, that; the store knows absence alone."""
+    names = [stream.name for stream in milled.settings.streams()]
+    places: dict[bytes | str | None, tuple[int, int]] = {}
+    ends = [0, 0]
+    for record in records():
+        places.setdefault("flush" if record.headers else record.value, (record.partition, ends[record.partition]))
+        ends[record.partition] += 1
+
+    async def fates(value: bytes | str | None) -> set[str]:
+        return {(await fate_of(milled.settings, name, places[value])).kind for name in names}
+
+    assert await fates(None) == {"tombstone"}
+    assert await fates("flush") == {"flush"}
+    assert await fates(b'{"text": ""}') == {"filtered", "other_split"}
+    assert await fates(b"\xff no UTF-8") == {"dead_lettered", "other_split"}
+    assert (await fate_of(milled.settings, milled.train, (0, 10**6))).kind == "missing"
+
+
+def test_a_record_of_another_split_is_named_so(milled: Milled, trace: Command) -> None:
+    """Without a broker as one without tokens; a document that is nowhere is said to be so."""
+    other = milled.settings.streams()[1].name
+    reader = open_partition(milled.settings.store, other, 0)
+    offset = reader.documents(reader.blocks // 2)[0].offset
+    (record,) = trace.json("--record", "0", str(offset))["records"]
+    assert (record["views"], record["fate"]) == ([], None)
+    assert "yielded no tokens" in record["verdict"]
+    assert "by the raw topic: other_split (validation)" in trace("--record", "0", str(offset), "--text", brokers=True)
+    assert trace("--document", "nobody") == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give one of --step"),
+        (["--step", "1", "--sample", "1"], "give one of --step"),
+        (["--step", "4"], "step 4 was not made"),
+        (["--sample", "100000"], "the sequence ends before it"),
+        (["--sample", "-1"], "give a number from 0 on"),
+        (["--block", "0", "99999"], "give one of these"),
+        (["--record", "7", "0"], r"has the partitions \[0, 1\]"),
+    ],
+)
+def test_what_cannot_be_traced_is_refused(trace: Command, arguments: list[str], message: str) -> None:
+    """With what would do."""
+    assert re.search(message, trace(*arguments, code=InputError.exit_code))
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 1}'])
+def test_what_is_no_state_is_refused(trace: Command, state: Path, content: str) -> None:
+    """A file that is none, or is not there."""
+    state.write_text(content)
+    assert "state_dict()" in trace("--step", "0", code=InputError.exit_code)
+    state.unlink()
+    assert "state_dict()" in trace("--step", "0", code=InputError.exit_code)
