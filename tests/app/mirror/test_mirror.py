@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,7 +16,7 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.consumers import Batches
 from tokenmill.errors import DamagedError, FingerprintError, InputError, LockedError, StoreError, TopicError
-from tokenmill.segments import Store, open_eras, open_partition
+from tokenmill.segments import Store, StoreLock, open_eras, open_partition
 
 PARTITIONS = 2
 
@@ -49,7 +48,7 @@ def complete(settings: Settings, store: Path) -> bool:
 
 
 @pytest.fixture(scope="module")
-def scene(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+def scene(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Scene:
     """Mill, and mirror meanwhile: one mirror from the beginning, killed in the middle, and one that comes later."""
     directory = tmp_path_factory.mktemp("mirrors")
     topic = topics_on(broker, "mirrored")(PARTITIONS)
@@ -73,7 +72,7 @@ def scene(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
                 service.wait_until(lambda: complete(settings, store))  # noqa: B023
             assert (first.stop(), second.stop()) == (0, 0), first.log + second.log
         service.stop()
-    yield Scene(settings, stream.name, [early, late], directory)
+    return Scene(settings, stream.name, [early, late], directory)
 
 
 def stored(store: Path, stream: str) -> int:
@@ -122,25 +121,19 @@ def test_copied_segments_continue_once_they_are_adopted(scene: Scene) -> None:
 
 
 def test_mirrors_and_segment_workers_exclude_each_other(scene: Scene, tmp_path: Path) -> None:
-    """On one store: whoever is there first stays, the others are told."""
-    store = scene.directory / "locked"
-    with (
-        Mirroring(scene.settings, store) as first,
-        Service(scene.settings.model_copy(update={"store": store}), tmp_path) as service,
-    ):
-        service.workers.clear()
-        while "mirrored" not in first.log:
-            assert first.process.poll() is None, first.log
-        code, said = mirror_once(scene.settings, store)
-        assert (code, "another mirror" in said) == (LockedError.exit_code, True)
+    """On one store: whoever is there first stays, the other is told; two segment workers share it."""
+    settings = scene.settings.model_copy(update={"store": scene.mirrors[0]})
+    held = StoreLock(settings.store, alone=False)
+    StoreLock(settings.store, alone=False).close()
+    code, said = mirror_once(settings, settings.store)
+    assert (code, "a segment worker, or another mirror, fills" in said) == (LockedError.exit_code, True)
+    held.close()
+    held = StoreLock(settings.store, alone=True)
+    with Service(settings, tmp_path) as service:
         worker = service.segment()
-        assert service.wait_until_ended(worker) == LockedError.exit_code
+        assert worker.process.wait() == LockedError.exit_code
         assert "a mirror fills the store" in worker.log
-        first.stop()
-        worker = service.segment()
-        service.wait_until(lambda: len(worker.partitions) == PARTITIONS)
-        code, said = mirror_once(scene.settings, store)
-        assert (code, "a segment worker" in said) == (LockedError.exit_code, True)
+    held.close()
 
 
 def test_mirror_keeps_what_a_checkpoint_needs(scene: Scene) -> None:
