@@ -11,6 +11,7 @@ import pytest
 
 from tests.conftest import topics_on
 from tests.mirrors import Mirroring, equal_files, mirror_once
+from tests.scraping import free_port, scrape
 from tests.service import Raw, Service, send, service_settings, stored_blocks
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
@@ -56,7 +57,7 @@ def scene(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Scene:
         broker, topic, directory, splits={"all": 1000}, era_blocks=40, era_max_seconds=0.5, session_timeout=3.0
     )
     (stream,) = settings.streams()
-    early, late = directory / "early", directory / "late"
+    early, late, port = directory / "early", directory / "late", free_port()
     with Service(settings, directory) as service, Mirroring(settings, early) as killed:
         service.mill()
         service.segment()
@@ -65,11 +66,12 @@ def scene(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Scene:
         killed.kill()
         send(settings, documents(60))
         service.wait_until_complete()
-        with Mirroring(settings, early) as first, Mirroring(settings, late) as second:
+        with Mirroring(settings, early) as first, Mirroring(settings, late, port=port) as second:
             send(settings, documents(60))
             service.wait_until_complete()
             for store in (settings.store, early, late):
                 service.wait_until(lambda: complete(settings, store))  # noqa: B023
+            assert "tokenmill_mirror_eras_behind" in {name for name, _ in scrape(port)}
             assert (first.stop(), second.stop()) == (0, 0), first.log + second.log
         service.stop()
     return Scene(settings, stream.name, [early, late], directory)
