@@ -8,11 +8,13 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.conftest import topics_on
 from tests.mirrors import Mirroring, equal_files, mirror_once
 from tests.scraping import free_port, scrape
 from tests.service import Raw, Service, send, service_settings, stored_blocks
+from tokenmill.app.cli import create_cli
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.consumers import Batches
@@ -164,6 +166,14 @@ def test_mirror_keeps_what_a_checkpoint_needs(scene: Scene) -> None:
     needed = eras.era(eras.find(trained.state_dict()["sample"])).ranges
     size = scene.settings.segment_blocks
     assert firsts == [part.first - part.first % size for part in needed]
+    by_hand = scene.directory / "kept by hand"
+    shutil.copytree(scene.mirrors[0], by_hand)
+    runner = CliRunner()
+    told = runner.invoke(
+        create_cli("retire"), ["retire", scene.stream, "--store", str(by_hand), "--keep-from", str(file)]
+    )
+    assert told.exit_code == 0, told.output
+    assert [open_partition(by_hand, scene.stream, number).first_block for number in range(PARTITIONS)] == firsts
     going_on = batches(store)
     going_on.load_state_dict(json.loads(file.read_text()))
     assert [batch.x.tolist() for batch in going_on] == every[made:]
