@@ -52,6 +52,12 @@ class Reporter:
                 self._open.enter_context(serving(self._settings, [self._fleet], self._probes))
             self._task = asyncio.get_running_loop().create_task(self._run(), name="report")
 
+    def stop(self) -> None:
+        """Report nothing more, and serve nothing: a server that still runs would keep the interpreter from ending."""
+        if self._task is not None:
+            self._task.cancel()
+        self._open.close()
+
     async def _run(self) -> None:
         while True:
             self._probes.turn(self._not_ready())

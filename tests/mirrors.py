@@ -18,12 +18,12 @@ SECONDS: Final = 90.0
 class Mirroring:
     """``tokenmill mirror`` into a directory, killed at the end of the block."""
 
-    def __init__(self, settings: Settings, store: Path, *arguments: str) -> None:
-        """Mirror the settings' streams, and take ``arguments``."""
+    def __init__(self, settings: Settings, store: Path, *arguments: str, port: int = 0) -> None:
+        """Mirror the settings' streams, and take ``arguments``; serve metrics at ``port``, if it is one."""
         self.store = store
         self.log_path = store.with_name(f"{store.name}.log")
         names = [stream.name for stream in settings.streams()]
-        environment = settings.model_copy(update={"store": store, "metrics_port": 0}).environment()
+        environment = settings.model_copy(update={"store": store, "metrics_port": port}).environment()
         with self.log_path.open("ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tokenmill.app.cli", "mirror", *names, *arguments],

@@ -48,6 +48,7 @@ class EraBringer:
         self._owns = owns
         self._open: dict[str, tuple[EraWriter, EraFollower]] = {}
         self._said: dict[str, str] = {}
+        self._unread = ""
 
     async def run(self, settings: Settings) -> None:
         """Look at each stream again and again; raises only what nobody expected."""
@@ -57,9 +58,12 @@ class EraBringer:
                     while True:
                         for settled in self._settled:
                             await self._step(client, settled)
+                        self._unread = ""
                         await asyncio.sleep(LOOK_SECONDS)
             except PASSING as error:
-                log.info("no eras can be read now", error=str(error) or repr(error))
+                if self._unread != str(error):
+                    log.warning("no eras can be read now", error=str(error) or repr(error))
+                self._unread = str(error)
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def _step(self, client: AIOKafkaConsumer, settled: Settled) -> None:

@@ -61,6 +61,12 @@ class StreamFlow:
         """Bytes of tokens in a block."""
         return self.settled.genesis.recipe.block_bytes
 
+    @property
+    def connected(self) -> bool:
+        """Whether a connection to a broker stands."""
+        connections = {} if self._client is None else self._client._client._conns  # noqa: SLF001 - aiokafka shows none
+        return any(connection.connected() for connection in list(connections.values()))
+
     def ends(self) -> Mapping[TopicPartition, int]:
         """Return the end offsets that the last fetches told."""
         if self._client is None:

@@ -81,6 +81,8 @@ class Mirror:
         self._settled: list[Settled] = []
         self._bringer = EraBringer(self._settled, store, lambda _topic: True)
         self._missing: list[str] = []
+        self._said = ""
+        self._reporter = Reporter("mirror", settings, status=dict, measure=self._measure, not_ready=self._why_not_ready)
 
     async def run(self) -> None:
         """Mirror; with ``once``, return when everything is durable that the topics held at the beginning.
@@ -108,12 +110,13 @@ class Mirror:
                 if self._once:
                     group.create_task(self._until_head(), name="head")
                 else:
-                    self._reporter().start()
+                    self._reporter.start()
         except BaseExceptionGroup as errors:
             error = first_of(errors)
             if not isinstance(error, _AtHeadError):
                 raise error from None
         finally:
+            self._reporter.stop()
             self._bringer.close()
 
     async def _begin(self, group: asyncio.TaskGroup) -> None:
@@ -127,11 +130,14 @@ class Mirror:
                 async with consumer(self._settings) as client:
                     while True:
                         await self._see(client)
+                        self._said = ""
                         await asyncio.sleep(LOOK_SECONDS)
                         if not self._once:
                             await self._find(client, group)
             except PASSING as error:
-                log.info("the brokers cannot be asked now", error=str(error) or repr(error))
+                if self._said != str(error):
+                    log.warning("the brokers cannot be asked now", error=str(error) or repr(error))
+                self._said = str(error)
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def _find(self, client: AIOKafkaConsumer, group: asyncio.TaskGroup) -> None:
@@ -146,7 +152,7 @@ class Mirror:
             group.create_task(flow.run(), name=f"{name} {numbers}")
             log.info("mirrored", stream=name, partitions=[numbers.start, numbers.stop - 1])
         missing = self._finder.missing
-        if missing != self._missing and not self._once:
+        if missing and missing != self._missing and not self._once:
             log.warning("no mill has settled these streams yet", streams=missing)
         self._missing = missing
 
@@ -184,9 +190,6 @@ class Mirror:
     def _all_flows(self) -> list[StreamFlow]:
         return [flow for flows in self._flows.values() for flow in flows]
 
-    def _reporter(self) -> Reporter:
-        return Reporter("mirror", self._settings, status=dict, measure=self._measure, not_ready=self._why_not_ready)
-
     def _measure(self) -> None:
         partitions = {tp: partition for flow in self._all_flows() for tp, partition in flow.partitions.items()}
         ends = {tp: end for flow in self._all_flows() for tp, end in flow.ends().items()}
@@ -194,4 +197,6 @@ class Mirror:
         metrics.DISK_FREE_BYTES.labels("segment").set(free_bytes(self._store.path))
 
     def _why_not_ready(self) -> str | None:
-        return None if self._flows else "no stream is settled yet"
+        if not self._flows:
+            return "no stream is settled yet"
+        return None if any(flow.connected for flow in self._all_flows()) else "no broker is connected"

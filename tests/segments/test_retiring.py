@@ -21,7 +21,7 @@ from tests.segments.chains import (
 )
 from tests.segments.dying import dies
 from tokenmill.errors import DamagedError, InputError, StoreError
-from tokenmill.segments import PartitionWriter, Start, Store, open_partition
+from tokenmill.segments import EraWriter, PartitionWriter, Start, Store, open_partition
 from tokenmill.segments.layout import segment_firsts
 from tokenmill.segments.retiring import retire
 
@@ -60,6 +60,12 @@ def test_whole_segments_go_and_the_newest_stays(store: Store, below: int, first:
         assert first == 0 or writer.chain_before(first - 1) is None
     fill(store, INFO, CHAIN, [30])
     assert open_partition(store.path, STREAM, 0).blocks == 30
+
+
+def test_retiring_waits_for_no_writer(store: Store) -> None:
+    """Segments go while a worker writes blocks and eras."""
+    with PartitionWriter.open(store, STREAM, 0), EraWriter.open(store, STREAM):
+        assert retire(store.path, STREAM, 0, 8).first == 8
 
 
 def test_retiring_again_goes_on_from_there(store: Store) -> None:

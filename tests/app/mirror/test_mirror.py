@@ -8,15 +8,18 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.conftest import topics_on
 from tests.mirrors import Mirroring, equal_files, mirror_once
+from tests.scraping import free_port, scrape
 from tests.service import Raw, Service, send, service_settings, stored_blocks
+from tokenmill.app.cli import create_cli
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.consumers import Batches
 from tokenmill.errors import DamagedError, FingerprintError, InputError, LockedError, StoreError, TopicError
-from tokenmill.segments import Store, open_eras, open_partition
+from tokenmill.segments import Store, StoreLock, open_eras, open_partition
 
 PARTITIONS = 2
 
@@ -56,7 +59,7 @@ def scene(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Scene:
         broker, topic, directory, splits={"all": 1000}, era_blocks=40, era_max_seconds=0.5, session_timeout=3.0
     )
     (stream,) = settings.streams()
-    early, late = directory / "early", directory / "late"
+    early, late, port = directory / "early", directory / "late", free_port()
     with Service(settings, directory) as service, Mirroring(settings, early) as killed:
         service.mill()
         service.segment()
@@ -65,11 +68,12 @@ def scene(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Scene:
         killed.kill()
         send(settings, documents(60))
         service.wait_until_complete()
-        with Mirroring(settings, early) as first, Mirroring(settings, late) as second:
+        with Mirroring(settings, early) as first, Mirroring(settings, late, port=port) as second:
             send(settings, documents(60))
             service.wait_until_complete()
             for store in (settings.store, early, late):
                 service.wait_until(lambda: complete(settings, store))  # noqa: B023
+            assert "tokenmill_mirror_eras_behind" in {name for name, _ in scrape(port)}
             assert (first.stop(), second.stop()) == (0, 0), first.log + second.log
         service.stop()
     return Scene(settings, stream.name, [early, late], directory)
@@ -121,25 +125,19 @@ def test_copied_segments_continue_once_they_are_adopted(scene: Scene) -> None:
 
 
 def test_mirrors_and_segment_workers_exclude_each_other(scene: Scene, tmp_path: Path) -> None:
-    """On one store: whoever is there first stays, the others are told."""
-    store = scene.directory / "locked"
-    with (
-        Mirroring(scene.settings, store) as first,
-        Service(scene.settings.model_copy(update={"store": store}), tmp_path) as service,
-    ):
-        service.workers.clear()
-        while "mirrored" not in first.log:
-            assert first.process.poll() is None, first.log
-        code, said = mirror_once(scene.settings, store)
-        assert (code, "another mirror" in said) == (LockedError.exit_code, True)
+    """On one store: whoever is there first stays, the other is told; two segment workers share it."""
+    settings = scene.settings.model_copy(update={"store": scene.mirrors[0]})
+    held = StoreLock(settings.store, alone=False)
+    StoreLock(settings.store, alone=False).close()
+    code, said = mirror_once(settings, settings.store)
+    assert (code, "a segment worker, or another mirror, fills" in said) == (LockedError.exit_code, True)
+    held.close()
+    held = StoreLock(settings.store, alone=True)
+    with Service(settings, tmp_path) as service:
         worker = service.segment()
-        assert service.wait_until_ended(worker) == LockedError.exit_code
+        assert worker.process.wait() == LockedError.exit_code
         assert "a mirror fills the store" in worker.log
-        first.stop()
-        worker = service.segment()
-        service.wait_until(lambda: len(worker.partitions) == PARTITIONS)
-        code, said = mirror_once(scene.settings, store)
-        assert (code, "a segment worker" in said) == (LockedError.exit_code, True)
+    held.close()
 
 
 def test_mirror_keeps_what_a_checkpoint_needs(scene: Scene) -> None:
@@ -168,6 +166,14 @@ def test_mirror_keeps_what_a_checkpoint_needs(scene: Scene) -> None:
     needed = eras.era(eras.find(trained.state_dict()["sample"])).ranges
     size = scene.settings.segment_blocks
     assert firsts == [part.first - part.first % size for part in needed]
+    by_hand = scene.directory / "kept by hand"
+    shutil.copytree(scene.mirrors[0], by_hand)
+    runner = CliRunner()
+    told = runner.invoke(
+        create_cli("retire"), ["retire", scene.stream, "--store", str(by_hand), "--keep-from", str(file)]
+    )
+    assert told.exit_code == 0, told.output
+    assert [open_partition(by_hand, scene.stream, number).first_block for number in range(PARTITIONS)] == firsts
     going_on = batches(store)
     going_on.load_state_dict(json.loads(file.read_text()))
     assert [batch.x.tolist() for batch in going_on] == every[made:]

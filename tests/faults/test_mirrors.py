@@ -1,0 +1,56 @@
+"""A mirror is killed at random places while text flows and partitions are added: its store is the stream's."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.faults.feeding import Feeder
+from tests.faults.oracle import judge
+from tests.faults.test_growing_topics import grow
+from tests.faults.trial import Trial
+from tests.mirrors import Mirroring, equal_files
+from tests.service import Service, service_settings
+from tokenmill.app.local.broker import Broker
+from tokenmill.segments import open_eras, partitions_in
+
+
+@pytest.mark.fault("mirror-killed", "partitions-added")
+def test_killed_mirrors_copy_everything_once(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
+    """By SIGKILL, at its start or while it follows; the last one takes new partitions up without a restart."""
+    settings = service_settings(
+        broker, topic(1), tmp_path, splits={"all": 1000}, era_blocks=40, era_max_seconds=1.0, session_timeout=2.0
+    )
+    (stream,), store = settings.streams(), tmp_path / "mirror"
+    with Service(settings, tmp_path) as service:
+        service.mill()
+        service.segment()
+        with Feeder(settings, trial.rng, burst=2):
+            for _ in range(trial.rounds(3, 40)):
+                with Mirroring(settings, store) as mirroring:
+                    time.sleep(trial.rng.uniform(0.5, 4.0))
+                    mirroring.kill()
+                    assert mirroring.process.returncode == -signal.SIGKILL, mirroring.log
+                    trial.fired("mirror SIGKILL")
+        with Mirroring(settings, store) as mirroring:
+            service.wait_until((store / stream.name / "0").is_dir)
+            grow(settings, settings.raw_topics[0], 2)
+            with Feeder(settings, trial.rng, burst=2):
+                service.wait_until((settings.store / stream.name / "1").is_dir)
+            trial.fired("partition added")
+            judge(service, trial)
+            service.wait_until(lambda: partitions_in(store, stream.name) == [0, 1])
+            service.wait_until(lambda: _trained_on(settings.store, stream.name) == _trained_on(store, stream.name))
+            service.stop()
+            assert mirroring.stop() == 0, mirroring.log
+    with Mirroring(settings, store, "--once") as mirroring:
+        assert mirroring.wait() == 0, mirroring.log
+    assert "; complete" in mirroring.log
+    assert equal_files(store, stream.name) == equal_files(settings.store, stream.name)
+    trial.held("exact", "complete", blocks=open_eras(store, stream.name).blocks)
+
+
+def _trained_on(store: Path, stream: str) -> int:
+    return open_eras(store, stream).blocks
