@@ -32,8 +32,9 @@ class TokenMill:
         )
 
     def batches(self, stock: Stock, *, shuffle: bool, wide: bool) -> Iterator[Any]:
-        """Yield x and y."""
-        return iter(self.open(stock, shuffle=shuffle, wide=wide))
+        """Yield x and y, or rows."""
+        batches = self.open(stock, shuffle=shuffle, wide=wide)
+        return ((batch.x, batch.y) if wide else batch.rows for batch in batches)
 
     def state(self, batches: Any) -> Any:
         """Return a checkpoint's part."""
