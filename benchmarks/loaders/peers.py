@@ -4,7 +4,6 @@ Their packages (requirements.txt beside this folder) lie apart from the project'
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
