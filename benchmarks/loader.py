@@ -51,10 +51,10 @@ def main(
     with workplace(directory, log_level="error"):
         with console.status("writing a store"):
             stock = make_stock(directory.absolute() / "tokens", blocks=blocks, block_tokens=1025)
-        versions: dict[str, str] = {}
+        versions: dict[str, dict[str, str]] = {}
         for name in names:
             with console.status(f"writing the files of {name}"):
-                versions |= _alone(stock, name, do="prepare")["versions"]
+                versions[name] = _alone(stock, name, do="prepare")["versions"]
         found: dict[str, list[list[Any]]] = {name: [] for name in names}
         for number in range(rounds):
             turned = names[number % len(names) :] + names[: number % len(names)]

@@ -36,10 +36,6 @@ class TokenMill:
         batches = self.open(stock, shuffle=shuffle, wide=wide)
         return ((batch.x, batch.y) if wide else batch.rows for batch in batches)
 
-    def state(self, batches: Any) -> Any:
-        """Return a checkpoint's part."""
-        return batches.state_dict()
-
 
 class Limit:
     """Bare numpy: ``np.take`` of the rows that `Batches` takes, in the same order, from one map of one file.
