@@ -17,13 +17,15 @@
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS base
-ENV PIP_CONFIG_FILE=/run/secrets/pip.conf PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+# A folder of its own for what pip keeps between builds: whose home it would be depends on who builds.
+ENV PIP_CONFIG_FILE=/run/secrets/pip.conf PIP_CACHE_DIR=/var/cache/pip PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_ROOT_USER_ACTION=ignore
 
 
 # Every file is named with its hash in the lock. The base's pip installs into our environment, which has none.
 FROM base AS dependencies
 COPY constraints-service.txt /lock/
-RUN --mount=type=secret,id=pip.conf --mount=type=cache,target=/root/.cache/pip \
+RUN --mount=type=secret,id=pip.conf --mount=type=cache,target=/var/cache/pip \
     python -m venv --without-pip /opt/tokenmill \
     && python -m pip --python /opt/tokenmill/bin/python install --quiet --require-hashes \
         --requirement /lock/constraints-service.txt
@@ -33,7 +35,7 @@ FROM base AS wheel
 WORKDIR /source
 # setuptools, which builds the wheel, is taken from the developers' lock.
 COPY constraints.txt ./
-RUN --mount=type=secret,id=pip.conf --mount=type=cache,target=/root/.cache/pip \
+RUN --mount=type=secret,id=pip.conf --mount=type=cache,target=/var/cache/pip \
     python -m venv /opt/build \
     && awk '/^[a-z]/ { wanted = /^setuptools==/ } wanted' constraints.txt > build.txt \
     && /opt/build/bin/pip install --quiet --require-hashes --requirement build.txt
@@ -59,8 +61,8 @@ STOPSIGNAL SIGTERM
 
 FROM runtime AS tools
 COPY constraints-tools.txt /lock/
-RUN --mount=type=secret,id=pip.conf --mount=type=cache,target=/root/.cache/pip \
-    PIP_CONFIG_FILE=/run/secrets/pip.conf PIP_ROOT_USER_ACTION=ignore \
+RUN --mount=type=secret,id=pip.conf --mount=type=cache,target=/var/cache/pip \
+    PIP_CONFIG_FILE=/run/secrets/pip.conf PIP_CACHE_DIR=/var/cache/pip PIP_ROOT_USER_ACTION=ignore \
     /usr/local/bin/python -m pip --python /opt/tokenmill/bin/python install --quiet --require-hashes \
         --requirement /lock/constraints-tools.txt
 COPY --from=wheel /wheels /wheels
@@ -78,8 +80,8 @@ FROM runtime AS train
 ARG TORCH_INDEX_URL=""
 COPY constraints-train.txt /lock/
 # Another index has other files, so the hashes of the lock cannot hold there; its version does.
-RUN --mount=type=secret,id=pip.conf --mount=type=cache,target=/root/.cache/pip \
-    export PIP_CONFIG_FILE=/run/secrets/pip.conf PIP_ROOT_USER_ACTION=ignore \
+RUN --mount=type=secret,id=pip.conf --mount=type=cache,target=/var/cache/pip \
+    export PIP_CONFIG_FILE=/run/secrets/pip.conf PIP_CACHE_DIR=/var/cache/pip PIP_ROOT_USER_ACTION=ignore \
     && if [ -n "$TORCH_INDEX_URL" ]; then \
         /usr/local/bin/python -m pip --python /opt/tokenmill/bin/python install --quiet --index-url "$TORCH_INDEX_URL" \
             "$(sed -n 's/^\(torch==[^ ]*\).*/\1/p' /lock/constraints-train.txt)"; \

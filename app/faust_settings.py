@@ -1,13 +1,16 @@
 """Faust's own settings for both apps, each with the reason why it is not the default."""
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from faust.auth import SASLCredentials, SSLCredentials
+
 from .clients.kafka import METADATA_MAX_AGE_MS, RECORD_OVERHEAD_BYTES
-from .clients.security import faust_security
+from .clients.security import password, ssl_context
 from .clients.topic_needs import needed_topics
-from .settings import Settings
+from .settings import ConnectionSettings, Settings
 
 FETCH_BYTES: Final = 1024 * 1024
 """Most bytes of one partition in one fetch of a mill (compressed as they lie in the log)."""
@@ -35,7 +38,7 @@ def faust_options(settings: Settings, *, fetch_bytes: int = FETCH_BYTES) -> dict
     largest = max(topic.max_message_bytes for topic in needed_topics(settings)) + RECORD_OVERHEAD_BYTES
     return {
         "broker": brokers,
-        **faust_security(settings),
+        **_security(settings),
         "key_serializer": "raw",
         "value_serializer": "raw",
         "store": "memory://",
@@ -61,3 +64,22 @@ def faust_options(settings: Settings, *, fetch_bytes: int = FETCH_BYTES) -> dict
         "broker_commit_interval": 1.0,
         "broker_check_crcs": True,
     }
+
+
+def _security(settings: ConnectionSettings) -> Mapping[str, Any]:
+    """Return the keyword arguments by which a Faust app encrypts and logs in.
+
+    Raises:
+        SettingsError: as `client_security`.
+
+    """
+    context = ssl_context(settings) if settings.encrypts else None
+    if settings.logs_in:
+        credentials = SASLCredentials(
+            username=settings.sasl_username,
+            password=password(settings),
+            mechanism=settings.sasl_mechanism,
+            ssl_context=context,
+        )
+        return {"broker_credentials": credentials}
+    return {"broker_credentials": SSLCredentials(context)} if context else {}

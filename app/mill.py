@@ -10,10 +10,13 @@ from typing import Any, Final, cast
 
 import structlog
 from aiokafka.errors import KafkaError
+from faust.exceptions import NotReady
 from faust.types import TP, StreamT
 
 from tokenmill.errors import BrokerError, SourceError
 
+from .alone import Alone
+from .batch import Batch
 from .clients.control import Settled, settle
 from .clients.kafka import consumer, require_group
 from .clients.topics import require_topics, retention_seconds
@@ -31,7 +34,7 @@ from .raw.skip_list import SkipList
 from .raw.suspects import Board
 from .reporting import Reporter
 from .settings import Settings, load_settings
-from .transport import Batch, BatchApp, DurableProducer
+from .transport import BatchApp, DurableProducer
 
 log = structlog.get_logger(__name__)
 
@@ -54,6 +57,7 @@ class Mill:
         self._reporter = Reporter(
             "mill", settings, status=self.status, measure=self._measure, not_ready=self._why_not_ready
         )
+        self._alone = Alone(settings, app, settings.raw_topics, self.status)
         self.partitions: Partitions[RawPartition] = Partitions(self._open)
 
     async def prepare(self) -> None:
@@ -88,6 +92,7 @@ class Mill:
         self._eras = asyncio.create_task(
             EraKeeper(self._settings, every, self._has_first, self._write_control).run(), name="eras"
         )
+        self._alone.start()
 
     def _context(
         self, plan: RawTopicPlan, streams: Sequence[Settled], retention: Mapping[str, float | None]
@@ -129,7 +134,10 @@ class Mill:
         return TP(raw_topic, 0) in self.partitions.owned
 
     async def _write_control(self, topic: str, key: bytes, value: bytes) -> None:
-        await self._send(topic, 0, value, key, ())
+        try:
+            await self._send(topic, 0, value, key, ())
+        except NotReady as error:  # Faust stops its producer before us; whoever has the partition next goes on
+            raise BrokerError("this worker ends, and its producer has ended") from error
 
     async def _start_partition(self, tp: TP, offset: int) -> int | None:
         return await self._app.batch_consumer.start_partition(tp, offset)

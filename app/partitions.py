@@ -8,8 +8,8 @@ import structlog
 from faust.types import TP
 
 from . import metrics
+from .batch import Batch
 from .ending import end_for, end_process
-from .transport import Batch
 
 log = structlog.get_logger(__name__)
 

@@ -23,7 +23,7 @@ class Reporter:
 
     def __init__(
         self,
-        role: Literal["mill", "segment"],
+        role: Literal["mill", "segment", "mirror"],
         settings: Settings,
         *,
         status: Callable[[], dict[str, Any]],

@@ -6,30 +6,33 @@ rebalance never moves a partition to another disk. Where a partition continues s
 
 import asyncio
 import os
-import shutil
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 from faust.types import TP, StreamT
 
-from tokenmill.opening import RAW_BYTES_SHA256
-from tokenmill.segments import Store, StreamInfo
+from tokenmill.errors import StoreError
+from tokenmill.segments import Store, StoreLock
 
+from .alone import Alone
+from .batch import Batch
 from .clients.control import Settled, wait_for_genesis
 from .clients.kafka import require_group
 from .clients.topics import require_topics
-from .ending import end_for
+from .ending import end_for, end_process
 from .eras.bringing import EraBringer
 from .faust_settings import SEGMENT_FETCH_BYTES, faust_options
 from .heartbeat import STORE_VARIABLE
 from .metrics import DISK_FREE_BYTES
-from .metrics.measuring import measure
+from .metrics.measuring import free_bytes, measure
 from .metrics.zeros import store_at_zero
 from .partitions import Partitions
 from .reporting import Reporter
 from .settings import Settings, load_settings
 from .tokens.partition import SegmentContext, TokenPartition
-from .transport import Batch, BatchApp
+from .tokens.streams import bring_stream
+from .transport import BatchApp
 
 
 class SegmentWriter:
@@ -46,6 +49,8 @@ class SegmentWriter:
         self._reporter = Reporter(
             "segment", settings, status=self.status, measure=self._measure, not_ready=self._why_not_ready
         )
+        tokens = [stream.tokens_topic for stream in settings.streams()]
+        self._alone = Alone(settings, app, tokens, self.status)
         self.partitions: Partitions[TokenPartition] = Partitions(self._open)
 
     async def prepare(self) -> None:
@@ -57,9 +62,11 @@ class SegmentWriter:
             await require_group(self._settings, self._app.conf.id)
             every = [await wait_for_genesis(self._settings, stream) for stream in self._settings.streams()]
             for settled in every:
-                self._contexts[settled.stream.tokens_topic] = await self._add(settled)
+                await bring_stream(self._store, settled)
+                self._contexts[settled.stream.tokens_topic] = self._context(settled)
             bringer = EraBringer(every, self._store, self._has_first)
-            self._eras = asyncio.create_task(bringer.run(self._settings), name="eras")
+            self._eras = asyncio.create_task(_or_end(bringer.run(self._settings)), name="eras")
+            self._alone.start()
             self._ready = True
         except Exception as error:  # noqa: BLE001 - Faust would turn it into a traceback and one exit code for all
             end_for(error)
@@ -68,20 +75,16 @@ class SegmentWriter:
         """Return whether partition 0 of a token topic is assigned to this worker."""
         return TP(tokens_topic, 0) in self.partitions.owned
 
-    async def _add(self, settled: Settled) -> SegmentContext:
-        genesis = settled.genesis
-        digest = genesis.recipe.tokenizer_sha256
-        tokenizer = None if digest == RAW_BYTES_SHA256 else settled.control.tokenizer(digest)
-        info = StreamInfo.from_genesis(genesis, genesis.segment_blocks)
-        await asyncio.to_thread(self._store.add_stream, info, tokenizer)
+    def _context(self, settled: Settled) -> SegmentContext:
         return SegmentContext(
             settings=self._settings,
             store=self._store,
             stream=settled.stream.name,
-            recipe=genesis.recipe,
+            recipe=settled.genesis.recipe,
             start_partition=self._start_partition,
             set_durable=self._set_durable,
             end_offset=lambda tp: self._app.batch_consumer.end_offsets().get(tp, 0),
+            fail=_fail,
         )
 
     async def _start_partition(self, tp: TP, offset: int) -> int | None:
@@ -96,7 +99,7 @@ class SegmentWriter:
 
     def _measure(self) -> None:
         owned = self.partitions.owned
-        DISK_FREE_BYTES.labels("segment").set(_free(self._store.path))
+        DISK_FREE_BYTES.labels("segment").set(free_bytes(self._store.path))
         measure(owned, self._app.batch_consumer.end_offsets() if owned else {})
 
     def _why_not_ready(self) -> str | None:
@@ -128,10 +131,12 @@ def create_app(settings: Settings) -> BatchApp:
 
     Raises:
         StoreError: the directory is a foreign store.
+        LockedError: a mirror fills it.
         DiskError: it cannot be used, or no longer holds the store that our supervisor's last worker filled.
 
     """
     store = _open_store(settings.store)
+    StoreLock(store.path, alone=False)  # as long as this process lives
     app = BatchApp(f"{settings.group}-store-{store.id}", **faust_options(settings, fetch_bytes=SEGMENT_FETCH_BYTES))
     writer = SegmentWriter(settings, app, store)
     app.handler = writer.partitions
@@ -157,12 +162,19 @@ def _open_store(path: Path) -> Store:
     return store
 
 
-def _free(path: Path) -> int:
-    """Return the bytes that are free on the disk under ``path``; none where it is gone."""
+def _fail(error: Exception) -> None:
+    """End the process: a new start recovers, and tries the disk again."""
+    if isinstance(error, StoreError):
+        end_process(str(error))
+    end_for(error)
+
+
+async def _or_end(work: Coroutine[Any, Any, None]) -> None:
+    """Await what nobody else awaits, so that it cannot fail in silence."""
     try:
-        return shutil.disk_usage(path).free
-    except OSError:  # its partitions say why; what measures must go on
-        return 0
+        await work
+    except Exception as error:  # noqa: BLE001 - whatever it is
+        end_for(error)
 
 
 def __getattr__(name: str) -> BatchApp:

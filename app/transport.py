@@ -15,8 +15,7 @@ Here one event carries all the records that a fetch brought for a partition (abo
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
@@ -28,6 +27,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from faust.types.tuples import ConsumerMessage
 
+from .batch import Batch
 from .clients.calm import calm
 from .faust_parts import check_faust
 
@@ -57,19 +57,6 @@ class Handler(Protocol):
     def failed(self, error: BaseException) -> None:
         """Handle what the consumer cannot get over; does not return."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The value of an event: what a fetch brought for one partition."""
-
-    tp: TP
-    records: Sequence[aiokafka.ConsumerRecord]
-    """In the order of their offsets; empty where the fetch only passed offsets without records."""
-    position: int
-    """The offset after all that was passed, transaction markers and other gaps included."""
-    epoch: int
-    """What `BatchConsumer.start_partition` returned before these were fetched."""
 
 
 class Records(dict[Any, Any]):
@@ -166,6 +153,11 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         connections = self._consumer._client._conns  # noqa: SLF001 - aiokafka has no public view of them
         return any(connection.connected() for connection in list(connections.values()))
 
+    def member(self) -> str:
+        """Return the name that the group knows us by; empty while it knows us not."""
+        coordinator = self._consumer._coordinator if self._consumer is not None else None  # noqa: SLF001 - nowhere else
+        return coordinator.member_id if coordinator is not None else ""
+
     def highwaters_now(self) -> dict[TP, int]:
         """Return the known end offsets of the assigned partitions, without asking anyone."""
         consumer = self._ensure_consumer()
@@ -216,6 +208,11 @@ class BatchConsumer(driver.Consumer):
     def connected(self) -> bool:
         """Whether a connection to a broker stands."""
         return self._thread.connected()
+
+    @property
+    def member(self) -> str:
+        """The name that the consumer group knows us by; empty while it knows us not."""
+        return self._thread.member()
 
     async def perform_seek(self) -> None:
         """Hand the new assignment to the app, which starts each partition by itself and in its own time."""
@@ -362,6 +359,11 @@ class BatchApp(faust.App):
             return "the worker waits for its topics, its tokenizer, or its streams to be settled"
         connected = isinstance(self._consumer, BatchConsumer) and self._consumer.connected
         return None if connected else "no broker is connected"
+
+    @property
+    def member(self) -> str:
+        """The name that the consumer group knows us by; empty while it knows us not."""
+        return self._consumer.member if isinstance(self._consumer, BatchConsumer) else ""
 
     async def know(self, topic: str, partition: int) -> None:
         """Make the producer learn of a partition that exists, perhaps since a moment ago: it would refuse to send."""

@@ -7,6 +7,7 @@ from faust.types import TP
 
 from benchmarks.grown import Grown
 from benchmarks.measuring import BenchmarkError
+from tokenmill.app.ending import end_for
 from tokenmill.app.raw.partition import MillContext, RawPartition
 from tokenmill.app.raw.skip_list import SkipList
 from tokenmill.app.tokens.partition import SegmentContext, TokenPartition
@@ -50,6 +51,7 @@ async def resume_segments(grown: Grown) -> None:
         start_partition=started,
         set_durable=lambda _tp, _offset: None,
         end_offset=lambda _tp: grown.messages,
+        fail=end_for,
     )
     partition = TokenPartition(TP(grown.settled.stream.tokens_topic, 0), context)
     await partition.resume()

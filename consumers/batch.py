@@ -7,12 +7,11 @@ from typing import Final, NamedTuple
 import torch
 
 from tokenmill.errors import InputError
+from tokenmill.samples import Samples, Source, TrainableSamples, places_of, sources_of
 
-from .documents import Documents, Source, documents_of, places_of, sources_of
+from .documents import Documents, documents_of
 from .rows import Chunk, Rows
-from .sequence import Samples
 from .staging import Staged, Stored
-from .trainable import TrainableSamples
 
 IGNORED: Final = -100
 """What no loss is computed of: the default ``ignore_index`` of torch's cross entropy."""

@@ -9,15 +9,13 @@ from typing import Any, Final, Self
 import torch
 
 from tokenmill.errors import InputError
+from tokenmill.samples import Position, Ranks, SequenceId, TrainableSamples, count_views
 from tokenmill.segments import OnDamage, open_eras, read_stream
 
 from .batch import Batch
 from .metrics import Behind, Head, Metrics
-from .position import Position, SequenceId
 from .rows import RowReader
-from .sequence import Ranks, count_views
 from .staging import Staged, Stored, open_staging
-from .trainable import TrainableSamples
 from .waiting import Patience
 
 _CHUNK_BYTES: Final = 1 << 20

@@ -1,8 +1,9 @@
 """Samples by index: a map-style dataset over eras that are all there."""
 
+import operator
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -10,12 +11,10 @@ from torch.utils.data import Dataset
 
 from tokenmill.eras import Era, EraRange
 from tokenmill.errors import InputError
+from tokenmill.samples import EraOrder, Ranks, SequenceId, TrainableSamples, count_views
 from tokenmill.segments import EraReader, open_eras, read_stream
 
-from .position import SequenceId
 from .rows import RowReader
-from .sequence import EraOrder, Ranks, count_views
-from .trainable import TrainableSamples
 
 Sample = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 """x and y, ``[sequence_length]`` each: the next tokens of x are y."""
@@ -71,8 +70,8 @@ class EraDataset(Dataset[Sample]):
     def __len__(self) -> int:
         return self._order.samples
 
-    def __getitem__(self, index: int) -> Sample:
-        return self.__getitems__([index])[0]
+    def __getitem__(self, index: SupportsIndex) -> Sample:
+        return self.__getitems__([operator.index(index)])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
         """Return several samples, which is cheaper than one by one.
@@ -92,6 +91,13 @@ class EraDataset(Dataset[Sample]):
         self._rows.fill(self._order(wanted % max(len(self), 1)), rows)
         wide = rows.astype(np.int64)
         return [(row[:-1], row[1:]) for row in wide]
+
+    def __repr__(self) -> str:
+        # Grain holds a checkpoint against it, so it says what decides the samples, and nothing of this process or host.
+        return (
+            f"EraDataset(stream={self._info.name!r}, fingerprint={self._info.fingerprint.hex()!r}, "
+            f"sequence_length={self._length}, eras={self.eras})"
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_rows": None}  # another process maps the files anew

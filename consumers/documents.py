@@ -1,17 +1,14 @@
 """The documents in a batch: from the boundaries that are stored, never from separator ids."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from tokenmill.pieces import PADDING
-from tokenmill.segments import PartitionReader
-
-from .sequence import Numbers, Samples
+from tokenmill.samples import Numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,27 +51,6 @@ class Documents:
         return torch.cat([self.cu_seqlens, self.cu_seqlens[-1:].expand(missing)])
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The part of one document in one row of a batch, and the Kafka record that it came from."""
-
-    start: int
-    """Index of its first token among the row's ``sequence_length + 1``; x has all but the last, y all but the first."""
-    stop: int
-    topic: str
-    """The raw topic."""
-    partition: int
-    offset: int
-    """Of the record in that partition."""
-    position: int
-    """Index of the first token here among the document's tokens."""
-    id: str | int | None
-    fields: Mapping[str, Any]
-    """The fields of the record that the stream carries."""
-    block: int
-    """The block of the partition in which these tokens are."""
-
-
 def documents_of(
     pieces: Sequence[npt.NDArray[np.void]], views: Numbers, length: int, device: torch.device
 ) -> Documents:
@@ -101,31 +77,3 @@ def documents_of(
         max_seqlen=int(np.diff(bounds).max(initial=0)),
         loss_mask=torch.from_numpy(mask).to(device),
     )
-
-
-def sources_of(reader: PartitionReader, block: int, view: int, length: int) -> list[Source]:
-    """Return the sources of one view of a block, in the order of their tokens; padding has none."""
-    begin = view * length
-    found = []
-    for piece in reader.documents(block):
-        start, stop = max(piece.start, begin), min(piece.stop, begin + length + 1)
-        if start < stop and piece.position != PADDING:
-            found.append(
-                Source(
-                    start=start - begin,
-                    stop=stop - begin,
-                    topic=str(reader.info.values["raw_topic"]),
-                    partition=reader.partition,
-                    offset=piece.offset,
-                    position=piece.position + start - piece.start,
-                    id=piece.id,
-                    fields=piece.fields,
-                    block=block,
-                )
-            )
-    return found
-
-
-def places_of(samples: Samples) -> list[tuple[int, int, int]]:
-    """Return partition, block and view of each sample."""
-    return list(zip(*(column.tolist() for column in samples), strict=True))

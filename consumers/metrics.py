@@ -4,9 +4,8 @@ from dataclasses import astuple, dataclass
 from threading import Lock
 from typing import NamedTuple, Self
 
+from tokenmill.samples import SequenceId
 from tokenmill.segments import EraReader
-
-from .position import SequenceId
 
 
 @dataclass(slots=True)

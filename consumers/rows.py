@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from .sequence import Numbers, Ranks, Samples
-from .trainable import TrainableSamples
+from tokenmill.samples import Numbers, Ranks, Samples, TrainableSamples
 
 Rows = npt.NDArray[np.unsignedinteger]
 

@@ -1,128 +1,215 @@
-"""A tiny GPT that trains on a store while the store grows, on a CPU if need be.
+"""A small GPT that trains on a store while the store grows: on a CPU, on a GPU, or on several of them.
 
     python examples/train_gpt.py store raw-text.train --seconds 60
+    torchrun --nproc-per-node=8 examples/train_gpt.py store raw-text.train --batch-size 96 \
+        --validation raw-text.validation@0:4 --test raw-text.validation@4:16 --checkpoint gpt.pt
 
-The model is GPT-2's in small (Radford et al. 2019; after Karpathy's nanoGPT), enough to see a loss fall. What to take
-from here is the loop over `Batches`: blocks are there as soon as their era is closed, in the same order for everyone,
-and the time spent waiting for them is measured.
+Started again with the same checkpoint, it goes on behind it, with any number of processes: the samples of each step
+are those that they would have been (``--samples-log`` writes a hash of them). The model is of GPT-2's size on a GPU,
+and tiny on a CPU. What to take from here is `Run` and `train`.
 """
 
 # ruff: noqa: INP001 - a script, no part of a package
 
 import argparse
+import hashlib
 import json
 import math
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import torch
-from torch import nn
+from gpt import GPT
+from meter import Meter, Progress
+from torch import distributed, nn
 from torch.nn import functional
 
-from tokenmill.consumers import Batches
+from tokenmill.consumers import Batch, Batches
 from tokenmill.errors import StoreError
 from tokenmill.segments import StreamInfo, read_stream
 
 LOOK_SECONDS = 0.5  # how often to look for a stream that is not in the store yet
+LONGEST_WAIT = timedelta(days=7)  # processes whose data are there stand in a collective until the others have theirs
 
 
-class Block(nn.Module):
-    """Attention to all tokens before, then a layer of its own for each token; both add to what comes in."""
+class World(NamedTuple):
+    """The processes that train one model; under torchrun, more than one."""
 
-    def __init__(self, width: int, heads: int) -> None:
-        """Make a block for vectors of ``width``."""
-        super().__init__()
-        self.heads = heads
-        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention_in, self.attention_out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+    rank: int
+    size: int
+    device: torch.device
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return ``[batch, length, width]`` for the same."""
-        batch, length, width = x.shape
-        split = self.attention_in(self.norm_1(x)).view(batch, length, 3, self.heads, width // self.heads)
-        query, key, value = split.permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.attention_out(mixed.transpose(1, 2).reshape(batch, length, width))
-        out: torch.Tensor = x + self.mlp(self.norm_2(x))
-        return out
+    @classmethod
+    def join(cls, *, cpu: bool) -> "World":
+        """Meet the others, where torchrun started some."""
+        rank, size, local = (int(os.environ.get(name, "0")) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+        on_gpu = torch.cuda.is_available() and not cpu
+        if on_gpu:
+            torch.cuda.set_device(local)
+            torch.set_float32_matmul_precision("high")
+        if size > 1:
+            distributed.init_process_group("nccl" if on_gpu else "gloo", timeout=LONGEST_WAIT)
+        return cls(rank, max(size, 1), torch.device("cuda", local) if on_gpu else torch.device("cpu"))
 
+    def mean(self, value: torch.Tensor) -> float:
+        """Return the mean over all processes."""
+        if self.size > 1:
+            distributed.all_reduce(value)
+        return value.item() / self.size
 
-class TinyGPT(nn.Module):
-    """Token ids to the next token's logits."""
-
-    def __init__(self, vocabulary: int, length: int, width: int, layers: int, heads: int) -> None:
-        """Make a model for sequences of up to ``length`` tokens."""
-        super().__init__()
-        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, vocabulary, bias=False)
-        self.apply(self._start)
-        self.head.weight = self.tokens.weight  # tied, as in GPT-2: most of a tiny model is its embedding
-
-    @staticmethod
-    def _start(module: nn.Module) -> None:
-        if isinstance(module, nn.Linear | nn.Embedding):
-            nn.init.normal_(module.weight, std=0.02)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return logits ``[batch, length, vocabulary]`` for ids ``[batch, length]``."""
-        places = torch.arange(x.shape[1], device=x.device)
-        logits: torch.Tensor = self.head(self.norm(self.blocks(self.tokens(x) + self.positions(places))))
-        return logits
+    def gather(self, rows: torch.Tensor) -> torch.Tensor:
+        """Lay the rows of all processes end to end."""
+        if self.size == 1:
+            return rows
+        parts = [torch.empty_like(rows) for _ in range(self.size)]
+        distributed.all_gather(parts, rows)
+        return torch.cat(parts)
 
 
-class Progress(NamedTuple):
-    """How far the training is."""
+class HeldOut(NamedTuple):
+    """The loss on eras that are not trained on."""
 
     step: int
+    name: str
+    """Validation or test."""
     loss: float
-    """Mean over the steps since the last report, in nats for each token."""
-    tokens_per_second: float
-    wait_share: float
-    """Share of the time so far, 0 to 1, that was spent waiting for data."""
 
 
-def train(arguments: argparse.Namespace) -> Iterator[Progress]:
-    """Train as long as the arguments say; yield progress about once a second."""
-    device = "cuda" if torch.cuda.is_available() and not arguments.cpu else "cpu"
-    torch.manual_seed(0)
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
-    begun = time.monotonic()
-    info = wait_for_stream(arguments.store, arguments.stream)
-    batches = Batches(
-        arguments.store,
-        arguments.stream,
-        batch_size=arguments.batch_size,
-        sequence_length=info.block_tokens - 1,
-        device=device,
-        stop=lambda: time.monotonic() - begun > (arguments.seconds or math.inf),
-    )
-    vocabulary = int(info.values["genesis"]["recipe"]["vocabulary_size"])
-    model = TinyGPT(vocabulary, info.block_tokens - 1, arguments.width, arguments.layers, arguments.heads).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.learning_rate, betas=(0.9, 0.95))
-    started = reported = time.monotonic()
-    losses: list[float] = []
-    tokens = 0
-    for step, (x, y) in enumerate(batches, 1):
-        loss = functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        losses.append(loss.item())
-        tokens += x.numel()
-        now = time.monotonic()
-        if now - reported >= 1 or step == arguments.steps:
-            elapsed = now - started
-            yield Progress(step, sum(losses) / len(losses), tokens / elapsed, batches.waited_seconds / elapsed)
-            reported, losses = now, []
-        if step == arguments.steps:
+def loss_of(model: nn.Module, batch: Batch, *, apart: bool) -> torch.Tensor:
+    """Return the mean loss of a batch; with ``apart``, no document sees or predicts another, and padding is ignored."""
+    with torch.autocast(batch.x.device.type, torch.bfloat16, enabled=batch.x.is_cuda):
+        if apart:
+            documents = batch.documents()
+            logits = model(batch.x, documents.position_ids, documents.attention_mask())
+        else:
+            logits = model(batch.x)
+        total = functional.cross_entropy(logits.flatten(0, 1), batch.y.flatten(), reduction="sum")
+    return total / (batch.y >= 0).sum().clamp(min=1)  # what Batches' mask_loss leaves out is -100
+
+
+class Run:
+    """A model, its optimizer and its data, where the checkpoint left them."""
+
+    def __init__(self, arguments: argparse.Namespace, world: World) -> None:
+        """Open all; waits for the stream."""
+        begun = time.monotonic()
+        self.arguments, self.world = arguments, world
+        info = wait_for_stream(arguments.store, arguments.stream)
+        length = arguments.sequence_length or info.block_tokens - 1
+        open_batches = partial(
+            Batches,
+            arguments.store,
+            batch_size=arguments.batch_size // world.size,
+            sequence_length=length,
+            rank=world.rank,
+            world_size=world.size,
+            device=world.device,
+            mask_loss=arguments.documents_apart,
+            timeout=arguments.timeout,
+        )
+        self.batches = open_batches(
+            arguments.stream,
+            seed=arguments.seed,
+            stop=lambda: time.monotonic() - begun > (arguments.seconds or math.inf),
+        )
+        named = {"validation": arguments.validation, "test": arguments.test}
+        self.held_out = {
+            name: open_batches(stream, eras=eras, shuffle=False) for name, (stream, eras) in named.items() if stream
+        }
+        torch.manual_seed(0)
+        vocabulary = int(info.values["genesis"]["recipe"]["vocabulary_size"])
+        self.model = GPT(vocabulary, length, arguments.width, arguments.layers, arguments.heads).to(world.device)
+        fused = world.device.type == "cuda"
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), betas=(0.9, 0.95), fused=fused)
+        if arguments.checkpoint and arguments.checkpoint.exists():
+            saved = torch.load(arguments.checkpoint, map_location=world.device, weights_only=True)
+            self.model.load_state_dict(saved["model"])
+            self.optimizer.load_state_dict(saved["optimizer"])
+            self.batches.load_state_dict(saved["data"])
+        self.compiled: nn.Module = torch.compile(self.model) if arguments.compile else self.model  # type: ignore[assignment]
+        shared = world.size > 1
+        self.parallel = nn.parallel.DistributedDataParallel(self.compiled) if shared else self.compiled
+
+    def learn(self, batch: Batch) -> torch.Tensor:
+        """Make one step; return its loss."""
+        self.log(batch, step=batch.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.arguments.learning_rate * min((batch.step + 1) / self.arguments.warmup, 1.0)
+        loss = loss_of(self.parallel, batch, apart=self.arguments.documents_apart)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        return loss
+
+    @torch.no_grad()
+    def measure(self, name: str, step: int) -> HeldOut:
+        """Return the mean loss over held-out eras: always over the same batches."""
+        losses = []
+        for batch in self.held_out[name].rewind():
+            self.log(batch, step=step, held_out=name)
+            losses.append(loss_of(self.compiled, batch, apart=self.arguments.documents_apart))
+        if not losses:
+            raise SystemExit(f"the eras of --{name} are less than one batch: name more, or make batches smaller")
+        return HeldOut(step, name, self.world.mean(torch.stack(losses).mean()))
+
+    def log(self, batch: Batch, **place: str | int) -> None:
+        """Append a hash of a batch's samples, of all processes, to the log: the same for any number of these."""
+        if not self.arguments.samples_log:
             return
+        rows = self.world.gather(torch.cat([batch.x, batch.y[:, -1:]], dim=1)).cpu().numpy()
+        if self.world.rank == 0:
+            with self.arguments.samples_log.open("a") as file:
+                samples = hashlib.blake2b(rows.tobytes(), digest_size=16).hexdigest()
+                file.write(json.dumps(place | {"samples": samples}) + "\n")
+
+    def save(self) -> None:
+        """Write the checkpoint, and beside it the data's state as JSON, as `tokenmill trace` and others take it."""
+        path: Path | None = self.arguments.checkpoint
+        if path is None or self.world.rank:
+            return
+        model, optimizer, data = (thing.state_dict() for thing in (self.model, self.optimizer, self.batches))
+        write_whole(path, lambda file: torch.save({"model": model, "optimizer": optimizer, "data": data}, file))
+        state = json.dumps(data).encode()  # after the checkpoint: what is kept for this state is enough for that one
+        write_whole(path.with_name(f"{path.name}.json"), lambda file: file.write(state))
+
+
+def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Replace a file as a whole: whoever is killed meanwhile leaves the old one."""
+    part = path.with_name(f"{path.name}.part")
+    with part.open("wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def train(run: Run) -> Iterator[Progress | HeldOut]:
+    """Train to the end, whatever that is; yield progress about once a second."""
+    arguments = run.arguments
+    meter = Meter(run.batches, run.world.size)
+    step = run.batches.step  # how many were made, those of earlier runs included
+    for batch in run.batches if step != arguments.steps else ():
+        loss = run.learn(batch)
+        step = batch.step + 1
+        if step % arguments.save_every == 0:
+            run.save()
+        if meter.add(loss):
+            yield meter.report(step)
+        if "validation" in run.held_out and step % arguments.validate_every == 0:
+            yield run.measure("validation", step)
+        if step == arguments.steps:
+            break
+    if meter.losses:
+        yield meter.report(step)
+    run.save()
+    if "test" in run.held_out:
+        yield run.measure("test", step)
 
 
 def wait_for_stream(store: Path, stream: str) -> StreamInfo:
@@ -134,31 +221,74 @@ def wait_for_stream(store: Path, stream: str) -> StreamInfo:
             time.sleep(LOOK_SECONDS)
 
 
-def main() -> None:
-    """Train, and print progress."""
-    parser = argparse.ArgumentParser(description="Train a tiny GPT on a store that may still be growing.")
+def eras_of(text: str) -> tuple[str, range]:
+    """Return stream and eras of ``raw-text.validation@0:4``."""
+    stream, _, eras = text.partition("@")
+    first, _, stop = eras.partition(":")
+    return stream, range(int(first), int(stop))
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return what the command line says; where it says nothing, what suits a GPU or a CPU."""
+    parser = argparse.ArgumentParser(description="Train a small GPT on a store that may still be growing.")
     parser.add_argument("store", type=Path, help="directory of the store")
     parser.add_argument("stream", help="for example raw-text.train")
-    parser.add_argument("--seconds", type=float, help="end after this time")
-    parser.add_argument("--steps", type=int, help="end after so many steps")
+    parser.add_argument("--steps", type=int, help="end after so many steps, those of earlier runs included")
+    parser.add_argument("--seconds", type=float, help="end after this time (one process alone)")
+    parser.add_argument("--timeout", type=float, help="fail when nothing new came for so many seconds")
+    parser.add_argument("--validation", type=eras_of, default=("", range(0)), help="STREAM@FIRST:STOP, eras held out")
+    parser.add_argument("--validate-every", type=int, default=500, help="steps between looks at them")
+    parser.add_argument("--test", type=eras_of, default=("", range(0)), help="eras for the loss at the very end")
+    parser.add_argument("--checkpoint", type=Path, help="file to go on from, and to save to")
+    parser.add_argument("--save-every", type=int, default=500, help="steps between checkpoints")
+    parser.add_argument("--samples-log", type=Path, help="append a line with a hash of its samples for each step")
     parser.add_argument("--json", action="store_true", help="print each progress as JSON")
     parser.add_argument("--cpu", action="store_true", help="leave the GPU alone")
     parser.add_argument("--threads", type=int, default=0, help="threads on a CPU (0: torch decides)")
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="by default on a GPU")
+    parser.add_argument("--documents-apart", action="store_true", help="no document sees or predicts another")
+    parser.add_argument("--seed", type=int, default=1, help="of the order of the samples")
+    parser.add_argument("--batch-size", type=int, help="samples of each step, all processes together")
+    parser.add_argument("--sequence-length", type=int, help="of the blocks or a divisor of it")
+    for name in ("width", "layers", "heads", "warmup"):
+        parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--learning-rate", type=float)
     arguments = parser.parse_args()
-    for progress in train(arguments):
+    on_gpu = torch.cuda.is_available() and not arguments.cpu
+    gpt_2 = {"batch_size": 16, "width": 768, "layers": 12, "heads": 12, "warmup": 500, "learning_rate": 6e-4}
+    tiny = {"batch_size": 8, "width": 128, "layers": 2, "heads": 4, "warmup": 1, "learning_rate": 2e-3}
+    for name, value in ({"compile": on_gpu} | (gpt_2 if on_gpu else tiny)).items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, value)
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if arguments.batch_size % processes:
+        parser.error(f"--batch-size {arguments.batch_size} is shared by {processes} processes: give a multiple of that")
+    if arguments.seconds and processes > 1:
+        parser.error("--seconds would end each process at another step: give --steps")
+    return arguments
+
+
+def main() -> None:
+    """Train, and print progress."""
+    arguments = parse_arguments()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    world = World.join(cpu=arguments.cpu)
+    for said in train(Run(arguments, world)):
+        if world.rank:
+            continue
         if arguments.json:
-            print(json.dumps(progress._asdict()), flush=True)
+            print(json.dumps(said._asdict()), flush=True)
+        elif isinstance(said, HeldOut):
+            print(f"step {said.step:6,}  {said.name} loss {said.loss:.3f}", flush=True)
         else:
             print(
-                f"step {progress.step:6,}  loss {progress.loss:.3f}  {progress.tokens_per_second:9,.0f} tokens/s  "
-                f"{progress.wait_share:4.0%} waiting for data",
+                f"step {said.step:6,}  loss {said.loss:.3f}  {said.tokens_per_second:9,.0f} tokens/s  "
+                f"{said.wait_share:4.0%} waiting for data; the bottleneck is the {said.bottleneck}",
                 flush=True,
             )
+    if world.size > 1:
+        distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

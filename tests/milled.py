@@ -2,8 +2,9 @@
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from aiokafka import TopicPartition
@@ -13,9 +14,11 @@ from tokenmill.app.clients.heads import published_head
 from tokenmill.app.clients.kafka import consumer
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
+from tokenmill.errors import StoreError
 from tokenmill.message import HEADER_NAME, Message, encode_header
 from tokenmill.records import FLUSH_HEADER
 from tokenmill.reference import ReferenceBlock
+from tokenmill.segments import open_eras
 
 SPLITS = {"train": 500, "validation": 500}
 LAST = Raw(b".")
@@ -41,13 +44,21 @@ class Milled:
 
 
 def mill_everything(broker: Broker, raw_topic: str, directory: Path) -> Milled:
-    """Send records of every kind, mill them with two workers, and end these; the last messages are carries."""
-    settings = service_settings(broker, raw_topic, directory, splits=SPLITS, carry_seconds=0.5)
-    send(settings, records())
+    """Send records of every kind, mill them with two workers, and end these; the last messages are carries.
+
+    All full blocks are in eras, three or more in each stream, and these in the store.
+    """
+    settings = service_settings(
+        broker, raw_topic, directory, splits=SPLITS, carry_seconds=0.5, era_blocks=30, era_max_seconds=0.5
+    )
+    sent = records()
     with Service(settings, directory) as service:
         service.mill(2)
         service.segment()
-        chains = service.wait_until_complete()
+        for part in (sent[:90], sent[90:170], sent[170:]):
+            send(settings, part)
+            chains = service.wait_until_complete()
+            service.wait_until(partial(_all_in_eras, settings, chains))
         send(settings, [LAST])
         service.wait_until(lambda: all(_is_carry(head(settings, stream.name, 0)) for stream in settings.streams()))
         service.stop()
@@ -76,6 +87,18 @@ def head(settings: Settings, stream: str, partition: int) -> Message | None:
             return await published_head(client, TopicPartition(f"tokens.{stream}", partition))
 
     return in_own_loop(read)
+
+
+def _all_in_eras(settings: Settings, chains: Mapping[Chain, Sequence[ReferenceBlock]]) -> bool:
+    """Return whether the eras in the store have all blocks of these chains."""
+    for stream in settings.streams():
+        wanted = sum(len(blocks) for (name, _), blocks in chains.items() if name == stream.name)
+        try:
+            if open_eras(settings.store, stream.name).blocks != wanted:
+                return False
+        except StoreError:
+            return False
+    return True
 
 
 def _is_carry(message: Message | None) -> bool:

@@ -65,6 +65,7 @@ def service_settings(broker: Broker, raw_topic: str, directory: Path, **others: 
         "sequence_length": 63,
         "segment_blocks": 16,
         "message_bytes": 1024,
+        "era_max_seconds": 1.0,
         "session_timeout": 6.0,
         "store": directory / "store",
         "group": f"group-{raw_topic}",
@@ -174,9 +175,9 @@ class Service:
         """Start mill workers, with more variables than the others have where there are any."""
         return [self._start("mill", environment) for _ in range(count)]
 
-    def segment(self) -> Worker:
-        """Start a segment worker."""
-        return self._start("segment")
+    def segment(self, environment: Mapping[str, str] | None = None) -> Worker:
+        """Start a segment worker, with more variables than the others have where there are any."""
+        return self._start("segment", environment)
 
     def tend(self) -> None:
         """Do what a supervisor does: start each worker anew that ended in order to be started anew."""

@@ -20,9 +20,9 @@ async def _lost(
     """Return what is said of an acknowledgement after the partition ended at offset 5, and what was read for it."""
     asked: list[tuple[int, int]] = []
 
-    async def read(start: int, end: int) -> Sequence[Message]:
+    async def read(start: int, end: int) -> Sequence[tuple[int, Message]]:
         asked.append((start, end))
-        return found if end == 5 else ()
+        return list(zip(range(5 - len(found), 5), found, strict=True))
 
     end = LogEnd(5, last, LEADER)
     return await end.acknowledged(offset, leader, TRUE.message(4, 5), read), asked
@@ -43,10 +43,10 @@ async def test_an_offset_that_was_taken_before_is_a_lost_tail(offset: int) -> No
 
 @pytest.mark.parametrize(("offset", "leader"), [(6, LEADER), (9, OTHER), (5, OTHER)])
 async def test_in_doubt_the_last_messages_are_read_again(offset: int, leader: str) -> None:
-    """After a jump, and after another leader answered; another message among them, or none, is a lost tail."""
+    """At one go, after a jump or another leader's answer; another message among them, or none, is a lost tail."""
     reason, asked = await _lost(offset, leader=leader, found=LAST)
     assert reason is None
-    assert asked[0] == (5 - FIRST_TAIL, 5)
+    assert asked == [(5 - FIRST_TAIL, offset)]
     other: History = make_history(8, other_from=2)
     wrong = (
         (LAST[0], other.message(2, 4)),
@@ -74,8 +74,8 @@ async def test_each_acknowledgement_is_the_next_ones_past() -> None:
     """What is compared are the messages that were acknowledged, and those that others wrote in between."""
     log = {4: TRUE.message(2, 4), 5: TRUE.message(4, 5), 6: TRUE.message(0, 2), 7: TRUE.message(0, 2)}
 
-    async def read(start: int, end: int) -> Sequence[Message]:
-        return [log[at] for at in range(start, end) if at in log]
+    async def read(start: int, end: int) -> Sequence[tuple[int, Message]]:
+        return [(at, log[at]) for at in range(start, end) if at in log]
 
     end = LogEnd(5, LAST[1:], LEADER)
     for at, message in ((5, log[5]), (8, TRUE.message(5, 6)), (9, TRUE.message(6, 7))):

@@ -125,11 +125,12 @@ async def _find_tail(logs: ChainLogs, genesis: Genesis, partition: int) -> Tail:
     return Tail(before_gap(run.point, max(genesis.start(partition), held[0])), end, last, gap)
 
 
-async def find_extent(logs: ChainLogs, recipe: Recipe, partition: int) -> Extent | None:
+async def find_extent(logs: ChainLogs, recipe: Recipe, partition: int, known: int = 0) -> Extent | None:
     """Find how far the blocks of a token partition reach without a gap; None where its first one is not there.
 
     ``logs`` needs no raw partition. Blocks that retention removed count as there once were: a tail that is one run
-    continues what was before it, as for `find_tail`.
+    continues what was before it, as for `find_tail`. So do then the first ``known`` blocks, which were once seen
+    without a gap: what retention left of a zombie's old messages must not hide the run that goes on behind them.
 
     Raises:
         DifferenceError, DamagedError, FingerprintError: the token topic contradicts itself or the stream.
@@ -143,7 +144,8 @@ async def find_extent(logs: ChainLogs, recipe: Recipe, partition: int) -> Extent
             continue
         if not found or (whole and found[0].first):
             return None
-        point = found[0].point
+        beyond = (run.point for run in found if first and run.first <= known < run.point.cursor.block)
+        point = next(beyond, found[0].point)
         return Extent(point.cursor.block, point.chain)
 
 

@@ -15,9 +15,9 @@ from tokenmill.continuing import FIRST_TAIL
 from tokenmill.cursor import Cursor
 from tokenmill.message import Message
 
-ReadMessages: TypeAlias = Callable[[int, int], Awaitable[Sequence[Message]]]
-"""Reads the messages at the offsets ``[start, end)`` of the token partition, those that retention has left; none where
-the partition does not reach the end."""
+ReadMessages: TypeAlias = Callable[[int, int], Awaitable[Sequence[tuple[int, Message]]]]
+"""Reads the messages at the offsets ``[start, end)`` of the token partition, each with its offset, those that retention
+has left; none where the partition does not reach the end."""
 
 
 class _Known(NamedTuple):
@@ -50,18 +50,19 @@ class LogEnd:
         self._offset, self._leader = offset + 1, leader
         if offset < known:
             return f"acknowledged offset {offset}, below {known}"
-        if doubtful and self._last and not await self._is_as_known(known, read):
-            return f"holds other messages below offset {known} than before"
-        if offset > known:  # others wrote in between
-            self._last.extend(map(_known, await read(known, offset)))
+        if doubtful:
+            found = await read(known - FIRST_TAIL, offset)
+            below = [_known(message) for at, message in found if at < known]
+            if self._last and not self._are_as_known(below):
+                return f"holds other messages below offset {known} than before"
+            self._last.extend(_known(message) for at, message in found if at >= known)  # others wrote in between
         self._last.append(_known(message))
         return None
 
-    async def _is_as_known(self, end: int, read: ReadMessages) -> bool:
-        """Return whether the last messages below ``end`` are the remembered ones, as far as both are there."""
-        found = [_known(message) for message in await read(end - FIRST_TAIL, end)]
+    def _are_as_known(self, found: Sequence[_Known]) -> bool:
+        """Return whether the last messages that were found are the remembered ones, as far as both are there."""
         several = min(len(self._last), len(found))
-        return several > 0 and list(self._last)[-several:] == found[-several:]
+        return several > 0 and list(self._last)[-several:] == list(found[-several:])
 
 
 def _known(message: Message) -> _Known:

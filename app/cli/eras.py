@@ -65,9 +65,7 @@ async def _close(settings: Settings, stream: str) -> list[Era]:
 
     closer = EraCloser(settled, write, era_blocks=1, era_seconds=0.0)
     async with consumer(settings) as client:
-        await closer.step(client, end=True)
-        while not closer.ended:  # a mill's era may have come first; then what is left is less
-            await closer.step(client, end=True)
+        await closer.close(client)
     return await _read(settings, stream)
 
 

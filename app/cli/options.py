@@ -25,6 +25,15 @@ SomePartitions = Annotated[
     list[int] | None, typer.Argument(metavar="[PARTITION]...", help="Only these partitions.", show_default=False)
 ]
 """Arguments of commands about a stream in a store."""
+KeepFrom = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--keep-from",
+        metavar="STATE.json",
+        help="Free what no run needs that goes on from the state in this file (state_dict() of Batches); may be "
+        "given again.",
+    ),
+]
 TOKENS_PANEL: Final = "Settings that decide the tokens"
 OTHER_PANEL: Final = "Settings"
 

@@ -1,7 +1,6 @@
 """``tokenmill produce`` and ``tokenmill flush``: text into a raw topic."""
 
 import asyncio
-import gc
 from typing import Annotated, Literal
 
 import typer
@@ -31,10 +30,6 @@ from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json
 from .produced import summary_json, summary_line, tell_dry, tell_open, tell_refusals
 from .progress import Reporter
-
-NEW_OBJECTS = 100_000
-"""Until the next search for cycles, Python's default is 700: chunks are many objects and no cycles, and a third of the
-time for small documents went into looking."""
 
 HOW_READ = "How files are read"
 WHAT_SENT = "What is sent"
@@ -174,7 +169,6 @@ def produce_command(
         plain=plain,
     )
     mapping = None if map_name is None else Mapping(map_name)
-    gc.set_threshold(NEW_OBJECTS)
     try:
         reading = Reading(shape_for(settings, topic, wishes), "lines" if lines else format_name, mapping)
         sources = find_sources(paths, reading, split)

@@ -59,6 +59,8 @@ def verify_command(
 ) -> None:
     """Recompute every block from the raw topic and compare token topic and store byte for byte; 1 on a difference.
 
+    So with the eras: those of the store with the control topic's, and both with the blocks that they name.
+
     Recipes and tokenizers come from the streams' own control topics. While the service runs, what was there at the
     start of this command is verified. Everything is computed as the mill does it, with the fast engine where there is
     one; a sample of the records also by the reference, one by one, with tokenizers: a hundred times slower.
@@ -79,6 +81,8 @@ def verify_command(
         show_json(result.to_dict())
     else:
         show_table(chains_table(result))
+        for line in era_lines(result):
+            say(line)
         for note in result.notes:
             say(note)
         for line in sample_lines(result):
@@ -115,6 +119,20 @@ def chains_table(result: VerifyResult) -> Table:
         place = f"{chain.stream}/{chain.partition} to offset {chain.raw_range[1]}"
         table.add_row(place, *(f"{n:,}" for n in counts), blocks, f"{chain.topic_blocks[1]:,}", store, waiting(chain))
     return table
+
+
+def era_lines(result: VerifyResult) -> list[str]:
+    """Return how far the eras of each stream go."""
+    lines = []
+    for eras in result.eras:
+        parts = [f"eras of {eras.stream}: {count(eras.eras, 'era')}"]
+        parts += ["the end marker is the last"] if eras.ended else []
+        parts += [f"{eras.since:,} verified before"] if eras.since else []
+        parts += ["none in the store"] if eras.store_eras == 0 and eras.eras else []
+        parts += [f"{eras.store_behind:,} to store"] if eras.store_behind and eras.store_eras else []
+        parts += [f"{count(eras.ignored, 'record')} ignored, as by every reader"] if eras.ignored else []
+        lines.append(", ".join(parts))
+    return lines
 
 
 def sample_lines(result: VerifyResult) -> list[str]:

@@ -134,15 +134,18 @@ async def wait_for_genesis(settings: Settings, stream: Stream) -> Settled:
     while True:
         control = await read_control_topic(settings, stream.control_topic)
         genesis = control.genesis
-        if genesis is not None and (
-            genesis.recipe.tokenizer_sha256 == RAW_BYTES_SHA256
-            or control.tokenizer(genesis.recipe.tokenizer_sha256) is not None
-        ):
+        if genesis is not None and has_tokenizer(control, genesis):
             return Settled(stream, genesis, control)
         if not said:
             log.info("waiting for the mill to settle the stream", stream=stream.name)
             said = True
         await asyncio.sleep(WAIT_SECONDS)
+
+
+def has_tokenizer(control: ControlLog, genesis: Genesis) -> bool:
+    """Return whether a control topic holds all of the stream's tokenizer, or the stream needs none."""
+    digest = genesis.recipe.tokenizer_sha256
+    return digest == RAW_BYTES_SHA256 or control.tokenizer(digest) is not None
 
 
 async def write_control(settings: Settings, topic: str, records: list[tuple[bytes, bytes]]) -> None:

@@ -7,10 +7,11 @@ from aiokafka import AIOKafkaConsumer
 
 from tokenmill.engines import RAW_BYTES, TokenizerFile
 from tokenmill.errors import TopicError
+from tokenmill.genesis import ControlLog
 from tokenmill.opening import RAW_BYTES_SHA256
 
 from ..settings import Settings, Stream
-from .control import Settled, read_control_topic
+from .control import Settled, has_tokenizer, read_control_topic, read_on
 from .kafka import consumer
 
 CONTROL_PREFIX: Final = "control."
@@ -52,6 +53,19 @@ async def settled_stream(settings: Settings, name: str) -> Settled:
 
     """
     return (await settled_streams(settings, [name]))[0]
+
+
+async def settled_on(client: AIOKafkaConsumer, name: str) -> Settled | None:
+    """Return a stream whose control topic is there; None where a mill has yet to write genesis or tokenizer to it.
+
+    ``client`` is used by nobody else meanwhile.
+    """
+    control = ControlLog()
+    await read_on(client, f"{CONTROL_PREFIX}{name}", control, 0)
+    genesis = control.genesis
+    if genesis is None or not has_tokenizer(control, genesis):
+        return None
+    return Settled(Stream(name, genesis.recipe.raw_topic, genesis.recipe.split), genesis, control)
 
 
 def tokenizer_of(settled: Settled) -> TokenizerFile:

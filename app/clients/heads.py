@@ -1,21 +1,18 @@
 """How far a chain has been published, for people and tools; a worker that goes on from there reads `raw.tail`."""
 
 from collections.abc import Sequence
-from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from tokenmill.continuing import FIRST_TAIL
 from tokenmill.message import Message
 
 from .kafka import offsets, read_range
 from .messages import message_of
 
-LAST_MESSAGES: Final = 8
-"""More than writers have in flight: among as many, the last message of the chain is not hidden by a late writer's."""
-
 
 async def last_messages(client: AIOKafkaConsumer, tokens: TopicPartition) -> list[Message]:
-    """Return the last messages on a token partition, carries included, in the order of their offsets.
+    """Return the last messages on a token partition, at most `FIRST_TAIL`, carries included, in their offsets' order.
 
     ``client`` is used by nobody else meanwhile.
 
@@ -24,7 +21,7 @@ async def last_messages(client: AIOKafkaConsumer, tokens: TopicPartition) -> lis
 
     """
     first, end = (await offsets(client, [tokens]))[tokens]
-    start = max(first, end - LAST_MESSAGES)
+    start = max(first, end - FIRST_TAIL)
     return [message_of(record) async for record in read_range(client, tokens, start, end)]
 
 

@@ -4,11 +4,8 @@ So a password or a certificate that was replaced on disk counts from a worker's 
 """
 
 import ssl
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from faust.auth import SASLCredentials, SSLCredentials
 
 from tokenmill.errors import SettingsError
 
@@ -30,25 +27,6 @@ def client_security(settings: ConnectionSettings) -> dict[str, Any]:
         options["sasl_plain_username"] = settings.sasl_username
         options["sasl_plain_password"] = password(settings)
     return options
-
-
-def faust_security(settings: ConnectionSettings) -> Mapping[str, Any]:
-    """Return the keyword arguments by which a Faust app does the same.
-
-    Raises:
-        SettingsError: as `client_security`.
-
-    """
-    context = ssl_context(settings) if settings.encrypts else None
-    if settings.logs_in:
-        credentials = SASLCredentials(
-            username=settings.sasl_username,
-            password=password(settings),
-            mechanism=settings.sasl_mechanism,
-            ssl_context=context,
-        )
-        return {"broker_credentials": credentials}
-    return {"broker_credentials": SSLCredentials(context)} if context else {}
 
 
 def password(settings: ConnectionSettings) -> str:

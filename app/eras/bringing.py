@@ -1,4 +1,4 @@
-"""Bringing eras from control topics into a store, for as long as a segment worker runs.
+"""Bringing eras from control topics into a store, for as long as a segment worker or a mirror runs.
 
 Of the workers that fill one store, the one that has partition 0 of a stream's token topic brings the stream's eras. An
 era is there before its blocks, often; readers wait for these.
@@ -6,6 +6,7 @@ era is there before its blocks, often; readers wait for these.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import structlog
@@ -18,7 +19,7 @@ from tokenmill.segments import EraWriter, Store
 
 from ..clients.control import Settled
 from ..clients.kafka import consumer
-from ..ending import end_for
+from ..finishing import in_thread
 from ..settings import Settings
 from .looking import look
 
@@ -34,19 +35,22 @@ log = structlog.get_logger(__name__)
 
 
 class EraBringer:
-    """Brings the eras of the streams that are this worker's to bring; `run` never returns."""
+    """Brings the eras of the streams that are this process's to bring; `run` never returns."""
 
     def __init__(self, settled: Sequence[Settled], store: Store, owns: Callable[[str], bool]) -> None:
-        """Ask ``owns`` whether this worker is assigned partition 0 of a token topic."""
+        """Ask ``owns`` whether partition 0 of a token topic is ours; ``settled`` may grow meanwhile."""
+        self.looked: set[str] = set()
+        """The streams of which the store has held, at some time, all eras that there were."""
+        self.halts: dict[str, Exception] = {}
+        """The streams of which no more eras are stored until a person acts, and why."""
         self._settled = settled
         self._store = store
         self._owns = owns
         self._open: dict[str, tuple[EraWriter, EraFollower]] = {}
         self._said: dict[str, str] = {}
-        self._given_up: set[str] = set()
 
     async def run(self, settings: Settings) -> None:
-        """Look at each stream again and again; an error that nobody expected ends the process."""
+        """Look at each stream again and again; raises only what nobody expected."""
         while True:
             try:
                 async with consumer(settings) as client:
@@ -57,39 +61,43 @@ class EraBringer:
             except PASSING as error:
                 log.info("no eras can be read now", error=str(error) or repr(error))
                 await asyncio.sleep(LOOK_SECONDS)
-            except Exception as error:  # noqa: BLE001 - nobody awaits this task, so it must not fail in silence
-                end_for(error)
 
     async def _step(self, client: AIOKafkaConsumer, settled: Settled) -> None:
         name = settled.stream.name
         if not self._owns(settled.stream.tokens_topic):
             self._close(name)
-            self._given_up.discard(name)
+            self.halts.pop(name, None)
             return
-        if name in self._given_up:
+        if name in self.halts:
             return
         try:
             await self._bring(client, settled)
             self._said.pop(name, None)
+            self.looked.add(name)
         except WAITING as error:
             self._close(name)
             self._say(name, "waiting for the eras' files", error)
         except FINAL as error:
             self._close(name)
-            self._given_up.add(name)
+            self.halts[name] = error
             log.critical("no more eras are stored", stream=name, reason=str(error))
 
     async def _bring(self, client: AIOKafkaConsumer, settled: Settled) -> None:
         """Append what is new; durable on return."""
         name = settled.stream.name
         if name not in self._open:
-            writer = await asyncio.to_thread(EraWriter.open, self._store, name)
+            writer = await in_thread(partial(EraWriter.open, self._store, name))
             fingerprint = settled.genesis.recipe.fingerprint
             self._open[name] = writer, EraFollower(name, fingerprint, writer.last, writer.position)
         writer, follower = self._open[name]
         found = await look(client, settled.stream.control_topic, follower)
         if found:
-            await asyncio.to_thread(writer.append, found)
+            await in_thread(partial(writer.append, found))
+
+    def close(self) -> None:
+        """Give the eras' files free, once `run` has ended."""
+        for name in list(self._open):
+            self._close(name)
 
     def _close(self, name: str) -> None:
         opened = self._open.pop(name, None)

@@ -52,7 +52,7 @@ class EraCloser:
 
         """
         await look(client, self._control_topic, self._follower)
-        await self._extents.look(client)
+        await self._extents.look(client, self._follower.log)
         eras, now = self._follower.log, time.monotonic()
         pending = sum(max(0, extent.blocks - eras.end(number)[0]) for number, extent in self._extents.found.items())
         if not pending:
@@ -73,6 +73,14 @@ class EraCloser:
             self._waiting_since = None
             log.info("era written", stream=self.stream, era=era.number, blocks=era.blocks, end=era.end)
         return era
+
+    async def close(self, client: AIOKafkaConsumer) -> None:
+        """Write eras of what is left and then the end marker, until one stands there; raises as `step`.
+
+        A mill's era may come before either: then what is left is less, and the next look tells.
+        """
+        while not self.ended:
+            await self.step(client, end=True)
 
     @property
     def ended(self) -> bool:

@@ -4,6 +4,7 @@ import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.continuing import Extent, find_extent
+from tokenmill.eras import EraLog
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError
 from tokenmill.recipe import Recipe
 
@@ -26,8 +27,10 @@ class Extents:
         self._spans: dict[TopicPartition, tuple[int, int]] = {}
         self._refused: dict[int, str] = {}
 
-    async def look(self, client: AIOKafkaConsumer) -> None:
+    async def look(self, client: AIOKafkaConsumer, eras: EraLog) -> None:
         """Read the last messages of each partition that changed since the last look; new partitions are found.
+
+        The blocks of ``eras`` count as there, whatever retention has removed.
 
         A partition that contradicts itself keeps the extent that it had, and is named in the log, once for each
         reason: it must not keep the others' blocks from being trained on. ``client`` is used by nobody else meanwhile.
@@ -41,15 +44,15 @@ class Extents:
         for partition, span in (await offsets(client, partitions)).items():
             if self._spans.get(partition) == span or span[0] == span[1]:
                 continue
-            extent = await self._extent(client, partition)
+            extent = await self._extent(client, partition, eras.end(partition.partition)[0])
             if extent is not None:
                 self.found[partition.partition] = extent
             self._spans[partition] = span
 
-    async def _extent(self, client: AIOKafkaConsumer, partition: TopicPartition) -> Extent | None:
+    async def _extent(self, client: AIOKafkaConsumer, partition: TopicPartition, known: int) -> Extent | None:
         number = partition.partition
         try:
-            extent = await find_extent(KafkaLogs(client, partition, partition), self._recipe, number)
+            extent = await find_extent(KafkaLogs(client, partition, partition), self._recipe, number, known)
         except (DifferenceError, DamagedError, FingerprintError) as error:
             if self._refused.get(number) != str(error):
                 log.warning(

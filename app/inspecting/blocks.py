@@ -137,7 +137,7 @@ async def _records(settings: Settings, found: FoundBlock, partition: int) -> tup
     async with consumer(settings) as client:
         await require_topic(client, recipe.raw_topic)
         for offset in wanted:
-            record = await _record(client, TopicPartition(recipe.raw_topic, partition), offset)
+            record = await record_at(client, TopicPartition(recipe.raw_topic, partition), offset)
             if record is None:
                 gone.append(offset)
             else:
@@ -146,7 +146,8 @@ async def _records(settings: Settings, found: FoundBlock, partition: int) -> tup
     return texts, note
 
 
-async def _record(client: AIOKafkaConsumer, partition: TopicPartition, offset: int) -> Any:
+async def record_at(client: AIOKafkaConsumer, partition: TopicPartition, offset: int) -> Any:
+    """Return the record at an offset; None where the topic holds none there (any more)."""
     try:
         record = await anext(read_range(client, partition, offset, offset + 1), None)
     except SourceError:

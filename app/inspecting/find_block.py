@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka import TopicPartition
 
 from tokenmill.engines import REFERENCE, Engine, open_engine
 from tokenmill.errors import InputError, StoreError
@@ -16,10 +16,10 @@ from tokenmill.segments.layout import SegmentPaths, partition_directory
 from tokenmill.segments.segment import Segment
 
 from ..clients.discovery import settled_stream, tokenizer_of
-from ..clients.kafka import consumer, offsets, read_range
+from ..clients.kafka import consumer, offsets
 from ..clients.messages import message_of
 from ..settings import Settings
-from ..tokens.block_search import offset_before
+from ..tokens.block_search import message_with
 from .samples import engine_in, genesis_in
 
 
@@ -71,7 +71,7 @@ async def _in_topic(settings: Settings, stream: str, partition: int, block: int)
     recipe = settled.genesis.recipe
     tokens = TopicPartition(settled.stream.tokens_topic, partition)
     async with consumer(settings) as client:
-        record = await _message_with(client, tokens, block)
+        record = await message_with(client, tokens, block, (await offsets(client, [tokens]))[tokens])
     if record is None:
         raise InputError(
             f"{tokens.topic}[{partition}] does not hold block {block} (nor does a store): "
@@ -88,15 +88,3 @@ async def _in_topic(settings: Settings, stream: str, partition: int, block: int)
         message.after if block == message.end - 1 else b"",
         f"{tokens.topic}[{partition}] offset {record.offset} block {index}",
     )
-
-
-async def _message_with(client: AIOKafkaConsumer, tokens: TopicPartition, block: int) -> ConsumerRecord | None:
-    """Return the message with a block: searched for by number, and, where numbers do not rise, by reading all."""
-    first, end = (await offsets(client, [tokens]))[tokens]
-    low = await offset_before(client, tokens, block, (first, end))
-    for start, stop in ((low, min(low + 1, end)), (first, end)):
-        async for record in read_range(client, tokens, start, stop):
-            message = message_of(record)
-            if message.first <= block < message.end:
-                return record
-    return None

@@ -6,6 +6,8 @@ what all processes of all workers ever counted; `server` shows it. Labels are cl
 
 from .worker import (
     BLOCKS,
+    BLOCKS_BEHIND,
+    BYTES_BEHIND,
     COMMIT_SECONDS,
     COMMITS,
     CONSUMED_BYTES,
@@ -15,6 +17,7 @@ from .worker import (
     DUPLICATES,
     ENGINE,
     ERAS,
+    ERAS_BEHIND,
     GAPS,
     LATENCY_SECONDS,
     MESSAGE_BYTES,
@@ -27,6 +30,8 @@ from .worker import (
 
 __all__ = [
     "BLOCKS",
+    "BLOCKS_BEHIND",
+    "BYTES_BEHIND",
     "COMMITS",
     "COMMIT_SECONDS",
     "CONSUMED_BYTES",
@@ -36,6 +41,7 @@ __all__ = [
     "DUPLICATES",
     "ENGINE",
     "ERAS",
+    "ERAS_BEHIND",
     "GAPS",
     "LATENCY_SECONDS",
     "MESSAGE_BYTES",

@@ -1,11 +1,13 @@
 """Measures the partitions that a worker owns: what waits, how old it is, and what each of them does."""
 
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Literal, Protocol
 
-from faust.types import TP
+from aiokafka import TopicPartition
 
 from .stage_clock import StageClock
 from .trail import Trail
@@ -70,7 +72,7 @@ class Measured(Protocol):
         ...
 
 
-def measure(partitions: Mapping[TP, Measured], ends: Mapping[TP, int]) -> None:
+def measure(partitions: Mapping[TopicPartition, Measured], ends: Mapping[TopicPartition, int]) -> None:
     """Set all gauges of partitions; ``ends`` are the known offsets after the last record of each."""
     now = time.time_ns() // 1_000_000
     for gauge in OF_PARTITIONS:
@@ -91,7 +93,15 @@ def measure(partitions: Mapping[TP, Measured], ends: Mapping[TP, int]) -> None:
     QUEUED_BYTES.set(queued)
 
 
-def _measure_lag(tp: TP, standing: Standing, position: int, end: int, now: int) -> None:
+def free_bytes(path: Path) -> int:
+    """Return the bytes that are free on the disk under ``path``; none where it is gone."""
+    try:
+        return shutil.disk_usage(path).free
+    except OSError:  # its partitions say why; what measures must go on
+        return 0
+
+
+def _measure_lag(tp: TopicPartition, standing: Standing, position: int, end: int, now: int) -> None:
     trail, labels = standing.trail, (tp.topic, str(tp.partition))
     if position >= end:
         trail.level(now)

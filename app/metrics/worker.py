@@ -96,6 +96,19 @@ STAGE_SECONDS: Final = Counter(
     registry=WORKER,
 )
 ERAS: Final = Counter("tokenmill_eras", "Eras that the mill wrote to a control topic.", ["stream"], registry=WORKER)
+BLOCKS_BEHIND: Final = Gauge(
+    "tokenmill_mirror_blocks_behind",
+    "Blocks of a stream that are on its token topic and not in a mirror's store yet.",
+    ["stream"],
+    registry=WORKER,
+)
+BYTES_BEHIND: Final = Gauge("tokenmill_mirror_bytes_behind", "Bytes of their tokens.", ["stream"], registry=WORKER)
+ERAS_BEHIND: Final = Gauge(
+    "tokenmill_mirror_eras_behind",
+    "Eras of a stream that a mirror's store cannot be trained on yet, because it lacks blocks of theirs.",
+    ["stream"],
+    registry=WORKER,
+)
 REBALANCES: Final = Counter(
     "tokenmill_rebalances", "Times that Kafka gave the worker its partitions anew.", registry=WORKER
 )

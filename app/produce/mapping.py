@@ -4,7 +4,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from functools import cache
 from importlib import import_module
 from multiprocessing import get_context
@@ -43,6 +43,8 @@ class _Sent(NamedTuple):
 
     made: Future[list[Entry]]
     size: int
+    last: int
+    """Number of its last entry."""
 
 
 class Mapping:
@@ -69,21 +71,38 @@ class Mapping:
             initargs=(sys.path,),
         )
 
-    def of(self, entries: Iterator[Entry], *, piped: bool = False) -> Iterator[Entry]:
+    def of(self, entries: Iterator[Entry], *, name: str = "the source", piped: bool = False) -> Iterator[Entry]:
         """Yield the entries with what the function makes of their content, in order; an error in reading comes last.
+
+        ``name`` is what people know their source by.
 
         They are read by a thread, as far ahead as `Ahead` allows, so that large rows take no more memory than small
         ones. Where they are ``piped``, each goes to a process as soon as it is there, and is yielded whatever comes
         behind it when: a pipe may pause.
+
+        Raises:
+            InputError: a process died while it ran the function; all entries before that are yielded.
+
         """
+        before = 0
         packed = (_Packed(number, at, pickle.dumps(content)) for number, at, content in entries)
         with Ahead(self._sent(_at_hand(packed) if piped else _full(packed))) as ahead:
-            while (sent := ahead.wait(None)) is not None:
-                yield from sent.made.result()
+            try:
+                while (sent := ahead.wait(None)) is not None:
+                    yield from sent.made.result()
+                    before = sent.last
+            except BrokenExecutor as error:
+                raise InputError(
+                    f"--map {self.name}: a process that ran it was ended, by the function itself or by the system for "
+                    f"its memory, at a row of {name} behind entry {before}, or of a file that is read beside it. What "
+                    "was sent stands. Let the function take less, or return None for that row; the same command then "
+                    "goes on"
+                ) from error
 
     def _sent(self, batches: Iterator[list[_Packed]]) -> Iterator[_Sent]:
         for batch in batches:
-            yield _Sent(self._pool.submit(_apply, self.name, batch), sum(packed.size for packed in batch))
+            size = sum(packed.size for packed in batch)
+            yield _Sent(self._pool.submit(_apply, self.name, batch), size, batch[-1].number)
 
     def close(self) -> None:
         """End the processes."""

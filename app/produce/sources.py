@@ -61,7 +61,7 @@ class Reading:
     def entries(self, kind: str, file: File, start: Place, *, piped: bool = False) -> Iterator[Entry]:
         """Return the entries of a file of a kind, mapped if somebody asks for that (`Mapping.of`)."""
         entries = BY_CHOICE[kind](file, self.needs, start)
-        return entries if self.mapping is None else self.mapping.of(entries, piped=piped)
+        return entries if self.mapping is None else self.mapping.of(entries, name=file.name, piped=piped)
 
 
 @dataclass(slots=True)

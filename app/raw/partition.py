@@ -19,13 +19,13 @@ from tokenmill.outcomes import Stages
 from tokenmill.partition import Milled, PartitionMill
 
 from .. import metrics
+from ..batch import Batch
 from ..clients.control import Settled
 from ..clients.kafka import consumer
 from ..ending import end_process
 from ..metrics.measuring import Standing, State
 from ..metrics.mill_meter import MillMeter
 from ..settings import Settings, dead_letter_topic
-from ..transport import Batch
 from .dead_letters import send_dead_letters
 from .publisher import Publisher, Send
 from .skip_list import SkipList

@@ -68,8 +68,10 @@ async def check_source(
     await continuing.check_source(KafkaLogs(client, raw, raw), point, (source_first, source_end))
 
 
-async def messages_between(settings: Settings, tokens: TopicPartition, start: int, end: int) -> Sequence[Message]:
-    """Return the messages of a token partition at ``[start, end)`` that are left; none where it ends before ``end``.
+async def messages_between(
+    settings: Settings, tokens: TopicPartition, start: int, end: int
+) -> Sequence[tuple[int, Message]]:
+    """Return what is left of a token partition at ``[start, end)``, with offsets; nothing where it ends before ``end``.
 
     Raises:
         DamagedError: what is there is none of TokenMill's.
@@ -79,6 +81,7 @@ async def messages_between(settings: Settings, tokens: TopicPartition, start: in
     async with consumer(settings) as client:
         first, _ = (await offsets(client, [tokens]))[tokens]
         try:
-            return [message_of(record) async for record in read_range(client, tokens, max(first, start), end)]
+            records = read_range(client, tokens, max(first, start), end)
+            return [(record.offset, message_of(record)) async for record in records]
         except MovedError:
             return ()

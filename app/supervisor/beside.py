@@ -7,6 +7,8 @@ from typing import Any
 
 from tokenmill.errors import TokenMillError
 
+from ..together import first_of
+
 
 @asynccontextmanager
 async def beside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
@@ -21,10 +23,4 @@ async def beside(*works: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
             for task in tasks:
                 task.cancel()
     except* TokenMillError as errors:
-        raise _first(errors) from None
-
-
-def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+        raise first_of(errors) from None

@@ -70,16 +70,26 @@ class Cluster:
         Which members are ours cannot be told; as long as there are others, all are believed to do their work.
         Returns none while no broker answers.
         """
-        members = []
+        members = await self._members(group)
+        return {name for member in members for name in _assigned(member)} if len(members) > ours else set()
+
+    async def owned_by_others(self, group: str, member_id: str) -> set[str]:
+        """Return the partitions that members of a consumer group own, but for one; none while no broker answers."""
+        members = [member for member in await self._members(group) if member[0] != member_id]
+        return {name for member in members for name in _assigned(member)}
+
+    async def _members(self, group: str) -> list[Sequence[Any]]:
+        """Return the members of a group, rows of DescribeGroupsResponse; none while no broker answers."""
+        members: list[Sequence[Any]] = []
         with suppress(BrokerError, KafkaError):
             async with admin(self._settings) as client:
                 for answer in await client.describe_consumer_groups([group]):
                     members += [member for described in answer.groups for member in described[5]]
-        return {name for member in members for name in _assigned(member)} if len(members) > ours else set()
+        return members
 
 
 def _assigned(member: Sequence[Any]) -> set[str]:
-    """Return the partitions of a member, a row of DescribeGroupsResponse (Kafka's consumer protocol, version 0 up)."""
+    """Return the partitions of a member (Kafka's consumer protocol, version 0 up)."""
     assignment: bytes = member[4]
     if not assignment:  # the group is between two assignments
         return set()

@@ -26,3 +26,17 @@ async def offset_before(client: AIOKafkaConsumer, tokens: TopicPartition, block:
         else:
             high = middle
     return low
+
+
+async def message_with(
+    client: AIOKafkaConsumer, tokens: TopicPartition, block: int, span: tuple[int, int]
+) -> ConsumerRecord | None:
+    """Return the message of ``span`` with a block: searched by number; where these do not rise, by reading all."""
+    first, end = span
+    low = await offset_before(client, tokens, block, span)
+    for start, stop in ((low, min(low + 1, end)), (first, end)):
+        async for record in read_range(client, tokens, start, stop):
+            message = message_of(record)
+            if message.first <= block < message.end:
+                return record
+    return None

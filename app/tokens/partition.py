@@ -1,15 +1,14 @@
-"""One token partition on one segment worker: from lock and recovery until it is revoked."""
+"""One token partition on its way into a store, in a segment worker or a mirror: from lock and recovery to the end."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
-from faust.types import TP
 
 from tokenmill.acceptance import Acceptor, Gap, Taken
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, GapError, StoreError
@@ -19,14 +18,14 @@ from tokenmill.recipe import Recipe
 from tokenmill.segments import PartitionWriter, Store
 
 from .. import metrics
+from ..batch import Batch
 from ..clients.kafka import consumer, offsets
 from ..clients.messages import message_of
-from ..ending import end_for, end_process
+from ..finishing import in_thread
 from ..metrics.measuring import Standing, State
 from ..metrics.stage_clock import StageClock
 from ..metrics.trail import Trail
 from ..settings import Settings
-from ..transport import Batch
 from .block_search import record_at
 from .late_start import cut_off, late_start
 from .opening import open_writer
@@ -45,36 +44,42 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentContext:
-    """What all partitions of a stream on one segment worker share."""
+    """What all partitions of a stream in one process share."""
 
     settings: Settings
     store: Store
     stream: str
     recipe: Recipe
-    start_partition: Callable[[TP, int], Awaitable[int | None]]
-    set_durable: Callable[[TP, int], None]
-    end_offset: Callable[[TP], int]
+    start_partition: Callable[[TopicPartition, int], Awaitable[int | None]]
+    """Seeks, and lets the partition flow; the epoch of what comes from there, None where it is no longer ours."""
+    set_durable: Callable[[TopicPartition, int], None]
+    end_offset: Callable[[TopicPartition], int]
     """The last known end of a partition."""
+    fail: Callable[[Exception], None]
+    """Told what only a new start, with its recovery, gets over: the partition does nothing more. May not return."""
 
 
 class TokenPartition:
     """Appends one chain to the store: `resume`, then `feed` again and again; `stop` ends it."""
 
-    def __init__(self, tp: TP, context: SegmentContext) -> None:
+    def __init__(self, tp: TopicPartition, context: SegmentContext) -> None:
         """Do nothing yet."""
         self.tp = tp
-        self.halted: str | None = None
-        """Why the partition stands, or None."""
+        self.halt: Exception | None = None
+        """What only a person can mend, and why the partition stands; or None."""
         self.waiting: str | None = None
         """What the partition waits for at the moment, or None."""
         self._context = context
         self._epoch: int | None = None
         self._stopped = False
+        self._failed = False
         self._closing: asyncio.Task[None] | None = None
         self._writer: PartitionWriter | None = None
         self._acceptor: Acceptor | None = None
         self._search = Search()
         self._patience = GAP_SECONDS
+        self.vain_looks = 0
+        """How often, in a row, all that the topic holds was looked through for a missing block, and in vain."""
         self._lock = asyncio.Lock()
         self._appended_to = 0
         self._committed = 0
@@ -85,6 +90,11 @@ class TokenPartition:
         self._newest = 0
         self._trail = Trail()
         self._clock = StageClock()
+
+    @property
+    def halted(self) -> str | None:
+        """Why the partition stands, or None."""
+        return None if self.halt is None else str(self.halt)
 
     async def resume(self) -> None:
         """Lock and recover the partition's directory, however long another holds it; then follow the token topic."""
@@ -141,7 +151,7 @@ class TokenPartition:
             reaches = start is not None
             if start is not None:
                 async with self._lock:
-                    await _finished(asyncio.to_thread(writer.begin, start))
+                    await in_thread(partial(writer.begin, start))
                     self._committed = start.block
                 log.warning(
                     "the store begins later: the token topic no longer holds what was before",
@@ -180,6 +190,11 @@ class TokenPartition:
         if self._writer is not None:
             self._closing = asyncio.get_running_loop().create_task(self._close())
 
+    async def closed(self) -> None:
+        """Wait, after `stop`, until the directory is free."""
+        if self._closing is not None:
+            await self._closing
+
     async def _close(self) -> None:
         async with self._lock:
             try:
@@ -212,7 +227,7 @@ class TokenPartition:
 
     def _may_append(self, epoch: int) -> bool:
         """Whether what was fetched in ``epoch`` is still wanted: nothing was sought, stopped or halted since."""
-        return epoch == self._epoch and not self.halted
+        return epoch == self._epoch and not self.halt
 
     async def _commit_after(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -220,19 +235,21 @@ class TokenPartition:
         try:
             async with self._lock:
                 await self._commit()
-                if not self.halted:
+                if not self.halt:
                     self._clock.wait()
         except Exception as error:  # noqa: BLE001 - nobody awaits this task, so it must not fail in silence
-            end_for(error)
+            self._fail(error)
 
     async def _commit(self) -> None:
         """Make durable what was appended; the lock is held."""
-        if self._writer is None or self.halted:
+        if self._writer is None or self.halt or self._failed:
             return
         if self._writer.next_block > self._committed:
             self._clock.enter("sync")
             started = time.perf_counter()
             await self._write(self._writer.commit)
+            if self.halt or self._failed:
+                return
             self._committed_at = time.monotonic()
             metrics.COMMIT_SECONDS.observe(time.perf_counter() - started)
             metrics.COMMITS.inc()
@@ -243,12 +260,17 @@ class TokenPartition:
     async def _write(self, action: Callable[[], T]) -> T | None:
         """Do something with the writer in a thread; what a new start cannot mend halts the partition."""
         try:
-            return await _finished(asyncio.to_thread(action))
+            return await in_thread(action)
         except HALTING as error:
             self._halt(error)
-            return None
         except StoreError as error:
-            end_process(str(error))  # a new start recovers, and tries the disk again
+            self._fail(error)
+        return None
+
+    def _fail(self, error: Exception) -> None:
+        self._failed = True
+        self._epoch = None
+        self._context.fail(error)
 
     def _append(self, writer: PartitionWriter, records: Sequence[ConsumerRecord]) -> Gap | None:
         """Append the records' new blocks; return a gap that is worth looking through the topic for."""
@@ -306,6 +328,7 @@ class TokenPartition:
             self._halt(cut_off(self._context.store.path, self._context.stream, tokens, acceptor.next_block))
             return
         found_some = acceptor.next_block > search.missing.wanted
+        self.vain_looks = 0 if found_some else self.vain_looks + 1
         self._patience = GAP_SECONDS if found_some else min(2 * self._patience, LONGEST_GAP_SECONDS)
         self._epoch = None
         self._clock.enter("resume")
@@ -333,7 +356,7 @@ class TokenPartition:
         self._clock.wait()
 
     def _halt(self, error: Exception) -> None:
-        self.halted = str(error)
+        self.halt = error
         self._epoch = None
         self._clock.enter("halted")
         log.error("partition halted", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
@@ -343,7 +366,7 @@ class TokenPartition:
         started = self._epoch is not None
         state: State = "running" if started else "resuming"
         return Standing(
-            state="halted" if self.halted else "waiting" if self.waiting else state,
+            state="halted" if self.halt else "waiting" if self.waiting else state,
             position=self._position if started else None,
             stream=self._context.stream,
             newest_timestamp=self._newest,
@@ -358,18 +381,3 @@ class TokenPartition:
             "halted": self.halted,
             "waiting": self.waiting,
         }
-
-
-async def _finished(work: Coroutine[Any, Any, T]) -> T:
-    """Await work in a thread to its end even when cancelled: it goes on anyway, and its lock must be held as long."""
-    task = asyncio.create_task(work)
-    cancelled = False
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError:
-            cancelled = True
-    if cancelled:
-        log.debug("cancelled while writing", error=repr(task.exception()))
-        raise asyncio.CancelledError
-    return task.result()

@@ -14,9 +14,10 @@ from tokenmill.segments import StreamInfo
 from tokenmill.totals import Totals
 
 from .compare import Expected
+from .era_ends import EraEnds, OtherHashes
 from .marks import StoreMark
 from .result import ChainResult
-from .sides import StoreSide, TopicSide, difference
+from .sides import StoreSide, TopicSide, difference, other_blocks
 from .store_copy import StoreCopy
 from .task import ChainTask
 from .token_topic import TokenTopic
@@ -45,8 +46,10 @@ class ChainCheck:
         """The blocks before which the topic's messages end, as far as they were read ahead."""
         tokens = TopicPartition(task.tokens_topic, marks.partition)
         self._topic = TokenTopic(client, tokens, self.recipe, marks.tokens, task.since)
-        self._topic_side = TopicSide(self._topic, self.recipe, self.result)
         info = StreamInfo.from_genesis(genesis, genesis.segment_blocks)
+        self._ends = EraEnds(task.ends)
+        self._other = OtherHashes(client, tokens, marks.tokens, since=task.since, store=store, info=info)
+        self._topic_side = TopicSide(self._topic, self.recipe, self.result, self._ends)
         begin = task.since.carry.first if task.since is not None else 0
         copy = StoreCopy(store or Path(), info, marks.partition, held or StoreMark(0, 0), since=begin)
         self._store_side = StoreSide(copy, self.recipe, self.result)
@@ -122,6 +125,7 @@ class ChainCheck:
             self._topic_side.differs("account", text, carry.first)
         await self._topic_side.finish(self.result.reference_blocks)
         self._store_side.finish(self.result.reference_blocks, "the source")
+        await self._check_other_ends()
         result.totals, result.open_tokens = self._mill.totals, self._mill.open_tokens
         published = self._topic.last.cursor.next_offset if self._topic.last else 0
         result.dead_letters.extend(offset for offset in dead if self.task.start <= offset < published)
@@ -135,9 +139,34 @@ class ChainCheck:
             if run is None:
                 break
             self._store_side.compare(Expected(run.first, run.tokens, run.entries, partial(list, run.chains)))
+        await self._check_other_ends()
         self._topic.carries.clear()
         self.result.totals = self._topic.last.totals if self._topic.last else Totals()
         self._conclude()
+
+    async def _check_other_ends(self) -> None:
+        """Check the ends of eras that no block passed: below where this began, or where the topic does."""
+        result, unknown = self.result, 0
+        empty = result.token_range[0] == result.token_range[1] != 0
+        for block, era, chain in self._ends.rest():
+            if self._topic_side.broken or self._ends.wrong:
+                return
+            if block > self._topic.next_block and not empty:
+                self._topic_side.era_lacks_blocks(era, block)
+                return
+            found = await self._other.chain_before(block, use_store=not self._store_side.broken)
+            if found is None:
+                unknown += 1
+            elif found == chain:
+                result.era_ends += 1
+            else:
+                result.differences.append(other_blocks(result, era, block))
+                return
+        if unknown:
+            result.notes.append(
+                f"{unknown} eras end in partition {result.partition} of {result.stream} before blocks that neither "
+                "topic nor store holds any more: their hashes could not be checked there"
+            )
 
     def _point(self) -> ResumePoint:
         """Return the point at which this verification begins."""

@@ -12,6 +12,7 @@ from tokenmill.segments import open_partition, streams_in
 from ..clients.control import Settled, require_topic
 from ..clients.kafka import consumer, offsets
 from ..settings import Settings, dead_letter_topic
+from .store_eras import StoreEras
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +37,27 @@ class ChainMarks:
 
 
 @dataclass(frozen=True, slots=True)
+class EraMarks:
+    """What there was of a stream's eras before its blocks were looked at."""
+
+    span: tuple[int, int]
+    """Offsets of the control topic: the first one, and the end."""
+    store: StoreEras | None
+
+
+@dataclass(frozen=True, slots=True)
 class Marks:
     """All ranges of a verification."""
 
     chains: Sequence[ChainMarks]
     dead_letters: dict[str, tuple[int, int]]
     """By raw topic, of its dead-letter topic's partition 0; a topic that is missing is left out."""
+    eras: dict[str, EraMarks]
+    """By stream."""
 
 
 async def take_marks(settings: Settings, streams: Sequence[Settled], store: Path | None) -> Marks:
-    """Fix the marks in the order store, token topics, dead letters, raw topics.
+    """Fix the marks in the order eras (store, topic), store, token topics, dead letters, raw topics.
 
     The data flows the other way, so each mark covers all that those before it were made of: what a later mark's data
     cannot explain is a fault and no race.
@@ -57,6 +69,8 @@ async def take_marks(settings: Settings, streams: Sequence[Settled], store: Path
     async with consumer(settings) as client:
         counts = {s.stream.raw_topic: await require_topic(client, s.stream.raw_topic) for s in streams}
         chains = [(s, partition) for s in streams for partition in range(counts[s.stream.raw_topic])]
+        in_store = [StoreEras.look(store, s.stream.name) for s in streams]
+        control = await _ranges(client, (TopicPartition(s.stream.control_topic, 0) for s in streams))
         stores = [_store_mark(store, s.stream.name, partition) for s, partition in chains]
         tokens = await _ranges(client, (TopicPartition(s.stream.tokens_topic, p) for s, p in chains))
         topics = await client.topics()
@@ -75,6 +89,10 @@ async def take_marks(settings: Settings, streams: Sequence[Settled], store: Path
             for (s, p), mark in zip(chains, stores, strict=True)
         ],
         {t: dead_ranges[tp] for t in counts for tp in dead if tp.topic == dead_letter_topic(t)},
+        {
+            s.stream.name: EraMarks(control[TopicPartition(s.stream.control_topic, 0)], held)
+            for s, held in zip(streams, in_store, strict=True)
+        },
     )
 
 

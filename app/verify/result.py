@@ -7,9 +7,9 @@ from typing import Any, Literal, NamedTuple
 
 from tokenmill.totals import Totals
 
-from .verified import Verified
+from .verified import Verified, VerifiedEras
 
-Side = Literal["topic", "store", "dead letters", "reference"]
+Side = Literal["topic", "store", "dead letters", "reference", "control topic"]
 Kind = Literal["different", "repeated", "skipped", "missing", "extra", "account", "foreign", "damaged"]
 """``different`` ids or boundaries; a document that came twice (``repeated``) or was left out (``skipped``); blocks that
 are ``missing`` before later ones; ``extra`` ones that the source does not make; an ``account`` (cursor or totals) that
@@ -23,7 +23,8 @@ class Difference:
     side: Side
     kind: Kind
     stream: str
-    partition: int
+    partition: int | None
+    """None: of an era as a whole."""
     text: str
     """What is wrong, for people."""
     block: int | None = None
@@ -31,10 +32,12 @@ class Difference:
     """Offset in the raw partition of the document in which the difference lies."""
     document: str | int | None = None
     """Its id, where it has one."""
+    era: int | None = None
 
     def __str__(self) -> str:
         """Return one line."""
-        place = [f"{self.stream} partition {self.partition}"]
+        place = [self.stream if self.partition is None else f"{self.stream} partition {self.partition}"]
+        place += [f"era {self.era}"] if self.era is not None else []
         place += [f"block {self.block}"] if self.block is not None else []
         place += [f"source offset {self.offset}"] if self.offset is not None else []
         place += [f"document {self.document!r}"] if self.document is not None else []
@@ -86,10 +89,12 @@ class ChainResult:
     """The source offset from which this verification recomputed the chain."""
     dead_letters: "array[int]" = field(default_factory=lambda: array("q"))
     """Offsets of the records that must be dead-lettered, from `since` on, below the last published cursor."""
+    era_ends: int = 0
+    """Ends of eras that name the chain hash which the blocks have there."""
     notes: list[str] = field(default_factory=list)
     """What could not be verified, and why."""
     differences: list[Difference] = field(default_factory=list)
-    """The first of the topic and the first of the store, if any."""
+    """The first of the topic, the first of the store, and the first era that speaks of other blocks, if any."""
 
     @property
     def behind(self) -> int:
@@ -123,8 +128,44 @@ class ChainResult:
 _PLAIN = (
     *("stream", "partition", "raw_topic", "raw_range", "token_range", "since", "reference", "reference_blocks"),
     *("open_tokens", "topic_blocks", "store_blocks", "topic_equal", "store_equal", "messages", "carries"),
-    *("carries_equal", "sampled", "sampled_blocks", "dropped", "lost", "notes"),
+    *("carries_equal", "sampled", "sampled_blocks", "dropped", "lost", "era_ends", "notes"),
 )
+
+
+@dataclass(slots=True)
+class EraResult:
+    """What was found of the eras of a stream, up to an offset of its control topic that was fixed before."""
+
+    stream: str
+    since: int = 0
+    """The era with which this verification began."""
+    eras: int = 0
+    """Eras on the control topic; those before `since` count as well."""
+    blocks: int = 0
+    """Blocks of those from `since` on."""
+    ended: bool = False
+    """Whether the last one is the end marker."""
+    ignored: int = 0
+    """Records that came as eras and are none: another writer was first, or the topic lost what they continue."""
+    store_eras: int | None = None
+    """Eras that the store held at the mark; None where none was asked for, or it lacks the stream."""
+    store_equal: int = 0
+    """Eras from `since` on whose line and row are what they must be, byte for byte."""
+    verified: VerifiedEras | None = None
+    """Up to where all is right, on the topic and in the store."""
+    differences: list[Difference] = field(default_factory=list)
+    """The first on the control topic, and the first in the store."""
+
+    @property
+    def store_behind(self) -> int:
+        """Eras of the topic that the store did not hold at the mark."""
+        return max(0, self.eras - self.store_eras) if self.store_eras is not None else 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types."""
+        names = ("stream", "since", "eras", "blocks", "ended", "ignored", "store_eras", "store_equal", "store_behind")
+        values = {name: getattr(self, name) for name in names}
+        return {**values, "differences": [asdict(difference) for difference in self.differences]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +174,14 @@ class VerifyResult:
 
     chains: Sequence[ChainResult]
     differences: Sequence[Difference]
-    """All that is wrong: at most one of each side of a chain, and one of each partition's dead letters."""
+    """All that is wrong: at most one of each side of a chain or of a stream's eras, and one of each partition's dead
+    letters."""
     notes: Sequence[str]
     seconds: float
     seed: int = 0
     """Of the sample."""
+    eras: Sequence[EraResult] = ()
+    """Of each stream."""
 
     @property
     def ok(self) -> bool:
@@ -146,8 +190,9 @@ class VerifyResult:
 
     @property
     def complete(self) -> bool:
-        """Whether, besides, every full block of the source is in the topic and in the store."""
-        return self.ok and all(chain.complete for chain in self.chains)
+        """Whether, besides, every full block of the source is in the topic and in the store, and so is every era."""
+        behind = any(eras.store_behind for eras in self.eras)
+        return self.ok and not behind and all(chain.complete for chain in self.chains)
 
     @property
     def blocks(self) -> int:
@@ -200,6 +245,7 @@ class VerifyResult:
             "notes": list(self.notes),
             "differences": [asdict(difference) for difference in self.differences],
             "chains": [chain.to_dict() for chain in self.chains],
+            "eras": [eras.to_dict() for eras in self.eras],
         }
 
     def _count(self, kind: Kind) -> int:

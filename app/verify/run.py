@@ -1,4 +1,4 @@
-"""A whole verification: marks, partitions in processes, dead letters."""
+"""A whole verification: marks, eras, partitions in processes, dead letters."""
 
 import asyncio
 import os
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tokenmill.errors import InputError, StoreError
 from tokenmill.segments import StreamInfo, read_stream, streams_in
@@ -15,11 +16,16 @@ from ..clients.control import Settled
 from ..clients.discovery import settled_streams, tokenizer_of
 from ..settings import Settings
 from .dead_letters import check_dead_letters
+from .era_ends import EraEndsFiles
+from .eras import EraCheck
 from .marks import ChainMarks, Marks, take_marks
 from .processes import check_partitions
-from .result import Advance, ChainResult, Progress, VerifyResult
+from .result import Advance, ChainResult, EraResult, Progress, VerifyResult
 from .task import ChainTask, PartitionTask, Sample, stages_key
-from .verified import Chains, Verified, load_verified, save_verified
+from .verified import NOTHING, Chains, Earlier, Verified, VerifiedEras, load_verified, save_verified
+
+Ends = Mapping[tuple[str, int], Path]
+"""By stream and partition, where its eras end (`era_ends`)."""
 
 
 def verify(
@@ -38,8 +44,8 @@ def verify(
     Without names, all streams of the settings' raw topics. Only ``bootstrap_servers``, ``raw_topics`` and ``engine``
     of the settings are used: recipes and tokenizers come from the control topics. What the logs and the store hold when
     this begins is verified, and nothing later. Blocks are compared byte for byte, with their entries, chain hashes,
-    checksums and, at the end of each message, cursor and totals; so are carries. Memory is bounded by ``processes``
-    (default: one for each core), whatever the topics hold.
+    checksums and, at the end of each message, cursor and totals; so are carries, and eras with the chain hashes that
+    they name. Memory is bounded by ``processes`` (default: one for each core), whatever the topics hold.
 
     Blocks are recomputed as the mill computes them, by its engine. Runs of records that ``seed`` chooses (None: by
     chance), at the beginning of each partition and everywhere in it, are computed by the reference as well, record by
@@ -65,20 +71,23 @@ def verify(
     sample = Sample(secrets.randbits(32) if seed is None else seed, reference)
     found, marks = asyncio.run(_look(settings, streams, store))
     notes = _check_store(found, store) if store is not None else []
-    earlier = load_verified(since, store) if since is not None else {}
-    tasks = _tasks(found, marks.chains, earlier, PartitionTask(settings, None, frozenset(), (), store, sample))
-    cores = len(os.sched_getaffinity(0))
-    chains = _run(tasks, processes or cores, progress)
+    earlier = load_verified(since, store) if since is not None else NOTHING
+    plain = PartitionTask(settings, None, frozenset(), (), store, sample)
+    with TemporaryDirectory(prefix="tokenmill-verify-") as room:
+        eras, ends = _check_eras(plain, found, marks, earlier.eras, Path(room))
+        tasks = _tasks(found, marks.chains, earlier.chains, ends, plain)
+        chains = _run(tasks, processes or len(os.sched_getaffinity(0)), progress)
     differences = [difference for chain in chains for difference in chain.differences]
+    differences += [difference for one in eras for difference in one.differences]
     notes += [note for chain in chains for note in chain.notes]
     for raw_topic in dict.fromkeys(chain.raw_topic for chain in chains):
         own = [chain for chain in chains if chain.raw_topic == raw_topic]
         missing, more = asyncio.run(check_dead_letters(settings, raw_topic, own, marks.dead_letters.get(raw_topic)))
         differences += missing
         notes += more
-    result = VerifyResult(chains, differences, notes, time.monotonic() - started, sample.seed)
+    result = VerifyResult(chains, differences, notes, time.monotonic() - started, sample.seed, eras)
     if since is not None and result.ok:
-        save_verified(since, store, earlier, [(c.stream, c.partition, c.verified) for c in chains if c.verified])
+        save_verified(since, store, earlier, _verified(result))
     return result
 
 
@@ -108,8 +117,33 @@ def _check_store(streams: Sequence[Settled], store: Path) -> list[str]:
     return notes
 
 
+def _check_eras(
+    plain: PartitionTask,
+    streams: Sequence[Settled],
+    marks: Marks,
+    earlier: Mapping[str, VerifiedEras],
+    room: Path,
+) -> tuple[list[EraResult], Ends]:
+    """Compare the eras of the streams, topic and store; return as well where they end, in files under ``room``."""
+    results: list[EraResult] = []
+    ends: dict[tuple[str, int], Path] = {}
+    for number, settled in enumerate(streams):
+        name = settled.stream.name
+        files = EraEndsFiles(room / str(number))
+        check = EraCheck(settled, marks.eras[name], plain.store, earlier.get(name), files)
+        results.append(asyncio.run(check.run(plain.settings)))
+        ends |= {(name, partition): path for partition, path in files.close().items()}
+    return results, ends
+
+
+def _verified(result: VerifyResult) -> Earlier:
+    """Return where the next verification may begin."""
+    chains = {(chain.stream, chain.partition): chain.verified for chain in result.chains if chain.verified}
+    return Earlier(chains, {eras.stream: eras.verified for eras in result.eras if eras.verified})
+
+
 def _tasks(
-    streams: Sequence[Settled], marks: Sequence[ChainMarks], earlier: Chains, plain: PartitionTask
+    streams: Sequence[Settled], marks: Sequence[ChainMarks], earlier: Chains, ends: Ends, plain: PartitionTask
 ) -> list[PartitionTask]:
     """Return the partitions, each with the chains that one pass over its records can serve; else they are ``plain``."""
     by_name = {settled.stream.name: settled for settled in streams}
@@ -121,7 +155,8 @@ def _tasks(
         key = chain.partition, stages_key(genesis), skips
         if key not in tasks:
             tasks[key] = replace(plain, tokenizer=tokenizer_of(settled).content, skips=skips)
-        one = ChainTask(genesis, settled.stream.tokens_topic, chain, _since(settled, chain, earlier))
+        since, path = _since(settled, chain, earlier), ends.get((chain.stream, chain.partition))
+        one = ChainTask(genesis, settled.stream.tokens_topic, chain, since, path)
         tasks[key] = replace(tasks[key], chains=(*tasks[key].chains, one))
     return list(tasks.values())
 

@@ -8,6 +8,7 @@ from tokenmill.pieces import decode_entry
 from tokenmill.recipe import Recipe
 
 from .compare import BlockBytes, Expected, compare_blocks, document_id
+from .era_ends import EraEnds
 from .result import ChainResult, Difference, Kind, Side
 from .store_copy import StoreCopy
 from .token_topic import RogueMessageError, TokenTopic, TopicRun
@@ -16,10 +17,11 @@ from .token_topic import RogueMessageError, TokenTopic, TopicRun
 class TopicSide:
     """The token topic, followed up to its first difference, which goes into the result."""
 
-    def __init__(self, topic: TokenTopic, recipe: Recipe, result: ChainResult) -> None:
-        """Follow ``topic``, which must have been started."""
+    def __init__(self, topic: TokenTopic, recipe: Recipe, result: ChainResult, ends: EraEnds) -> None:
+        """Follow ``topic``, which must have been started, and hold the ``ends`` of eras against its blocks."""
         self.broken = False
         self._topic = topic
+        self._ends = ends
         self._recipe = recipe
         self._result = result
 
@@ -38,11 +40,22 @@ class TopicSide:
         if self.broken:
             return None
         try:
-            return self._topic.take(first, end)
+            run = self._topic.take(first, end)
         except RogueMessageError as error:
             held = near is not None and near.first <= error.block < near.end
             self.differs(error.kind, str(error), error.block, near.block(error.block).entry if near and held else b"")
             return None
+        if run is not None:
+            self._check_ends(run)
+        return run
+
+    def _check_ends(self, run: TopicRun) -> None:
+        """Hold the eras that end in a run against its hashes, up to the first that is wrong."""
+        if not self._ends.wrong:
+            found = self._ends.first_wrong(run)
+            self._result.era_ends = self._ends.checked
+            if found is not None:
+                self._result.differences.append(other_blocks(self._result, *found))
 
     def _compare_run(self, run: TopicRun, blocks: Expected, expected: Message) -> None:
         count = len(run.entries)
@@ -73,6 +86,15 @@ class TopicSide:
                 self._stop(replace(known, offset=finding.offset, document=finding.document))
                 return
             self._result.topic_equal += 1
+
+    def era_lacks_blocks(self, era: int, block: int) -> None:
+        """Note that an era names blocks that the topic does not hold."""
+        text = (
+            f"the era names blocks up to {block - 1}, the topic ends before block {self._topic.next_block}: it lost "
+            "its end. Trainers wait for them: start the mill, which makes them anew, and verify again"
+        )
+        known = difference(self._result, "control topic", "missing", text, block=self._topic.next_block)
+        self._result.differences.append(replace(known, era=era))
 
     def check_carry(self, found: Message, expected: Message) -> None:
         """Hold a carry against the one that belongs there: cursor, totals, chain hash and open block."""
@@ -174,6 +196,15 @@ def difference(
     piece = decode_entry(entry)[0] if entry else None
     offset, document = (piece.offset, document_id(piece)) if piece is not None else (None, None)
     return Difference(side, kind, result.stream, result.partition, text, block, offset, document)
+
+
+def other_blocks(result: ChainResult, era: int, block: int) -> Difference:
+    """Return the difference of an era that ends before ``block`` with another hash than the blocks there."""
+    text = (
+        "the era speaks of other blocks than the token topic holds before this one: the topic lost its end and got "
+        "other text. Trainers halt before that era: give new text a stream of its own (stream_suffix)"
+    )
+    return replace(difference(result, "control topic", "different", text, block=block), era=era)
 
 
 def _account(message: Message, expected: Message) -> str | None:

@@ -20,6 +20,8 @@ class ChainTask:
     marks: ChainMarks
     since: Verified | None = None
     """Where an earlier verification ended; None: begin where the chain does."""
+    ends: Path | None = None
+    """Where the eras end that were not verified before (`era_ends`); None: there are none."""
 
     @property
     def start(self) -> int:

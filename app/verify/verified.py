@@ -1,22 +1,23 @@
 """How far a verification came, kept in a file, so that the next one can begin there.
 
 Of each chain it holds a carry (`tokenmill.message`): cursor, chain hash, totals and open block, under the stream's
-fingerprint and with a checksum. So the next verification knows what it continues, finds the record that the cursor
-remembers still in the log, and notices a topic or store that holds other blocks now.
+fingerprint and with a checksum; of each stream, its last era. So the next verification knows what it continues, finds
+the record that the cursor remembers still in the log, and notices a topic or store that holds other blocks now.
 """
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from tokenmill.eras import Era
 from tokenmill.errors import InputError, TokenMillError
 from tokenmill.message import Message, decode_message, encode_header
 from tokenmill.segments.durable import put_file
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +29,36 @@ class Verified:
     """Where the token topic goes on; a hint, for the blocks tell."""
 
 
+@dataclass(frozen=True, slots=True)
+class VerifiedEras:
+    """Up to where the eras of a stream are right, on the control topic and in the store."""
+
+    era: Era
+    """The last one."""
+    offset: int
+    """Of its record."""
+    stop: int
+    """Bytes of a store's lines with it."""
+    blocks: int
+    """Blocks of all eras up to and with it."""
+
+
 Chains = Mapping[tuple[str, int], Verified]
 """By stream and partition."""
 
 
-def load_verified(path: Path, store: Path | None) -> Chains:
+class Earlier(NamedTuple):
+    """What an earlier verification left."""
+
+    chains: Chains
+    eras: Mapping[str, VerifiedEras]
+    """By stream."""
+
+
+NOTHING: Final = Earlier({}, {})
+
+
+def load_verified(path: Path, store: Path | None) -> Earlier:
     """Return what an earlier verification of the same ``store`` (None: of the topics alone) left; nothing if none did.
 
     Raises:
@@ -42,33 +68,35 @@ def load_verified(path: Path, store: Path | None) -> Chains:
     try:
         values = json.loads(path.read_bytes())
         version, known = values["format"], values["store"]
+        if version != FORMAT:
+            raise _no_state(path, f"it has format {version}, this version knows format {FORMAT}")
         chains = {_chain(name): _decoded(value) for name, value in values["chains"].items()}
+        eras = {name: _decoded_eras(value) for name, value in values["eras"].items()}
     except FileNotFoundError:
-        return {}
+        return NOTHING
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise _no_state(path, repr(error)) from error
-    if version != FORMAT:
-        raise _no_state(path, f"it has format {version}, this version knows format {FORMAT}")
     if known != _name(store):
         raise InputError(
             f"{path} tells of a verification of {known or 'the topics alone'}, and now it is "
             f"{_name(store) or 'the topics alone'}: give each a file of its own"
         )
-    return chains
+    return Earlier(chains, eras)
 
 
-def save_verified(path: Path, store: Path | None, earlier: Chains, found: Iterable[tuple[str, int, Verified]]) -> None:
-    """Write what the next verification may begin with, durably; of chains that were not looked at, what was known.
+def save_verified(path: Path, store: Path | None, earlier: Earlier, found: Earlier) -> None:
+    """Write what the next verification may begin with, durably; of what was not looked at, what was known ``earlier``.
 
     Raises:
         InputError: the file cannot be written.
 
     """
-    chains = {**earlier, **{(stream, partition): verified for stream, partition, verified in found}}
+    chains, eras = {**earlier.chains, **found.chains}, {**earlier.eras, **found.eras}
     values = {
         "format": FORMAT,
         "store": _name(store),
         "chains": {f"{stream}/{partition}": _encoded(v) for (stream, partition), v in sorted(chains.items())},
+        "eras": {stream: _encoded_eras(v) for stream, v in sorted(eras.items())},
     }
     try:
         put_file(path, json.dumps(values, indent=1).encode() + b"\n")
@@ -102,6 +130,20 @@ def _decoded(value: Mapping[str, Any]) -> Verified:
         return Verified(carry, int(value["token_offset"]))
     except TokenMillError as error:
         raise ValueError(str(error)) from error
+
+
+def _encoded_eras(verified: VerifiedEras) -> dict[str, Any]:
+    return {
+        "record": verified.era.pack().decode(),
+        "offset": verified.offset,
+        "stop": verified.stop,
+        "blocks": verified.blocks,
+    }
+
+
+def _decoded_eras(value: Mapping[str, Any]) -> VerifiedEras:
+    era = Era.unpack(value["record"].encode())
+    return VerifiedEras(era, int(value["offset"]), int(value["stop"]), int(value["blocks"]))
 
 
 def _no_state(path: Path, why: str) -> InputError:

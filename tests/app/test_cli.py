@@ -11,11 +11,13 @@ from confluent_kafka import Consumer, TopicPartition
 
 import tokenmill
 from tests.conftest import TopicFactory
+from tokenmill import errors
 from tokenmill.app.cli import main
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.produce.chunks import CHUNK_ENTRIES
 from tokenmill.app.settings import SECRETS, Settings
 from tokenmill.records import FLUSH_HEADER
+from tokenmill.segments import Store
 
 pytestmark = pytest.mark.usefixtures("logging_restored")
 
@@ -128,6 +130,21 @@ def test_config_hides_passwords_and_says_where_they_come_from(
     assert re.search(r"sasl_password +\*+ +variable TOKENMILL_SASL_PASSWORD", table)
     assert json.loads(found)["sasl_password"] == {"value": "*" * 10, "from": "variable TOKENMILL_SASL_PASSWORD"}
     assert json.loads(found)["sasl_username"] == {"value": "miller", "from": "file tokenmill.toml"}
+
+
+@pytest.mark.parametrize("error", [one for one in vars(errors).values() if isinstance(one, type)])
+def test_a_command_ends_with_the_code_of_its_error(
+    cli: Cli, error: type[errors.TokenMillError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And with its words in one line, no traceback."""
+
+    def fails(*_: object) -> None:
+        raise error("what is wrong", "what to do") if error is errors.RecordError else error("what is wrong")
+
+    monkeypatch.setattr(Store, "adopt", fails)
+    ended = cli("adopt")
+    assert (ended.code, ended.out) == (error.exit_code, "")
+    assert re.fullmatch(r"tokenmill: what is wrong(: what to do)?\n", ended.err)
 
 
 def test_missing_broker_is_one_line_and_exits_with_3(cli: Cli) -> None:

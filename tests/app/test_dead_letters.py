@@ -138,11 +138,23 @@ def test_repaired_records_go_back_and_are_milled(
     assert (repaired.offset, repaired.key) == (2, b"key")
     assert repaired.headers == ((*own, (RESENT, f"{name}/1/0".encode())))
     counts = in_own_loop(lambda: count_dead_letters(settings, name))
-    assert (counts.reasons, counts.resent) == ({"invalid_utf8": 5}, 3)
+    assert (counts.letters, counts.reasons, counts.resent) == (5, {"invalid_utf8": 5}, 3)
+    write_again(settings)
+    counts = in_own_loop(lambda: count_dead_letters(settings, name))
+    assert (counts.letters, counts.reasons) == (10, {"invalid_utf8": 5})
     with pytest.raises(InputError, match=f"holds no dead letter of {name}/0/0"):
         in_own_loop(lambda: resend(settings, Resending(name, places=[(name, 0, 0)])))
     again = in_own_loop(lambda: resend(settings, Resending(name, places=[(name, 1, 1)], again=True), dry_run=True))
     assert (again.sent, again.before) == (1, 0)
+
+
+def write_again(settings: Settings) -> None:
+    """Write every dead letter once more, as a mill does that does not know that they are there."""
+    dead_letters = dead_letter_topic(settings.raw_topics[0])
+    (found,) = raw_records(settings, dead_letters)
+    marked = [record for record in found if f"{PREFIX}offset" in dict(record.headers)]
+    again = [Raw(record.value, 0, record.key, [(k, v or b"") for k, v in record.headers]) for record in marked]
+    send(settings, again, dead_letters)
 
 
 async def letters(settings: Settings) -> int:

@@ -15,6 +15,7 @@ from tests.milled import SPLITS, Milled, head, mill_everything
 from tests.segments.chains import make_chain, make_info
 from tests.service import Raw, Service, in_own_loop, send, service_settings
 from tokenmill.app.cli import main
+from tokenmill.app.clients.control import write_control
 from tokenmill.app.clients.kafka import admin
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
@@ -22,9 +23,11 @@ from tokenmill.app.verify import ChainResult, VerifyResult, verify
 from tokenmill.app.verify.compare import BlockBytes, compare_blocks
 from tokenmill.app.verify.dead_letters import check_dead_letters
 from tokenmill.chain import roll
+from tokenmill.eras import ERA_KEY, Era, EraRange
 from tokenmill.errors import InputError, StoreError, TopicError
 from tokenmill.message import HEADER_NAME, Message, encode_header
 from tokenmill.pieces import decode_entry, encode_entry
+from tokenmill.segments import open_eras
 
 
 def bare(milled: Milled) -> Settings:
@@ -48,6 +51,9 @@ def test_what_the_service_made_is_equal_to_the_reference(milled: Milled) -> None
     assert {offset for c in result.chains if c.partition == 1 for offset in c.dead_letters} == {10, 11}
     assert sum(c.carries for c in result.chains) > 0
     assert sum(c.open_tokens for c in result.chains) > 0
+    assert all(e.eras == e.store_eras == e.store_equal >= 3 for e in result.eras)
+    assert sum(e.blocks for e in result.eras) == result.blocks
+    assert all(c.era_ends >= 3 for c in result.chains)
 
 
 def test_one_stream_alone_without_a_store(milled: Milled) -> None:
@@ -156,7 +162,27 @@ def test_what_stands_wrongly_in_the_topic_is_different(broker: Broker, topic: To
     assert found[2][:2] == ("topic", "foreign")
     assert len(found) == 3
     assert result.lost == 5
+    check_false_eras(milled, train)
     check_retention(milled, train)
+
+
+def check_false_eras(milled: Milled, train: str) -> None:
+    """Check that an era with another hash than the blocks', and one of blocks that are not there, are named."""
+    settings = milled.settings
+    last = open_eras(settings.store, train).era(open_eras(settings.store, train).eras - 1)
+    ranges = [EraRange(part.stop, part.stop, part.after, part.after) for part in last.ranges]
+    ranges[1] = ranges[1]._replace(stop=ranges[1].stop + 1, after=bytes(16))
+    ranges[0] = ranges[0]._replace(stop=ranges[0].stop + 9, after=bytes(16))
+    false = Era(last.number + 1, last.hash, tuple(ranges), last.closed)
+    in_own_loop(lambda: write_control(settings, f"control.{train}", [(ERA_KEY, b"none"), (ERA_KEY, false.pack())]))
+
+    result = verify(bare(milled), [train], store=settings.store)
+
+    (eras,) = result.eras
+    assert (eras.ignored, eras.eras, eras.store_behind) == (1, last.number + 2, 1)
+    named = [(d.kind, d.partition, d.era, d.block) for d in result.differences if d.side == "control topic"]
+    blocks = [len(milled.chains[train, partition]) for partition in range(2)]
+    assert named == [("missing", 0, false.number, blocks[0]), ("different", 1, false.number, blocks[1] + 1)]
 
 
 def check_retention(milled: Milled, train: str) -> None:
@@ -164,7 +190,7 @@ def check_retention(milled: Milled, train: str) -> None:
     delete_before(milled.settings, TopicPartition(f"tokens.{train}", 0), 3)
     cut = verify(bare(milled), [train], store=milled.settings.store).chains[0]
 
-    assert cut.differences == []
+    assert [difference.era is None for difference in cut.differences] == [False]
     assert cut.topic_blocks[0] > 0
     assert cut.topic_equal == len(milled.chains[train, 0]) - cut.topic_blocks[0]
     assert cut.store_equal == len(milled.chains[train, 0])
@@ -174,7 +200,8 @@ def check_retention(milled: Milled, train: str) -> None:
     unread = verify(bare(milled), [train], store=milled.settings.store).chains[0]
 
     assert not unread.reference
-    assert unread.differences == []
+    assert [difference.era is None for difference in unread.differences] == [False]
+    assert unread.era_ends >= 3  # below what the topic holds, by the store
     assert unread.store_equal == len(milled.chains[train, 0]) - unread.topic_blocks[0]
     assert "records 0 to 6 are gone" in unread.notes[0]
 
@@ -201,7 +228,7 @@ def test_an_ever_growing_topic_is_verified_up_to_a_mark(broker: Broker, topic: T
 @pytest.mark.usefixtures("logging_restored")
 def test_a_verification_goes_on_where_the_last_one_ended(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
     """It looks at what is new, finds what is wrong there, and leaves its place alone if anything is."""
-    settings = service_settings(broker, topic(), tmp_path, splits=SPLITS, carry_seconds=0.5)
+    settings = service_settings(broker, topic(), tmp_path, splits=SPLITS, carry_seconds=0.5, era_max_seconds=0.5)
     place, store = tmp_path / "verified.json", settings.store
     with Service(settings, tmp_path) as service:
         service.mill()
@@ -223,6 +250,9 @@ def test_a_verification_goes_on_where_the_last_one_ended(broker: Broker, topic: 
     assert {chain.since for chain in results[0].chains} == {0}
     assert all(200 < chain.since <= 400 for chain in results[2].chains)
     assert results[2].totals.records == 2 * 400
+    assert [eras.since for eras in results[0].eras] == [0, 0]
+    assert all(0 < eras.since < eras.eras for eras in results[2].eras)
+    assert all(difference == [] for difference in (result.differences for result in results))
     known = place.read_bytes()
 
     flip(store / names[0] / "0" / "000000000000.bin", 7)

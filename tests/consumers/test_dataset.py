@@ -2,9 +2,11 @@
 
 import multiprocessing
 import pickle
+import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, SupportsIndex, runtime_checkable
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -15,6 +17,7 @@ from tests.consumers.scenes import CHAINS, ERAS, INFO, OPEN_ERAS, era_store, gro
 from tests.segments.chains import STREAM, fill, make_store, tokens_of
 from tests.segments.eras import write_eras
 from tokenmill.consumers import EraDataset
+from tokenmill.consumers.dataset import Sample
 from tokenmill.errors import InputError, StoreError
 from tokenmill.segments import Store
 
@@ -102,3 +105,30 @@ def test_loaders_take_it_into_workers(store: Store, start: str) -> None:
     found = [[*x, y[-1]] for xs, ys in batches for x, y in zip(xs.tolist(), ys.tolist(), strict=True)]
     assert sorted(found) == sorted(rows_of(dataset, list(range(40))))
     assert pickle.loads(pickle.dumps(dataset))[7][0].tolist() == dataset[7][0].tolist()  # noqa: S301 - our own
+
+
+@runtime_checkable
+class RandomAccessDataSource(Protocol):
+    """What Grain demands of a source (grain 0.2, ``grain.sources``); it also pickles it, and tells it by its repr."""
+
+    def __len__(self) -> int:
+        """Return how many records there are."""
+
+    def __getitem__(self, index: SupportsIndex, /) -> Sample:
+        """Return a record."""
+
+
+def test_a_dataset_is_a_source_for_grain(store: Store, tmp_path: Path) -> None:
+    """Indices are any integers; its repr is the same for another copy, and another's is another."""
+    dataset = EraDataset(store.path, STREAM, sequence_length=4)
+    source: RandomAccessDataSource = dataset
+    assert isinstance(source, RandomAccessDataSource)
+    for index in (np.int64(7), np.uint8(7), torch.tensor(7)):
+        assert source[index][0].tolist() == dataset[7][0].tolist()
+    copy = EraDataset(shutil.copytree(store.path, tmp_path / "copy"), STREAM, sequence_length=4)
+    assert repr(copy) == repr(pickle.loads(pickle.dumps(dataset))) == repr(dataset)  # noqa: S301 - our own
+    others = [
+        EraDataset(store.path, STREAM, sequence_length=2),
+        EraDataset(store.path, STREAM, sequence_length=4, eras=range(5)),
+    ]
+    assert len({repr(one) for one in [dataset, *others]}) == 3

@@ -1,5 +1,6 @@
 """Which tokens of a batch belong together, and where they came from."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ from torch.nn import functional
 from tests.consumers.scenes import CHAINS, INFO, era_store, open_batches
 from tests.segments.chains import tokens_of
 from tokenmill.consumers import Batch
-from tokenmill.errors import DamagedError
+from tokenmill.errors import DamagedError, InputError
 from tokenmill.pieces import PADDING, Piece, decode_entry
 from tokenmill.segments import Store
+from tokenmill.segments.retiring import retire
 
 
 @pytest.fixture(scope="module")
@@ -77,35 +79,61 @@ def test_shapes_can_be_kept(store: Store) -> None:
 
 
 def logits(x: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-    """Return what a small model with one layer of attention makes of x."""
+    """Return what a small model with one layer of attention makes of x, ids below 50."""
     generator = torch.Generator().manual_seed(0)
-    embedding, places = (torch.randn(n, 8, generator=generator) for n in (1 << 16, 8))
+    embedding, places = (torch.randn(n, 8, generator=generator) for n in (50, 8))
     states = (embedding[x] + places[positions])[:, None]
     causal = mask is None
     seen = functional.scaled_dot_product_attention(states, states, states, attn_mask=mask, is_causal=causal)
-    return (states + seen)[:, 0] @ embedding[:50].T
+    return (states + seen)[:, 0] @ embedding.T
+
+
+def losses(x: torch.Tensor, y: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+    """Return the loss of each token."""
+    return functional.cross_entropy(logits(x, positions, mask).transpose(1, 2), y, reduction="none")
 
 
 def test_documents_do_not_see_each_other(store: Store) -> None:
-    """Other tokens in a document change nothing in the ones after it, neither what is predicted nor the loss."""
-    leaks = 0
+    """Other tokens in any document of a row change nothing in the others: neither what is predicted nor the loss."""
+    leaks, lost, changes = 0, 0, 0
     for batch in open_batches(store, batch_size=4):
         documents = batch.documents()
-        mask = documents.attention_mask()
-        other = documents.document_ids != documents.document_ids[:, :1]
-        changed = torch.where(other, batch.x, (batch.x + 1) % 50)
-        before, after = (logits(x, documents.position_ids, mask) for x in (batch.x, changed))
-        assert torch.equal(before[other], after[other])
-        counted = documents.loss_mask & other
-        targets = batch.y % 50
-        for found in (before, after):
-            batch_loss = functional.cross_entropy(found[counted], targets[counted], reduction="none")
-            assert torch.equal(
-                batch_loss, functional.cross_entropy(before[counted], targets[counted], reduction="none")
-            )
-        plain = torch.arange(4).expand(4, 4)
-        leaks += not torch.equal(logits(batch.x, plain, None)[other], logits(changed, plain, None)[other])
-    assert leaks > 0  # without the mask, they do
+        ids, mask, positions = documents.document_ids, documents.attention_mask(), documents.position_ids
+        rows = torch.cat([batch.x, batch.y[:, -1:]], dim=1) % 50
+        x, y = rows[:, :-1], rows[:, 1:]
+        for one in sorted(set(ids.flatten().tolist())):  # -1, padding, is one, too
+            mine = functional.pad(ids == one, (0, 1))  # the last token of y is nobody's here: left as it is
+            changed = torch.where(mine, (rows + 1) % 50, rows)
+            x_2, y_2 = changed[:, :-1], changed[:, 1:]
+            other = ids != one
+            before, after = logits(x, positions, mask), logits(x_2, positions, mask)
+            assert torch.equal(before[other], after[other])
+            assert not torch.equal(before[~other], after[~other])
+            loss, loss_2 = losses(x, y, positions, mask), losses(x_2, y_2, positions, mask)
+            counted = other & documents.loss_mask
+            assert torch.equal(loss[counted], loss_2[counted])
+            changes += int(counted.sum())
+            lost += int((loss != loss_2)[other].sum())
+            plain = torch.arange(4).expand(4, 4)
+            leaks += int((logits(x, plain, None) != logits(x_2, plain, None))[other].sum())
+    assert changes > 0
+    assert leaks > 0  # without the mask, they see each other
+    assert lost > 0  # without the loss mask, the token before a document is to predict it
+
+
+def test_cu_seqlens_cut_where_the_mask_does(store: Store) -> None:
+    """Attention of each stretch by itself, as varlen kernels do it, is masked attention; padding is a stretch, too."""
+    for batch in open_batches(store, batch_size=4):
+        documents = batch.documents()
+        states = torch.randn(4, 4, 8, generator=torch.Generator().manual_seed(0))[:, None]
+        masked = functional.scaled_dot_product_attention(
+            states, states, states, attn_mask=documents.attention_mask()
+        ).reshape(16, 8)
+        flat = states.reshape(16, 8)
+        bounds = documents.cu_seqlens.tolist()
+        parts = [flat[None, None, start:stop] for start, stop in itertools.pairwise(bounds)]
+        alone = [functional.scaled_dot_product_attention(part, part, part, is_causal=True)[0, 0] for part in parts]
+        torch.testing.assert_close(torch.cat(alone), masked)
 
 
 def test_loss_is_masked_when_told_to(store: Store) -> None:
@@ -150,3 +178,13 @@ def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
         batch.documents()
     with pytest.raises(DamagedError, match="cannot be read"):
         batch.sources()
+
+
+def test_documents_of_retired_blocks_are_refused(tmp_path: Path) -> None:
+    """The tokens are in the batch; what says whose they are is gone."""
+    store = era_store(tmp_path)
+    batch = next(iter(open_batches(store, shuffle=False)))
+    retire(store.path, "raw-text.train", 0, 12)
+    for ask in (batch.documents, batch.sources):
+        with pytest.raises(InputError, match=r"block 0 .* begins at block 12, .* retired; ask for later"):
+            ask()

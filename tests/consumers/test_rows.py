@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.consumers.scenes import CHAINS, INFO, era_store
-from tests.consumers.test_trainable import open_samples
+from tests.samples.test_trainable import open_samples
 from tests.segments.chains import tokens_of
 from tokenmill.consumers.rows import RowReader, views_of
-from tokenmill.consumers.sequence import Ranks, Samples
+from tokenmill.samples import Ranks, Samples
 from tokenmill.segments import Store
 
 

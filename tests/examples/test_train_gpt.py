@@ -1,10 +1,20 @@
-"""The tiny GPT: it trains on a store, and says how in a form that the demo reads."""
+"""The small GPT: real processes train on a store that grows, are killed, and go on as others."""
 
 import json
+import os
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import pytest
 
 from tests.mills import RECIPE
 from tests.segments.chains import STREAM, fill, make_chain
@@ -12,28 +22,251 @@ from tests.segments.eras import make_eras, write_eras
 from tokenmill.genesis import Genesis
 from tokenmill.segments import Store, StreamInfo
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "train_gpt.py"
+pytestmark = pytest.mark.timeout(600)  # ten processes load torch, which takes a busy machine minutes
+
+EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "train_gpt.py"
+HELD_OUT: Final = "raw-text.validation"
+SEGMENT: Final = 8
+BLOCKS: Final = 102
+BATCH: Final = 4
+STEPS: Final = 25
+"""As many as there are in the blocks; two of these are left."""
 
 
-def test_it_trains_on_a_store_and_reports_as_json(tmp_path: Path) -> None:
-    """After so many steps it ends; ids that are random cost about log(256) nats each."""
-    info = StreamInfo.from_genesis(Genesis(STREAM, replace(RECIPE, block_tokens=17), (0,), 8), 8)
-    store = Store.open_or_create(tmp_path)
-    store.add_stream(info, None)
-    chain = make_chain(info, 20)
-    fill(store, info, chain, [20])
-    write_eras(store, make_eras(info, {0: chain}, [{0: 20}]))
+def info_of(stream: str, split: str) -> StreamInfo:
+    """Describe a stream of bytes, 17 in each block."""
+    splits = (("train", 998), ("validation", 2))
+    recipe = replace(RECIPE, block_tokens=17, splits=splits, split=split)
+    return StreamInfo.from_genesis(Genesis(stream, recipe, (0, 0), SEGMENT), SEGMENT)
 
-    command = [sys.executable, str(EXAMPLE), str(tmp_path), STREAM, "--json", "--cpu", "--steps", "3"]
-    done = subprocess.run(
-        [*command, "--batch-size", "4", "--width", "16", "--layers", "1", "--heads", "2"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
 
-    last = json.loads(done.stdout.splitlines()[-1])
-    assert last["step"] == 3
+INFO = info_of(STREAM, "train")
+CHAINS = {partition: make_chain(INFO, BLOCKS, partition=partition, seed=partition) for partition in range(2)}
+STOPS = [{0: 3 * n, 1: n} for n in range(1, 25)] + [{0: 78}]
+ERAS = make_eras(INFO, CHAINS, STOPS, end=True)
+assert sum(part.stop for part in ERAS[-1].ranges) == BLOCKS
+
+
+class GrowingStore:
+    """A store with a validation stream; of the other, there is what `grow_to` brought."""
+
+    def __init__(self, path: Path) -> None:
+        """Make the store."""
+        self.path = path
+        self.store = Store.open_or_create(path)
+        held_out = info_of(HELD_OUT, "validation")
+        chain = make_chain(held_out, 14, seed=9)
+        for info in (INFO, held_out):
+            self.store.add_stream(info, None)
+        fill(self.store, held_out, chain, [14])
+        write_eras(self.store, make_eras(held_out, {0: chain}, [{0: 5}, {0: 9}, {0: 14}]), stream=HELD_OUT)
+
+    def grow_to(self, eras: int) -> None:
+        """Bring the first so many eras, and their blocks in commits of one or two."""
+        for partition, part in enumerate(ERAS[eras - 1].ranges):
+            fill(self.store, INFO, CHAINS[partition], [*range(part.first, part.stop), part.stop], partition=partition)
+        write_eras(self.store, ERAS[:eras])
+
+    def sealed(self) -> int:
+        """Return how many segments are sealed by now."""
+        return len(list((self.path / STREAM).glob("*/*.json")))
+
+
+class Trainer:
+    """Runs of the example on one store, with one checkpoint and one log."""
+
+    def __init__(self, store: GrowingStore, directory: Path) -> None:
+        """Start nothing yet."""
+        self.log_file = directory / "log"
+        self.checkpoint = directory / "gpt.pt"
+        self.output = directory / "output"
+        self.arguments = [str(EXAMPLE), str(store.path), STREAM, "--json", "--cpu", "--timeout", "120"]
+        self.arguments += [
+            "--batch-size",
+            str(BATCH),
+            "--width",
+            "16",
+            "--layers",
+            "1",
+            "--heads",
+            "2",
+            "--threads",
+            "1",
+        ]
+        self.arguments += [
+            "--checkpoint",
+            str(self.checkpoint),
+            "--save-every",
+            "3",
+            "--samples-log",
+            str(self.log_file),
+        ]
+        self.arguments += ["--validation", f"{HELD_OUT}@0:2", "--validate-every", "4", "--test", f"{HELD_OUT}@2:3"]
+
+    @contextmanager
+    def running(self, ranks: int = 1) -> Iterator[subprocess.Popen[bytes]]:
+        """Train with so many processes; all that are left of them in the end are killed."""
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+        with self.output.open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, *launcher, *self.arguments],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                launched = psutil.Process(process.pid)
+                for one in [launched, *launched.children(recursive=True)]:
+                    one.kill()
+                process.wait()
+
+    def run(self, ranks: int = 1) -> None:
+        """Train to the end."""
+        with self.running(ranks) as process:
+            assert process.wait(240) == 0, self.output.read_text()
+
+    def run_until(self, step: int, ranks: int) -> None:
+        """Train until this step was begun, and kill all processes with SIGKILL."""
+        with self.running(ranks) as process:
+            deadline = time.monotonic() + 240
+            while self.begun() < step:
+                assert process.poll() is None, self.output.read_text()
+                assert time.monotonic() < deadline, self.output.read_text()
+                time.sleep(0.02)
+
+    def log(self) -> list[dict[str, Any]]:
+        """Return the lines of the log."""
+        return [json.loads(line) for line in self.log_file.read_text().splitlines()] if self.log_file.exists() else []
+
+    def begun(self) -> int:
+        """Return the last step that was begun; -1: none."""
+        return max((line["step"] for line in self.log() if "held_out" not in line), default=-1)
+
+    def steps(self) -> list[tuple[int, str]]:
+        """Return the number and the samples' hash of each step, those that were made again included."""
+        return [(line["step"], line["samples"]) for line in self.log() if "held_out" not in line]
+
+    def held_out(self, name: str) -> dict[int, list[str]]:
+        """Return the hashes of the batches of each validation or test, by step."""
+        found: dict[int, list[str]] = {}
+        for line in self.log():
+            if line.get("held_out") == name:
+                found.setdefault(line["step"], []).append(line["samples"])
+        return found
+
+    def said(self) -> list[dict[str, Any]]:
+        """Return what was printed."""
+        return [json.loads(line) for line in self.output.read_text().splitlines() if line.startswith("{")]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    """Return a run of one process that nothing disturbed, on a store that was complete."""
+    store = GrowingStore(tmp_path_factory.mktemp("store"))
+    store.grow_to(len(ERAS))
+    trainer = Trainer(store, tmp_path_factory.mktemp("whole"))
+    trainer.run()
+    return trainer
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trainer, list[int]]:
+    """Return the run of 2 processes, then 1, then 4, each killed but the last; and how often segments were sealed.
+
+    The store grows all the while: an era or two are there before the trainer needs them, never more, and the end marker
+    comes last. Nothing comes behind the step at which a run is to be killed until it was.
+    """
+    store = GrowingStore(tmp_path_factory.mktemp("store"))
+    trainer = Trainer(store, tmp_path_factory.mktemp("pieces"))
+    ended = threading.Event()
+    allowed = 0
+
+    def grow() -> None:
+        eras = 0
+        while not ended.wait(0.02):
+            if eras < min(allowed, trainer.begun() + 3):  # each has the blocks of a step
+                eras += 1
+                store.grow_to(eras)
+
+    growing = threading.Thread(target=grow)
+    growing.start()
+    try:
+        sealed = [store.sealed()]
+        for ranks, step in [(2, 7), (1, 15)]:
+            allowed = step + 1
+            trainer.run_until(step, ranks)
+            sealed.append(store.sealed())
+        allowed = len(ERAS)
+        trainer.run(4)
+        sealed.append(store.sealed())
+    finally:
+        ended.set()
+        growing.join()
+    return trainer, sealed
+
+
+def test_it_trains_and_reports_as_json(whole: Trainer) -> None:
+    """To the end marker, leaving what is too little for a step; ids that are random cost about log(256) nats each."""
+    *_, last, test = whole.said()
+    assert last["step"] == STEPS
     assert 5 < last["loss"] < 6
     assert last["tokens_per_second"] > 0
     assert 0 <= last["wait_share"] < 1
+    assert last["bottleneck"] in {"data", "model"}
+    assert test == {"step": STEPS, "name": "test", "loss": test["loss"]}
+    assert 5 < test["loss"] < 6
+    assert [step for step, _ in whole.steps()] == list(range(STEPS))
+    assert len({samples for _, samples in whole.steps()}) == STEPS
+    state = json.loads(whole.checkpoint.with_name("gpt.pt.json").read_text())
+    assert (state["sample"], state["ranges"]) == (STEPS * BATCH, [[0, 0, BATCH]])
+
+
+def test_validation_has_the_same_batches_each_time(whole: Trainer) -> None:
+    """Nine blocks make two batches; the loss is another each time, for the model is."""
+    found = whole.held_out("validation")
+    assert list(found) == [4, 8, 12, 16, 20, 24]
+    assert len(found[4]) == len(set(found[4])) == 2
+    assert all(hashes == found[4] for hashes in found.values())
+    losses = [said["loss"] for said in whole.said() if said.get("name") == "validation"]
+    assert len(losses) == len(set(losses)) == 6
+
+
+def test_killed_runs_go_on_exactly_with_other_numbers_of_processes(
+    whole: Trainer, pieces: tuple[Trainer, list[int]]
+) -> None:
+    """From 2 to 1 to 4; steps made again have the samples that they had, and the model comes to the same loss."""
+    trainer, sealed = pieces
+    steps = trainer.steps()
+    assert all(later > earlier for earlier, later in pairwise(sealed)), "segments were sealed"
+    assert dict(steps) == dict(whole.steps())
+    assert set(steps) == set(whole.steps())
+    numbers = [step for step, _ in steps]
+    again = [later for earlier, later in pairwise(numbers) if later != earlier + 1]
+    assert len(again) == 2, "it was killed behind its last checkpoint, twice"
+    assert all(step and step % 3 == 0 for step in again), "it went on at a checkpoint"
+    for name in ("validation", "test"):
+        assert set(trainer.held_out(name)) == set(whole.held_out(name))
+        for step, hashes in trainer.held_out(name).items():
+            wanted = whole.held_out(name)[step]
+            assert (hashes[-len(wanted) :], set(hashes)) == (wanted, set(wanted))  # a kill may have cut one short
+    assert trainer.said()[-1]["name"] == "test"
+    assert trainer.said()[-1]["loss"] == pytest.approx(whole.said()[-1]["loss"], abs=1e-4)
+    trained = [said["loss"] for said in whole.said() if said.get("name") == "validation"]
+    assert abs(trained[0] - trained[1]) > 1e-3, "a model that forgot steps would be seen"
+
+
+@pytest.mark.skipif(not Path("/proc/driver/nvidia/version").exists(), reason="needs an NVIDIA GPU")
+def test_it_trains_on_a_gpu(whole: Trainer, tmp_path: Path) -> None:
+    """Compiled, in bfloat16: the same samples, and about the same loss."""
+    store = GrowingStore(tmp_path / "store")
+    store.grow_to(len(ERAS))
+    trainer = Trainer(store, tmp_path)
+    trainer.arguments.remove("--cpu")
+    trainer.arguments += ["--learning-rate", "2e-3", "--warmup", "1"]
+    trainer.run()
+    assert trainer.steps() == whole.steps()
+    assert trainer.held_out("validation") == whole.held_out("validation")
+    assert trainer.said()[-1]["loss"] == pytest.approx(whole.said()[-1]["loss"], abs=0.05)

@@ -41,6 +41,13 @@ CLASSES: Final = {
     "groups-moved": "committed offsets of consumer groups deleted, moved back, moved ahead",
     "partitions-added": "a raw topic gets partitions while the service runs",
     "thin-split": "a split so thin that its open block is older than what the raw topic retains",
+    # eras
+    "era-step-killed": "the mill that closes eras is killed before and after each step of closing one",
+    "eras-contested": "two mills, one stopped past its session or of another group, both close eras",
+    "eras-lost": "the control topic loses eras that were acknowledged, or is deleted and made again",
+    "eras-behind": "a store whose eras run ahead of its blocks, and one whose blocks run ahead of its eras",
+    "eras-owner-halted": "the owner of partition 0 closes eras for the others while its own chain stands",
+    "era-files-broken": "the files of a store's eras killed over, cut, flipped, deleted and foreign",
     # work and settings
     "bad-inputs": "every row of the table of bad inputs at once, among good documents",
     "step-fails": "a transform that raises, hangs, or kills its process",

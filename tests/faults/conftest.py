@@ -81,7 +81,7 @@ def trial(request: pytest.FixtureRequest, rng: random.Random) -> Iterator[Trial]
     failed = request.node.stash.get(FAILED, False)
     shown = {
         "classes": names,
-        "failed": failed,
+        "failed": failed or not (sum(seen.faults.values()) and seen.oracles),
         "fired": dict(seen.faults),
         "oracles": sorted(seen.oracles, key=ORACLES.index),
         "figures": dict(seen.figures),

@@ -52,7 +52,7 @@ def tree_of(ops: Iterable[Op], parts: Mapping[int, Part] = NOTHING) -> Tree:
         elif op.kind == "truncate":
             content = files.setdefault(op.node, bytearray())
             content[op.offset :] = bytes(max(0, op.offset - len(content)))
-        elif op.kind == "unlink":
+        elif op.kind in {"unlink", "rmdir"}:
             names.pop(op.path, None)
         elif op.kind != "sync":
             names.pop(op.source, None)

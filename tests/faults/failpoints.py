@@ -1,4 +1,6 @@
-"""`tokenmill`, killed before or after a step: ``FAILPOINT="tokens:after:3" python -m tests.faults.failpoints mill``.
+"""`tokenmill`, killed at a step: ``FAILPOINT="tokens:after:3:KILL" python -m tests.faults.failpoints mill``.
+
+With ``STOP`` instead it stands there until somebody sends it SIGCONT.
 
 Messages to Kafka share their system calls with heartbeats, so nothing outside the process can tell them apart. Here
 the functions that take the steps are wrapped before anything runs. Production code has nothing of this.
@@ -14,6 +16,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from tokenmill.app import transport
 from tokenmill.app.cli import main
+from tokenmill.app.eras import closing
+from tokenmill.app.eras.extents import Extents
 from tokenmill.app.raw import partition as raw_partition
 from tokenmill.partition import PartitionMill
 
@@ -26,6 +30,8 @@ MILLING: Final = ("mill", "dead letter", "tokens", "carry", "commit")
 """What happens again and again: the steps that a message takes, and the offset that is committed for people."""
 SKIPPING: Final = ("skip",)
 """What happens where a person puts a record on the skip list."""
+CLOSING: Final = ("eras", "extents", "era")
+"""What closing an era takes: the eras are read, then how far the blocks reach; then the era is written."""
 SIDES: Final = ("before", "after")
 
 
@@ -36,6 +42,8 @@ class Failpoint(NamedTuple):
     side: str
     nth: int
     """How often the step is begun until then."""
+    signal: str = "KILL"
+    """What happens then; the other is ``STOP``."""
 
     def __str__(self) -> str:
         return ":".join(map(str, self))
@@ -55,7 +63,11 @@ class _Countdown:
         self._left -= 1
         if self._left:
             return _nothing
-        return _die() if self._point.side == "before" else _die
+        end = _die if self._point.signal == "KILL" else _stop
+        if self._point.side == "after":
+            return end
+        end()
+        return _nothing
 
 
 def _nothing() -> None:
@@ -66,6 +78,11 @@ def _die() -> NoReturn:
     os.kill(os.getpid(), signal.SIGKILL)
     while True:  # the signal is on its way, perhaps to another thread
         pass
+
+
+def _stop() -> None:
+    """Stand still until somebody lets us go on."""
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def step_of(topic: str, value: bytes | None, key: bytes | None) -> str:
@@ -93,6 +110,8 @@ def arm(point: Failpoint) -> None:
     _wrap(AIOKafkaConsumer, "commit", "commit", countdown)
     _wrap(raw_partition, "read_tail", "read tail", countdown)
     _wrap(transport.BatchConsumer, "start_partition", "start", countdown)
+    _wrap(closing, "look", "eras", countdown)
+    _wrap(Extents, "look", "extents", countdown)
     feed = PartitionMill.feed
 
     @wraps(feed)
@@ -121,6 +140,6 @@ def _wrap(owner: Any, name: str, step: str, countdown: _Countdown) -> None:
 
 if __name__ == "__main__":
     if VARIABLE in os.environ:
-        step, side, nth = os.environ[VARIABLE].split(":")
-        arm(Failpoint(step, side, int(nth)))
+        step, side, nth, what = os.environ[VARIABLE].split(":")
+        arm(Failpoint(step, side, int(nth), what))
     main()

@@ -4,6 +4,7 @@ It reads with another Kafka client than the service, opens the store's files wit
 messages with code of its own.
 """
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -12,8 +13,10 @@ from typing import Any, Final, NamedTuple, Protocol
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
+from tests.eras.judging import chain_of, read_ended, stops_of
 from tests.faults.trial import Trial
 from tokenmill.app.settings import Settings, Stream, dead_letter_topic
+from tokenmill.chain import genesis_hash
 from tokenmill.engines import REFERENCE, load_tokenizer
 from tokenmill.genesis import ControlLog
 from tokenmill.message import HEADER_NAME, Message, decode_message
@@ -71,6 +74,8 @@ class Account(NamedTuple):
     """Blocks that stand on the token topics more than once, with the same content."""
     dead_letters: int
     """Records that were dead-lettered; each once or more often."""
+    eras: int = 0
+    """Of all streams together, each with at least one block."""
 
 
 def read_topic(settings: Settings, topic: str, partition: int, reader: Consumer | None = None) -> list[Kept]:
@@ -156,7 +161,7 @@ def expected_chains(settings: Settings, logs: Mapping[int, list[Kept]] | None = 
 
 
 def judge(service: Judged, trial: Trial | None = None) -> tuple[Account, list[Expected]]:
-    """Wait until the store is complete, starting workers anew as a supervisor does; hold everything against the chains.
+    """Wait until the store is complete, eras and all, starting workers anew as a supervisor does; hold all to account.
 
     The raw topics must have got all that they will get. What held is noted in ``trial``.
     """
@@ -166,13 +171,13 @@ def judge(service: Judged, trial: Trial | None = None) -> tuple[Account, list[Ex
 
     def complete() -> bool:
         service.tend()
-        return store_is_complete(settings, chains)
+        return store_is_complete(settings, chains) and eras_are_complete(settings, chains)
 
     service.wait_until(complete)
-    account = assert_all_equal(settings, chains)
+    account = assert_all_equal(settings, chains)._replace(eras=assert_eras_right(settings, chains))
     print(account)  # noqa: T201 - what the run came to
     if trial is not None:
-        trial.held("exact", "complete", "conserved", "dead letters", "topic", **account._asdict())
+        trial.held("exact", "complete", "conserved", "dead letters", "topic", "eras", **account._asdict())
     return account, chains
 
 
@@ -184,6 +189,67 @@ def store_is_complete(settings: Settings, chains: Collection[Expected]) -> bool:
         open_partition(settings.store, chain.stream.name, chain.partition).blocks >= len(chain.blocks)
         for chain in chains
     )
+
+
+def eras_of(settings: Settings, stream: Stream, reader: Consumer | None = None) -> list[bytes]:
+    """Return the records on a stream's control topic that are its eras; none before there is a genesis."""
+    kept = read_topic(settings, stream.control_topic, 0, reader)
+    log = ControlLog()
+    for record in kept:
+        log.add(record.key, record.value)
+    if log.genesis is None:
+        return []
+    return chain_of((record.value for record in kept if record.key == b"era"), log.genesis.recipe.fingerprint)
+
+
+def stored_eras(settings: Settings, stream: Stream) -> list[bytes]:
+    """Return the lines of the store's eras, those as well that are not committed yet."""
+    path = settings.store / stream.name / "eras.jsonl"
+    return path.read_bytes().splitlines() if path.exists() else []
+
+
+def eras_are_complete(settings: Settings, chains: Collection[Expected]) -> bool:
+    """Return whether all blocks of the chains are in eras, or the stream was closed, and the store has all eras."""
+    for stream in {chain.stream for chain in chains}:
+        eras = eras_of(settings, stream)
+        stops = dict(enumerate(stops_of(eras)))
+        ended = bool(eras) and read_ended(eras[-1])
+        ours = [chain for chain in chains if chain.stream == stream]
+        if stored_eras(settings, stream) != eras:
+            return False
+        if not ended and any(stops.get(chain.partition, 0) < len(chain.blocks) for chain in ours):
+            return False
+    return True
+
+
+def assert_eras_right(settings: Settings, chains: Collection[Expected]) -> int:
+    """Hold the eras on the control topics, and in the store, against the chains; return how many there are.
+
+    Each names the hashes that its blocks really have, and a store has the first ones of the topic's, byte for byte.
+    That ranges continue each other is what makes a record an era (`tests.eras.judging`).
+    """
+    count = 0
+    for stream in {chain.stream for chain in chains}:
+        eras, stored = eras_of(settings, stream), stored_eras(settings, stream)
+        assert stored == eras[: len(stored)], f"{stream.name}: the store has other eras than the control topic"
+        blocks = {chain.partition: chain for chain in chains if chain.stream == stream}
+        fingerprint = read_fingerprint(settings, stream)
+        for era in map(json.loads, eras):
+            for partition, (_, stop, _, after) in enumerate(era["ranges"]):
+                where = f"{stream.name}: era {era['era']}, partition {partition}"
+                chain = blocks[partition]
+                assert stop <= len(chain.blocks), f"{where} goes beyond the last block"
+                known = chain.blocks[stop - 1].chain if stop else genesis_hash(fingerprint, partition)
+                assert after == known.hex(), f"{where} names another hash"
+        count += len(eras)
+    return count
+
+
+def read_fingerprint(settings: Settings, stream: Stream) -> bytes:
+    """Return the fingerprint that a stream's genesis has."""
+    genesis = read_control(settings, stream).genesis
+    assert genesis is not None, f"{stream.name} has no genesis"
+    return genesis.recipe.fingerprint
 
 
 def assert_all_equal(settings: Settings, chains: Collection[Expected]) -> Account:

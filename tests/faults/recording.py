@@ -13,8 +13,11 @@ from typing import Any, Final, Literal, NamedTuple
 
 import pytest
 
-Kind = Literal["create", "mkdir", "rename", "link", "unlink", "write", "truncate", "sync"]
-CALLS: Final = ("open", "mkdir", "rename", "link", "unlink", "pwrite", "truncate", "ftruncate", "fsync", "fdatasync")
+Kind = Literal["create", "mkdir", "rmdir", "rename", "link", "unlink", "write", "truncate", "sync"]
+CALLS: Final = (
+    *("open", "mkdir", "rmdir", "rename", "link", "unlink"),
+    *("pwrite", "truncate", "ftruncate", "fsync", "fdatasync"),
+)
 """The calls that are noted and can fail. An `open` is one if it may create or empty a file."""
 NOBODY: Final = -1
 """The node of what is no file."""
@@ -100,6 +103,10 @@ class Recording:
         """Note a directory; one that exists already is no change."""
         self._named("mkdir", path, path, *mode, **more)
 
+    def rmdir(self, path: Any, **more: Any) -> None:
+        """Note that a directory is gone."""
+        self._named("rmdir", path, path, **more)
+
     def unlink(self, path: Any, **more: Any) -> None:
         """Note that a name is gone."""
         self._named("unlink", path, path, **more)
@@ -161,7 +168,9 @@ class Recording:
             raise
         self.ops.append(Op("sync", node, name))
 
-    def _named(self, call: Literal["mkdir", "unlink", "rename", "link"], path: Any, *args: Any, **more: Any) -> None:
+    def _named(
+        self, call: Literal["mkdir", "rmdir", "unlink", "rename", "link"], path: Any, *args: Any, **more: Any
+    ) -> None:
         """Do, and note, what changes names."""
         name, first = self._name(path), self._name(args[0])
         if name is not None:
@@ -169,7 +178,7 @@ class Recording:
         self._real[call](*args, **more)
         if name is None or first is None:
             return
-        node = NOBODY if call == "mkdir" else self._nodes[first]
+        node = NOBODY if call in {"mkdir", "rmdir"} else self._nodes[first]
         if call in {"unlink", "rename"}:
             del self._nodes[first]
         if call in {"rename", "link"}:

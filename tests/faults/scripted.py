@@ -9,12 +9,25 @@ from pathlib import Path
 from typing import Final
 
 from tests.segments.chains import STREAM, contents, cut, make_chain, make_info
+from tests.segments.eras import make_eras, with_offsets
 from tokenmill.errors import DiskError
-from tokenmill.segments import PartitionWriter, Store, open_partition, read_stream
+from tokenmill.segments import EraWriter, PartitionWriter, Store, open_eras, open_partition, read_stream
+from tokenmill.segments.layout import ERA_LINES_FILE
 
 INFO: Final = make_info(block_tokens=40, segment_blocks=4)
 BLOCKS: Final = 15
 CHAIN: Final = make_chain(INFO, BLOCKS)
+ERAS: Final = make_eras(INFO, {0: CHAIN}, [{0: 2}, {0: 7}, {0: 9}, {0: 14}, {0: BLOCKS}], end=True)
+"""Some come before their blocks, as they do."""
+LIVES: Final[tuple[tuple[list[int], list[int]], ...]] = (
+    ([1, -2], [1]),
+    ([3, 6, 7, -9, -10], [2, 4]),
+    ([-11], []),
+    ([12, 13, -14], []),
+    ([BLOCKS], [6]),
+)
+"""What each worker in turn writes: how many blocks there are after each append, negative where they are not committed,
+and how many eras after each commit."""
 TOKENIZER: Final = b"{}" * 40
 STARTS_MOST: Final = 10
 """Starts within which the script must be through: each fault here ends, most after one call."""
@@ -33,6 +46,8 @@ class Acknowledged:
     appended: int = 0
     """Blocks that were handed over; more than these cannot be there."""
     starts: int = 0
+    eras: int = 0
+    eras_appended: int = 0
 
 
 @dataclass
@@ -60,8 +75,10 @@ class Script:
             store.add_stream(INFO, TOKENIZER)
             self.said.stream = True
             self.on_step()
-            for parts in ([1, -2], [3, 6, 7, -9, -10], [-11], [12, 13, -14], [BLOCKS]):
+            for parts, eras in LIVES:
                 self._write(store, parts)
+                if eras:
+                    self._bring(store, eras)
         except DiskError as error:
             self.on_error(error)
             return False
@@ -84,6 +101,18 @@ class Script:
         finally:
             writer.close()
 
+    def _bring(self, store: Store, ends: list[int]) -> None:
+        """Be who brings the eras: append up to each end."""
+        with EraWriter.open(store, STREAM) as writer:
+            for end in ends:
+                if end <= writer.next_number:
+                    continue
+                self.said.eras_appended = max(self.said.eras_appended, end)
+                self.on_step()
+                writer.append(with_offsets(ERAS[writer.next_number : end]))
+                self.said.eras = end
+                self.on_step()
+
     def _durable(self, blocks: int) -> None:
         if blocks > self.said.blocks:
             self.said.blocks = blocks
@@ -104,6 +133,9 @@ def assert_recovers(root: Path, said: Acknowledged, whole: dict[str, bytes]) -> 
         assert_prefix(reader.blocks, reader.gather(range(reader.blocks)).tobytes(), said)
         for number in range(reader.blocks):
             assert reader.documents(number)[0].offset == 100 * number
+        eras = open_eras(path, STREAM)
+        assert said.eras <= eras.eras <= said.eras_appended
+        assert [eras.era(number) for number in range(eras.eras)] == ERAS[: eras.eras]
     store = Store.open_or_create(path)
     assert said.store in {None, store.id}
     store.add_stream(INFO, TOKENIZER)
@@ -114,8 +146,17 @@ def assert_recovers(root: Path, said: Acknowledged, whole: dict[str, bytes]) -> 
         if writer.next_block < BLOCKS:
             writer.append(cut(CHAIN, INFO, writer.next_block, BLOCKS), token_offset=BLOCKS)
         writer.commit()
-    assert contents(store) == whole
+    with EraWriter.open(store, STREAM) as bringer:
+        cut_off += bringer.truncated_bytes
+        assert said.eras <= bringer.next_number <= said.eras_appended
+        bringer.append(with_offsets(ERAS[bringer.next_number :]))
+    assert whole_of(store) == whole
     return cut_off
+
+
+def whole_of(store: Store) -> dict[str, bytes]:
+    """Return all files that must be the same in the end, however often it was broken."""
+    return contents(store) | {ERA_LINES_FILE: (store.path / STREAM / ERA_LINES_FILE).read_bytes()}
 
 
 def assert_prefix(blocks: int, tokens: bytes, said: Acknowledged) -> None:
@@ -129,4 +170,5 @@ def calm_store(root: Path) -> dict[str, bytes]:
     script = Script(root)
     script.run()
     assert script.said.blocks == BLOCKS
-    return contents(Store.open(root / STORE))
+    assert script.said.eras == len(ERAS)
+    return whole_of(Store.open(root / STORE))

@@ -1,6 +1,7 @@
 """A raw topic gets partitions while everything runs: nobody restarts, creates or configures anything by hand."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from aiokafka.admin import NewPartitions
 from tests.conftest import TopicFactory
 from tests.faults.alive import assert_alive_again
 from tests.faults.feeding import Feeder
-from tests.faults.oracle import judge, partitions_of, read_control
+from tests.faults.oracle import eras_of, judge, partitions_of, read_control
 from tests.faults.serving import Serving
 from tests.faults.trial import Trial
 from tests.service import in_own_loop, service_settings
@@ -58,6 +59,10 @@ def test_new_partitions_are_milled_from_their_first_record(
         assert genesis is not None
         assert len(genesis.starts) == 1
         assert partitions_of(settings, stream.tokens_topic) == count
+        known = [len(json.loads(era)["ranges"]) for era in eras_of(settings, stream)]
+        assert known == sorted(known), "an era forgot a partition"
+        assert known[-1] == count, "a new partition is in no era"
+        trial.held(eras_before_the_last_partition=sum(partitions < count for partitions in known))
         grown = [chain for chain in chains if chain.stream == stream and chain.partition]
         assert all(chain.blocks[0].cursor.last_offset >= 0 and chain.blocks for chain in grown)
         trial.fired("token partitions added", len(grown))

@@ -29,7 +29,10 @@ BATCH_HEADER: Final = struct.Struct(">qi")
 
 
 def cut(broker: Broker, topic: str, keep: int) -> int:
-    """Keep the first record batches of a partition in the files of a broker that is down; return how many are lost."""
+    """Keep the first record batches of a partition in the files of a broker that is down; return how many are lost.
+
+    A negative number keeps all but so many.
+    """
     directory = broker.directory / "data" / f"{topic}-0"
     (log,) = directory.glob("*.log")
     data = log.read_bytes()
@@ -38,6 +41,7 @@ def cut(broker: Broker, topic: str, keep: int) -> int:
     while at < len(data) and (length := BATCH_HEADER.unpack_from(data, at)[1]):
         at += BATCH_HEADER.size + length
         ends.append(at)
+    keep = keep if keep > 0 else len(ends) + keep
     os.truncate(log, ends[keep - 1])
     for kind in ("*.index", "*.timeindex", "*.snapshot"):  # they are made again from the log
         for path in directory.glob(kind):

@@ -87,7 +87,7 @@ def without_locks(tree: Tree) -> Tree:
     return {path: content for path, content in tree.items() if Path(path).name != LOCK}
 
 
-@pytest.mark.fault("power-lost")
+@pytest.mark.fault("power-lost", "era-files-broken")
 def test_every_state_that_a_crash_can_leave_is_recovered_from(
     tmp_path: Path, trial: Trial, whole: dict[str, bytes]
 ) -> None:

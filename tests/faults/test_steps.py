@@ -13,10 +13,11 @@ import pytest
 from aiokafka import TopicPartition
 
 from tests.conftest import TopicFactory
+from tests.eras.judging import stops_of
 from tests.faults.failpoints import SIDES, SKIPPING, VARIABLE, Failpoint
 from tests.faults.feeding import document, flush_all
 from tests.faults.harmful_step import HANGS, KILLS, RAISES
-from tests.faults.oracle import PREFIX, judge, read_control, read_topic
+from tests.faults.oracle import PREFIX, eras_of, judge, read_control, read_topic
 from tests.faults.trial import Trial
 from tests.service import WAIT_SECONDS, Raw, Service, in_own_loop, send, service_settings
 from tokenmill.app.clients.control import write_control
@@ -77,6 +78,8 @@ def test_hanging_step_stops_its_partition_until_its_record_is_skipped(
         trial.fired("step hung")
         send(settings, [Raw(TEXT, 1) for _ in range(20)])
         service.wait_until(lambda: mill.partitions[f"{raw_topic}/1"]["position"] == 40)
+        service.wait_until(lambda: any(stops_of(eras_of(settings, s))[1:] > [0] for s in settings.streams()))
+        trial.fired("era closed by an owner whose chain stands")
         assert mill.stop() == RESUME_CODE, "it ends at once, though a thread of it hangs"
         (mill,) = service.mill()
         service.wait_until(lambda: f"{raw_topic}/0" in mill.partitions)

@@ -17,10 +17,9 @@ from typing import Final
 import pytest
 
 from tests.faults.recording import Recording
-from tests.faults.scripted import Acknowledged, Script, assert_recovers, calm_store
+from tests.faults.scripted import STORE, Acknowledged, Script, assert_recovers, calm_store, whole_of
 from tests.faults.stracing import CHANGING, Call, calls_in, injection, stracing
 from tests.faults.trial import Trial
-from tests.segments.chains import contents
 from tokenmill.segments import Store
 
 ROOT: Final = Path(__file__).parents[2]
@@ -141,5 +140,5 @@ def test_refused_any_call_a_writer_says_so_and_the_next_one_goes_on(
                 assert len(errors) == said.starts <= 1
                 assert all("by itself" in text for text in errors)
                 trial.fired(f"{error} at {name}")
-                assert contents(Store.open(root / "disk" / "store")) == whole
+                assert whole_of(Store.open(root / STORE)) == whole
     trial.held("exact", "complete", "loud", "alive")

@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from typing import Final, Literal, get_args
 
-Oracle = Literal["exact", "complete", "conserved", "dead letters", "topic", "reader", "alive", "loud"]
+Oracle = Literal["exact", "complete", "conserved", "dead letters", "topic", "reader", "eras", "alive", "loud"]
 """What can be held against a service after, or while, it was broken.
 
 exact: the committed blocks of each chain are, byte for byte, a prefix of the reference's answer
@@ -13,6 +13,8 @@ conserved: the totals balance, and are the reference's
 dead letters: each record that is no document has one, with the right reason, counted once an offset
 topic: the token topic, duplicates dropped, has the same blocks in the same order
 reader: who reads all the while gets every block once, in order, and no other
+eras: one chain of eras, ranges without gap or overlap from block 0 on, hashes those of the blocks, and a store's eras
+    are the topic's; once quiet, every block is in one
 alive: after the fault a new document is committed without anyone's hand
 loud: what cannot heal says where, why and what to do, with the right exit code or state, and nothing else stops
 """

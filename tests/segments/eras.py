@@ -38,9 +38,9 @@ def with_offsets(eras: Sequence[Era]) -> list[tuple[Era, int]]:
     return [(era, OFFSET + 3 * era.number) for era in eras]
 
 
-def write_eras(store: Store, eras: Sequence[Era], *, commit: int = 3) -> None:
+def write_eras(store: Store, eras: Sequence[Era], *, commit: int = 3, stream: str = STREAM) -> None:
     """Bring eras into a store, so many with each commit; those that it has already are left out."""
-    with EraWriter.open(store, STREAM) as writer:
+    with EraWriter.open(store, stream) as writer:
         rest = with_offsets(eras)[writer.next_number :]
         for first in range(0, len(rest), commit):
             writer.append(rest[first : first + commit])

@@ -19,7 +19,7 @@ def commits(eras: list[Era], sizes: list[int]) -> tuple[bytes, bytes, list[int]]
     while ends[-1] < len(eras):
         first = ends[-1]
         size = sizes[len(ends) % len(sizes)]
-        more = encode_commit(with_offsets(eras[first : first + size]), SEED, first, before)
+        more = encode_commit(with_offsets(eras[first : first + size]), SEED, before)
         lines, rows = lines + more[0], rows + more[1]
         before = EraRow.decode(rows[-ROW_BYTES:])
         ends.append(len(rows) // ROW_BYTES)

@@ -1,198 +1,367 @@
-"""The control topic under competing era writers: what they do step by step, what the log loses, what readers see.
+"""The eras of a stream under everything that can go wrong: who closes and brings them step by step, and what is seen.
 
-A history is a list of actions drawn from a seed. Writers are generators that stop before each thing that takes time, so
-that anything can happen in between: another writer, a kill, a send that lands late or never, a log that loses its tail.
+A history is a list of actions drawn from a seed. Mills that close, persons who close for good, segment workers that
+bring, and readers are coroutines of the project's own code (`era_workers`) over simulated topics (`era_kafka`), so that
+anything can happen in between: another owner, a kill, a send that lands late or never, a log that loses its tail.
 """
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from tests.eras.histories import FINGERPRINT, chain_hash, look
-from tokenmill.eras import ERA_KEY, Era, EraFollower, EraLog, EraRange, Extent, LogRecord, close_era
-from tokenmill.errors import DifferenceError
+from tests.eras.judging import read_ended, stops_of
+from tests.simulation.era_kafka import MOST_BLOCKS, SimulatedConsumer, Topics, Written, written
+from tests.simulation.era_truth import Truth
+from tests.simulation.era_workers import (
+    Bringer,
+    Flight,
+    Mill,
+    Pace,
+    Person,
+    Reader,
+    StoreFiles,
+    Worker,
+    era_written,
+    outside,
+)
+from tests.simulation.logs import Log
+from tokenmill.eras import ERA_KEY
 
-MOST_WRITERS: Final = 3
+MOST_MILLS: Final = 3
 MOST_PARTITIONS: Final = 4
+MOST_STEPS: Final = 30
+"""That a worker takes at a time: enough for a look and what follows from it."""
+SETTLING_STEPS: Final = 6_000
 
-Look = Callable[[EraFollower, list[LogRecord]], list[Era]]
+WEIGHTS: Final = {
+    "produce": 20, "mill": 40, "bring": 16, "read": 10, "land": 18, "fill": 6, "start mill": 5, "start bringer": 4,
+    "kill mill": 2, "kill bringer": 2, "own": 2, "drop": 1, "lose control": 1.2, "recreate control": 0.1,
+    "lose tokens": 1.5, "retain tokens": 1, "write junk": 1, "write ahead": 4, "write again": 1, "write another": 0.5,
+    "stop partition": 0.3, "add partition": 0.5, "close": 0.8, "silence": 1, "disk": 1,
+}  # fmt: skip
+"""How often each thing happens; what is below 5 is a fault, of which a history has some."""
 
 
 class EraHistory:
     """One history; `run` goes through it and raises AssertionError at the first thing that must not be."""
 
-    def __init__(self, seed: int, *, look: Look = look) -> None:
+    def __init__(self, seed: int) -> None:
         """Draw what there is at the beginning."""
         self.seen: Counter[str] = Counter()
         """How often each fault and each answer to it was met."""
-        self._rng = random.Random(seed)
-        self._look_at = look
-        self._blocks = [0] * self._rng.randint(1, 2)
-        self._log: list[LogRecord] = []
-        self._next_offset = 0
-        self._in_flight: list[bytes] = []
-        self._acked: set[bytes] = set()
-        self._writers: list[Iterator[None]] = []
-        self._readers = [EraFollower(f"reader {number}", FINGERPRINT) for number in range(3)]
-        self._known: list[list[Era]] = [[] for _ in self._readers]
-        self._halted: set[int] = set()
-        self._clock = 0
+        self.clock = 0.0
+        self.topics = Topics(partitions := (rng := random.Random(seed)).randint(1, 2))
+        self.topics.seen = self.seen
+        self._rng = rng
+        self._ever = [0] * partitions
+        """The most blocks that ever stood on each partition without a gap."""
+        self._stopped: set[int] = set()
+        """Partitions whose mill has halted: no block of theirs comes any more."""
+        self._flights: list[Flight] = []
+        self._mills: list[Mill | Person] = []
+        self._stores = [StoreFiles(), StoreFiles()]
+        self._bringers = [Bringer(self, store) for store in self._stores]
+        self._readers = [Reader(self) for _ in range(2)]
+        self._stored = [0 for _ in self._stores]
+        self.truth = Truth(self.topics, self._ever)
 
     def run(self, actions: int = 120) -> None:
         """Let so many things happen, then end all faults, and check that every reader has every block once."""
-        does = {
-            self._produce: 20,
-            self._step: 60,
-            self._look: 20,
-            self._land: 15,
-            self._start: 6,
-            self._kill: 3,
-            self._drop: 1,
-            self._lose_tail: 1.5,
-            self._lose_blocks: 1.5,
-            self._write_junk: 1,
-            self._add_partition: 0.5,
-        }
-        faults = [action for action, weight in does.items() if weight < 5]
+        faults = [name for name, weight in WEIGHTS.items() if weight < 5]
         left_out = set(self._rng.sample(faults, self._rng.randint(0, len(faults))))
-        chosen = {action: weight for action, weight in does.items() if action not in left_out}
-        for action in self._rng.choices(list(chosen), list(chosen.values()), k=actions):
-            action()
-        self._settle()
+        chosen = {name: weight for name, weight in WEIGHTS.items() if name not in left_out}
+        with outside(self):
+            for name in self._rng.choices(list(chosen), list(chosen.values()), k=actions):
+                self.clock += 1
+                DOES[name](self)
+            self._settle()
+
+    # what workers ask
+
+    def new_client(self) -> SimulatedConsumer:
+        """Return a consumer of the topics."""
+        return SimulatedConsumer(self.topics, self._rng)
 
     # what happens
 
-    def _produce(self) -> None:
-        self._blocks[self._rng.randrange(len(self._blocks))] += self._rng.randint(1, 5)
+    def produce(self) -> None:
+        """Let a mill publish blocks."""
+        partition = self._rng.randrange(len(self.topics.tokens))
+        if partition not in self._stopped:
+            first = self.topics.reach(partition)
+            self._write(partition, first, first + self._rng.randint(1, 5))
 
-    def _start(self) -> None:
-        if len(self._writers) < MOST_WRITERS:
-            self._writers.append(self._write())
-            self.seen["writers beside each other"] += len(self._writers) > 1
+    def write_ahead(self) -> None:
+        """Let a message of an owner that knows more than the topic land behind a hole."""
+        partition = self._rng.randrange(len(self.topics.tokens))
+        first = self.topics.reach(partition) + self._rng.randint(1, 4)
+        known = first <= self._ever[partition] and not self.topics.tokens[partition].first
+        if known and partition not in self._stopped:
+            self._write(partition, first, first + self._rng.randint(1, 6))
+            self.seen["messages behind a hole"] += 1
 
-    def _step(self) -> None:
-        if self._writers:
-            writer = self._rng.choice(self._writers)
-            if next(writer, self) is self:
-                self._writers.remove(writer)
+    def write_again(self) -> None:
+        """Let a zombie's message land: blocks that are there, cut otherwise."""
+        partition = self._rng.randrange(len(self.topics.tokens))
+        reached = self.topics.reach(partition)
+        if reached and partition not in self._stopped:
+            first = self._rng.randrange(reached)
+            self._write(partition, first, self._rng.randint(first + 1, reached))
+            self.seen["zombies' messages"] += 1
 
-    def _kill(self) -> None:
-        if self._writers:
-            self._writers.pop(self._rng.randrange(len(self._writers)))
-            self.seen["writers killed"] += 1
+    def write_another(self) -> None:
+        """Let a partition contradict itself: a block is there twice, with different tokens; its mill halts."""
+        partition = self._rng.randrange(len(self.topics.tokens))
+        reached = self.topics.reach(partition)
+        if reached and partition not in self._stopped:
+            self.topics.tokens[partition].append(written(partition, reached - 1, reached, branch=2))
+            self._stopped.add(partition)
+            self.seen["partitions that contradict themselves"] += 1
 
-    def _land(self) -> None:
-        if self._in_flight:
-            self._append(self._in_flight.pop(self._rng.randrange(len(self._in_flight))))
+    def stop_partition(self) -> None:
+        """Let the chain of a partition halt, partition 0 most often: its owner still has it, and closes eras."""
+        partition = self._rng.choice([0, 0, self._rng.randrange(len(self.topics.tokens))])
+        self._stopped.add(partition)
+        self.seen["partition 0 halted"] += partition == 0
 
-    def _drop(self) -> None:
-        if self._in_flight:
-            self._in_flight.pop(self._rng.randrange(len(self._in_flight)))
+    def mill(self) -> None:
+        """Let some mill go on, another one stands meanwhile."""
+        self._some_steps(self._mills)
+        self._mills = [mill for mill in self._mills if not mill.over]
+
+    def bring(self) -> None:
+        """Let some segment worker go on."""
+        self._some_steps(self._bringers)
+
+    def read(self) -> None:
+        """Let some reader go on."""
+        self._some_steps([reader for reader in self._readers if not reader.over])
+
+    def land(self) -> None:
+        """Let a record arrive, however late."""
+        if self._flights:
+            flight = self._flights.pop(self._rng.randrange(len(self._flights)))
+            self._append(era_written(flight))
+            flight.state = "acknowledged" if self._rng.random() < 0.97 else "refused"
+            self.seen["written, and told that it was not"] += flight.state == "refused"
+
+    def drop(self) -> None:
+        """Let a record never arrive."""
+        if self._flights:
+            self._flights.pop(self._rng.randrange(len(self._flights))).state = "refused"
             self.seen["sends lost"] += 1
 
-    def _lose_tail(self) -> None:
-        if self._log:
-            lost = self._log[-self._rng.randint(1, 3) :]
-            self._log = self._log[: -len(lost)]
-            self._next_offset = lost[0].offset
-            self.seen["records lost after their acknowledgement"] += len(lost)
+    def fill(self) -> None:
+        """Let a store commit blocks."""
+        store = self._rng.choice(self._stores)
+        partition = self._rng.randrange(len(self._ever))
+        have = store.blocks.get(partition, 0)
+        store.blocks[partition] = max(have, self._rng.randint(have, max(have, self._ever[partition])))
 
-    def _lose_blocks(self) -> None:
-        """Let a token topic lose its tail; the mill writes the same blocks again, some time."""
-        partition = self._rng.randrange(len(self._blocks))
-        self._blocks[partition] = max(0, self._blocks[partition] - self._rng.randint(1, 8))
-        self.seen["token tails lost"] += 1
+    def start_mill(self) -> None:
+        """Start a mill that believes to have partition 0, whoever else does."""
+        if len(self._mills) < MOST_MILLS:
+            pace = Pace(self._rng.randint(1, 12), self._rng.choice([0.0, 5.0, 40.0]))
+            self._mills.append(Mill(self, self._flights, pace))
+            self.seen["mills beside each other"] += len(self._mills) > 1
 
-    def _write_junk(self) -> None:
-        self._append(self._rng.choice([b"junk", b"", *(record.value or b"" for record in self._log)]))
+    def close(self) -> None:
+        """Let a person close the stream while mills go on."""
+        self._mills.append(Person(self, self._flights))
 
-    def _add_partition(self) -> None:
-        if len(self._blocks) < MOST_PARTITIONS:
-            self._blocks.append(0)
+    def start_bringer(self) -> None:
+        """Start one more segment worker on a store, or one where there is none."""
+        store = self._rng.choice(self._stores)
+        if sum(bringer.store is store for bringer in self._bringers) < 2:
+            self._bringers.append(Bringer(self, store))
+            self.seen["bringers beside each other"] += 1
+
+    def kill_mill(self) -> None:
+        """Kill a mill, at whatever step."""
+        if self._mills:
+            self._mills.pop(self._rng.randrange(len(self._mills))).kill()
+            self.seen["mills killed"] += 1
+
+    def kill_bringer(self) -> None:
+        """Kill a segment worker."""
+        if self._bringers:
+            self._bringers.pop(self._rng.randrange(len(self._bringers))).kill()
+            self.seen["bringers killed"] += 1
+
+    def own(self) -> None:
+        """Let partition 0 be revoked from somebody, or assigned again."""
+        workers = [worker for worker in (*self._mills, *self._bringers) if isinstance(worker, Mill | Bringer)]
+        if workers:
+            worker = self._rng.choice(workers)
+            worker.owns = not worker.owns
+            self.seen["partition 0 revoked or assigned"] += 1
+
+    def lose_control(self) -> None:
+        """Let the control topic lose its last records."""
+        log = self.topics.control
+        if log.truth and not self.seen["token retention"]:
+            cut = sorted(log.truth)[-min(len(log.truth), self._rng.randint(1, 3))]
+            self.seen["eras lost after their acknowledgement"] += sum(offset >= cut for offset in log.truth)
+            log.lose_tail(cut)
+            self.truth.changed()
+
+    def recreate_control(self) -> None:
+        """Delete the control topic, and make it again."""
+        if not self.seen["token retention"]:
+            self.topics.control.recreate()
+            self.truth.changed()
+            self.seen["control topics recreated"] += 1
+
+    def lose_tokens(self) -> None:
+        """Let a token partition lose its tail; the mill writes the same blocks again, some time."""
+        partition = self._rng.randrange(len(self.topics.tokens))
+        log = self.topics.tokens[partition]
+        if log.truth and partition not in self._stopped:
+            log.lose_tail(sorted(log.truth)[-min(len(log.truth), self._rng.randint(1, 3))])
+            self.seen["token tails lost"] += 1
+
+    def retain_tokens(self) -> None:
+        """Let retention remove the first messages of a token partition, not all, and none that no era has.
+
+        A stream whose eras were lost, or whose partition contradicts itself or has a hole, needs what was removed.
+        """
+        partition = self._rng.randrange(len(self.topics.tokens))
+        log, stops = self.topics.tokens[partition], stops_of(self.truth.versions[-1])
+        lost = self.seen["eras lost after their acknowledgement"] + self.seen["control topics recreated"]
+        hole = max((entry.blocks[1] for entry in log.entries.values()), default=0) > self.topics.reach(partition)
+        if lost or hole or partition in self._stopped or partition >= len(stops):
+            return
+        needed = [offset for offset, entry in sorted(log.entries.items()) if entry.blocks[1] > stops[partition]]
+        free = [offset for offset in sorted(log.entries)[:-1] if not needed or offset <= needed[0]]
+        if free:
+            log.retain_from(self._rng.choice(free))
+            self.seen["token retention"] += 1
+
+    def write_junk(self) -> None:
+        """Let something stand there that is no era, an old era, or one that another key makes none."""
+        old = [entry.value or b"" for entry in self.topics.control.truth.values()]
+        value = self._rng.choice([b"junk", b"", *old])
+        self._append(Written(self._rng.choice([ERA_KEY, ERA_KEY, b"skip"]), value))
+        self.seen["junk"] += 1
+
+    def add_partition(self) -> None:
+        """Let the raw topic, and the token topic with it, get one more partition."""
+        if len(self.topics.tokens) < MOST_PARTITIONS:
+            self.topics.tokens.append(Log())
+            self._ever.append(0)
             self.seen["partitions added"] += 1
 
-    def _look(self) -> None:
-        number = self._rng.randrange(len(self._readers))
-        if number not in self._halted:
-            self._look_of(number)
+    def silence(self) -> None:
+        """Let the broker not answer some requests."""
+        self.topics.failing = self._rng.randint(1, 3)
 
-    # who does it
+    def disk(self) -> None:
+        """Let the disk of a store fail after an era or two."""
+        self._rng.choice(self._stores).commits_left = self._rng.randint(0, 2)
+        self.seen["disks that fail"] += 1
 
-    def _write(self) -> Iterator[None]:
-        """Do what a mill does that believes to own partition 0."""
-        follower = EraFollower("writer", FINGERPRINT)
-        while True:
-            yield
-            try:
-                self._look_at(follower, list(self._log))
-            except DifferenceError:
-                self.seen["writers ended over a log that was rewritten"] += 1
-                return
-            extents = {}
-            for partition in range(len(self._blocks)):
-                yield
-                blocks = self._blocks[partition]
-                extents[partition] = Extent(blocks, chain_hash(partition, blocks))
-            self._clock += 1
-            overdue = self._rng.random() < 0.5
-            era = close_era(follower.log, extents, now=self._clock, era_blocks=6, overdue=overdue)
-            if era is None:
-                continue
-            yield
-            value = era.pack()
-            self._in_flight.append(value)
-            while value not in self._acked and value in self._in_flight:
-                yield
-            if value not in self._acked:
-                return  # the send failed: the process ends
+    # how it is done
 
-    def _append(self, value: bytes) -> None:
-        self._log.append(LogRecord(self._next_offset, ERA_KEY, value))
-        self._next_offset += self._rng.choice([1, 1, 1, 2])  # now and then an offset that holds none
-        self._acked.add(value)
+    def _some_steps(self, workers: Sequence[Worker]) -> None:
+        if workers:
+            worker = self._rng.choice(workers)
+            for _ in range(self._rng.randint(1, MOST_STEPS)):
+                worker.step()
+            self._look_at_stores()
 
-    def _look_of(self, number: int) -> None:
-        known, right = self._known[number], self._truth()
-        try:
-            known += self._look_at(self._readers[number], list(self._log))
-        except DifferenceError:
-            assert known != right[: len(known)], "a reader halted though all that it knows stands there"
-            self._halted.add(number)
-            self.seen["readers halted over an era that was lost"] += 1
-            return
-        assert known == right, "a reader sees other eras than the log holds"
-        self.seen["looks"] += 1
+    def _write(self, partition: int, first: int, stop: int) -> None:
+        if stop <= MOST_BLOCKS:
+            self.topics.tokens[partition].append(written(partition, first, stop), self._rng.choice([0, 0, 0, 1]))
+            self._ever[partition] = max(self._ever[partition], self.topics.reach(partition))
 
-    def _truth(self) -> list[Era]:
-        """Return what the log says to somebody who comes now; eras are right about the blocks."""
-        log = EraLog(FINGERPRINT)
-        eras = [log.add(record.value) for record in self._log]
-        self.seen["records ignored"] += eras.count(None)
-        for era in filter(None, eras):
-            assert all(part.after == chain_hash(p, part.stop) for p, part in enumerate(era.ranges))
-        return [era for era in eras if era]
+    def _append(self, entry: Written) -> None:
+        self.topics.control.append(entry, self._rng.choice([0, 0, 0, 1]))  # now and then an offset that holds none
+        before = self.truth.versions[-1]
+        self.truth.changed()
+        self.seen["records ignored"] += self.truth.versions[-1] == before
+        self.seen["eras"] += self.truth.versions[-1] != before
+
+    def _look_at_stores(self) -> None:
+        """See that what stands in each store was once on the topic, and how far its blocks are."""
+        for number, store in enumerate(self._stores):
+            lines = [era.pack() for era, _ in store.eras]
+            if len(lines) != self._stored[number]:
+                self._stored[number] = len(lines)
+                assert any(version[: len(lines)] == lines for version in self.truth.versions), "a store has other eras"
+            stops = stops_of(lines)
+            have = [store.blocks.get(partition, 0) for partition in range(len(self._ever))]
+            stops += [0] * (len(have) - len(stops))
+            self.seen["eras ahead of their blocks"] += any(n < stop for n, stop in zip(have, stops, strict=True))
+            self.seen["blocks ahead of their eras"] += any(n > stop for n, stop in zip(have, stops, strict=True))
 
     # how it ends
 
     def _settle(self) -> None:
-        """End all faults: what is under way lands, one writer goes on, and the mills write the lost blocks again."""
-        self._writers.clear()
-        while self._in_flight:
-            self._land()
-        for partition, part in enumerate(self._last_ranges()):
-            self._blocks[partition] = max(self._blocks[partition], part.stop)
-        self._start()
-        for _ in range(60 + 20 * len(self._blocks)):
-            self._step()
-            self._land()
-            self._start()
-        for number in set(range(len(self._readers))) - self._halted:
-            self._look_of(number)
-        taken = [part.stop for part in self._last_ranges()]
-        taken += [0] * (len(self._blocks) - len(taken))  # partitions that never had a block
-        assert taken == self._blocks, "blocks are left though nothing fails any more"
+        """End all faults: what is under way lands, one of each goes on, and the mills write the lost blocks again."""
+        self._end_faults()
+        mill = Mill(self, self._flights, Pace(1, 0.0))
+        bringers = [Bringer(self, store) for store in self._stores]
+        workers: list[Worker] = [mill, *bringers, *self._readers]
+        for _ in range(SETTLING_STEPS):
+            for worker in workers:
+                worker.step()
+            while self._flights:
+                flight = self._flights.pop()
+                self._append(era_written(flight))
+                flight.state = "acknowledged"
+            if self._is_settled(bringers):
+                break
+        assert not mill.gave_up, "a new mill closes no eras"
+        self._judge(bringers)
+        for worker in workers:
+            worker.kill()
 
-    def _last_ranges(self) -> tuple[EraRange, ...]:
-        eras = self._truth()
-        return eras[-1].ranges if eras else ()
+    def _end_faults(self) -> None:
+        for worker in (*self._mills, *self._bringers):
+            worker.kill()
+        self.topics.failing = 0
+        while self._flights:
+            self.land()
+        for partition in set(range(len(self._ever))) - self._stopped:
+            while (reached := self.topics.reach(partition)) < self._ever[partition]:
+                self._write(partition, reached, self._ever[partition])
+        for store in self._stores:
+            store.commits_left = None
+
+    def _is_settled(self, bringers: Sequence[Bringer]) -> bool:
+        chain = self.truth.versions[-1]
+        return (
+            self._all_in_eras()
+            and all(b.gave_up or [e.pack() for e, _ in b.store.eras] == chain for b in bringers)
+            and all(r.halted or [e.pack() for e in r.known] == chain for r in self._readers)
+        )
+
+    def _all_in_eras(self) -> bool:
+        chain = self.truth.versions[-1]
+        if chain and read_ended(chain[-1]):
+            return True
+        stops = stops_of(chain)
+        stops += [0] * (len(self._ever) - len(stops))  # partitions that never had a block
+        return all(
+            stop == most or partition in self._stopped
+            for partition, (stop, most) in enumerate(zip(stops, self._ever, strict=True))
+        )
+
+    def _judge(self, bringers: Sequence[Bringer]) -> None:
+        chain = self.truth.versions[-1]
+        assert self._all_in_eras(), "blocks are left though nothing fails any more"
+        for bringer in bringers:
+            lines = [era.pack() for era, _ in bringer.store.eras]
+            if bringer.gave_up:
+                assert lines[-1] not in chain, "a store halted though its last era stands there"
+            else:
+                assert lines == chain, "a store has other eras than the topic"
+        for reader in self._readers:
+            if not reader.halted:
+                assert [era.pack() for era in reader.known] == chain, "a reader sees other eras than the topic holds"
+
+
+DOES: Final[dict[str, Callable[[EraHistory], None]]] = {
+    name: getattr(EraHistory, name.replace(" ", "_")) for name in WEIGHTS
+}

@@ -210,11 +210,12 @@ class MillWorker:
                 raise ResumeError(lost)
             self.durable[split] = message.cursor
 
-    async def _last_messages(self, split: str, start: int, end: int) -> list[Message]:
+    async def _last_messages(self, split: str, start: int, end: int) -> list[tuple[int, Message]]:
         await step()
         self.broker.counts["predecessors read again"] += 1
         log = self.broker.tokens[split]
-        return [log.entries[at].message() for at in range(start, end) if at in log.entries] if end <= log.end else []
+        held = [at for at in range(start, end) if at in log.entries] if end <= log.end else []
+        return [(at, log.entries[at].message()) for at in held]
 
 
 def reaches(cursor: Cursor, cut: int) -> bool:

@@ -8,6 +8,8 @@ A look, with ``read`` for reading a log from an offset (None: its beginning) to 
         records = read(None)
     eras = [era for record in records if (era := follower.add(record))]
     follower.finish()
+
+A look that is broken off is undone with `EraFollower.rewind`.
 """
 
 from typing import NamedTuple
@@ -57,6 +59,15 @@ class EraFollower:
         self._known = self._known or self.log.last
         self.log = EraLog(self._fingerprint)
         self.position = None
+
+    def rewind(self, last: Era | None, position: int | None) -> None:
+        """Go on after era ``last`` again, as if nothing had been read since: for a look that did not come to its end.
+
+        What such a look found was given to nobody, so nobody may be held to it.
+        """
+        self._known = None
+        self.log = EraLog(self._fingerprint, last)
+        self.position = position
 
     def add(self, record: LogRecord) -> Era | None:
         """Take the next record; return the era if it is one that was not seen before.

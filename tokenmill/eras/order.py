@@ -60,6 +60,15 @@ class Permutation:
             outside = items >= self._size
         return items.astype(np.int64)
 
+    def inverse(self, items: Positions) -> Positions:
+        """Return the positions of items: what `__call__` makes of these positions is the items again."""
+        positions = self._decipher(items.astype(np.uint64))
+        outside = positions >= self._size
+        while outside.any():
+            positions[outside] = self._decipher(positions[outside])
+            outside = positions >= self._size
+        return positions.astype(np.int64)
+
     def _walk(self, positions: Positions) -> Positions:
         """Do the same with a table of the whole square: walking then costs look-ups."""
         table = self._encipher(np.arange(1 << 2 * self._bits, dtype=np.uint64)).astype(np.int64)
@@ -99,6 +108,17 @@ class Permutation:
         left <<= bits
         left |= right
         return left
+
+    def _decipher(self, values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        """Return what `_encipher` makes ``values`` of: its rounds, backwards."""
+        bits, mask = np.uint64(self._bits), np.uint64((1 << self._bits) - 1)
+        left, right = values >> bits, values & mask
+        for key in reversed(self._keys):
+            left, right = right, left
+            mixed = right + key
+            _mix(mixed, np.empty_like(mixed))
+            left = left ^ (mixed & mask)
+        return (left << bits) | right
 
 
 def _mix(values: npt.NDArray[np.uint64], scratch: npt.NDArray[np.uint64]) -> None:

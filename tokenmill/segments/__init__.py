@@ -7,6 +7,7 @@ partition appends accepted blocks; a block is visible when its commit record is 
 
 from tokenmill.segments.era_reader import EraReader, open_eras
 from tokenmill.segments.era_writer import EraWriter
+from tokenmill.segments.lock import StoreLock
 from tokenmill.segments.reader import OnDamage, PartitionReader, open_partition
 from tokenmill.segments.start import Start
 from tokenmill.segments.store import Store, partitions_in, read_stream, streams_in
@@ -23,6 +24,7 @@ __all__ = [
     "PartitionWriter",
     "Start",
     "Store",
+    "StoreLock",
     "StreamInfo",
     "open_eras",
     "open_partition",

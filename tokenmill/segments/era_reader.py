@@ -3,6 +3,7 @@
 import os
 from bisect import bisect_right
 from pathlib import Path
+from typing import Final
 from zlib import crc32
 
 from tokenmill.eras import Era
@@ -11,6 +12,12 @@ from tokenmill.segments.era_rows import COMMIT_ROWS, END, ROW_BYTES, EraRow, Era
 from tokenmill.segments.layout import ERA_INDEX_FILE, ERA_LINES_FILE, stream_directory
 from tokenmill.segments.store import read_stream
 from tokenmill.segments.stream import StreamInfo
+
+ERA_ADVICE: Final = (
+    f"Stop the segment worker, move {ERA_LINES_FILE} and {ERA_INDEX_FILE} away, and start it again: it writes both "
+    "anew from the control topic (or copy both from another store of the stream)"
+)
+"""What helps against damaged eras."""
 
 
 class EraReader:
@@ -138,8 +145,7 @@ class EraReader:
     def _damaged(path: Path, what: str) -> DamagedError:
         return DamagedError(
             f"{path}: {what}",
-            f"Stop the segment worker, move {ERA_LINES_FILE} and {ERA_INDEX_FILE} away, and start it again: it writes "
-            "both anew from the control topic (or copy both from another store of the stream)",
+            ERA_ADVICE,
         )
 
 

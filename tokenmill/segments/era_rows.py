@@ -67,18 +67,24 @@ def row_seed(fingerprint: bytes) -> int:
     return crc32(b"tokenmill eras 1" + fingerprint)
 
 
-def encode_commit(eras: Sequence[tuple[Era, int]], seed: int, number: int, before: EraRow) -> tuple[bytes, bytes]:
-    """Return the lines and the rows of one commit: consecutive eras from ``number`` on, each with its offset."""
+def encode_commit(eras: Sequence[tuple[Era, int]], seed: int, before: EraRow) -> tuple[bytes, bytes]:
+    """Return the lines and the rows of one commit: eras that follow the one of row ``before``, each with its offset."""
     lines, rows = [], []
-    stop, blocks = before.stop, before.blocks
     for earlier, (era, offset) in enumerate(eras):
         line = era.pack() + b"\n"
-        stop += len(line)
-        blocks += era.blocks
-        row = _ROW.pack(stop, blocks, offset, era.closed, END * era.end, earlier, crc32(line), 0)[:_CRC_AT]
-        rows.append(row + _CRC.pack(_crc(seed, number + earlier, row)))
+        row = encode_row((era, offset), line, seed, before, earlier)
+        before = EraRow.decode(row)
+        rows.append(row)
         lines.append(line)
     return b"".join(lines), b"".join(rows)
+
+
+def encode_row(era_at: tuple[Era, int], line: bytes, seed: int, before: EraRow, earlier: int) -> bytes:
+    """Return the row of an era, given with its offset, whose ``line`` follows that of row ``before``."""
+    era, offset = era_at
+    stop, blocks = before.stop + len(line), before.blocks + era.blocks
+    row = _ROW.pack(stop, blocks, offset, era.closed, END * era.end, earlier, crc32(line), 0)[:_CRC_AT]
+    return row + _CRC.pack(_crc(seed, era.number, row))
 
 
 def scan(rows: bytes, seed: int, number: int) -> EraScan:

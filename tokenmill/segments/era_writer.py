@@ -120,7 +120,7 @@ class EraWriter:
 
     def _commit(self, eras: Sequence[tuple[Era, int]]) -> None:
         """Make eras durable and visible: lines, sync, rows, sync."""
-        lines, rows = encode_commit(eras, self._seed, self.next_number, self._row)
+        lines, rows = encode_commit(eras, self._seed, self._row)
         text, index = self._files
         write_at(text, lines, self._row.stop)
         os.fdatasync(text)

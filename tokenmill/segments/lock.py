@@ -66,6 +66,39 @@ class PartitionLock:
         self.close()
 
 
+class StoreLock:
+    """The right to fill a store, until `close` or the end of the process: of one mirror alone, or of segment workers.
+
+    These share partitions among themselves, which a mirror knows nothing of; so one excludes the other. The lock lies
+    on the store's directory.
+
+    Raises:
+        LockedError: the store is filled by those that this one excludes.
+
+    """
+
+    def __init__(self, store: Path, *, alone: bool) -> None:
+        self._descriptor = os.open(store, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(self._descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._descriptor)
+            other = "a segment worker, or another mirror," if alone else "a mirror"
+            raise LockedError(
+                f"{other} fills the store {store}, until it ends, even while it is stopped: end it, or name another "
+                "directory with --store"
+            ) from None
+        except OSError:
+            os.close(self._descriptor)
+            raise
+
+    def close(self) -> None:
+        """Give the store free."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
 def _holder(directory: Path) -> str:
     """Name the process that wrote itself into the lock file."""
     try:

@@ -298,8 +298,13 @@ class PartitionReader:
         if not len(wanted):
             return
         lowest, highest = int(wanted.min()), int(wanted.max())
-        if lowest < self.first_block or highest >= self.blocks:
-            number = lowest if lowest < self.first_block else highest
+        if 0 <= lowest < self.first_block:
+            raise InputError(
+                f"block {lowest} of {self._directory} is not there any more: it begins at block {self.first_block}, "
+                "for its older segments were retired; ask for later blocks, or read a store that still holds this one"
+            )
+        if lowest < 0 or highest >= self.blocks:
+            number = lowest if lowest < 0 else highest
             raise InputError(
                 f"block {number} of {self._directory} is not there: blocks {self.first_block} to {self.blocks - 1} are "
                 "(as of the last refresh); ask for one of these, or refresh and wait"

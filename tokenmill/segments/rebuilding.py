@@ -8,7 +8,6 @@ kept with ``.broken`` at the end of their names, never deleted. `finish` goes on
 
 import json
 import os
-import shutil
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
@@ -51,6 +50,7 @@ def finish(directory: Path) -> list[Path]:
         return []
     aside: list[Path] = []
     if (workplace / READY_FILE).exists():
+        sync_directory(workplace)  # who put it there may have died before
         task = json.loads((workplace / READY_FILE).read_bytes())
         place, built = SegmentPaths(directory, task["first"]), SegmentPaths(workplace, task["first"])
         for old, new in zip(place.all, built.all, strict=True):
@@ -61,7 +61,9 @@ def finish(directory: Path) -> list[Path]:
         sync_directory(directory)
         (workplace / READY_FILE).unlink()
         sync_directory(workplace)
-    shutil.rmtree(workplace)
+    for path in list(workplace.iterdir()):
+        path.unlink()
+    workplace.rmdir()
     sync_directory(directory)
     return aside
 
@@ -74,9 +76,10 @@ def put_aside(path: Path) -> Path:
 
 
 def link_aside(path: Path) -> Path:
-    """Keep a damaged file under another name, which is returned, while its successor takes its place at once."""
+    """Keep a damaged file under another name, which is returned, durably: its successor takes its place at once."""
     aside = _free_name(path)
     os.link(path, aside)
+    sync_directory(path.parent)
     return aside
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from tokenmill.chain import next_hash
 from tokenmill.segments.commit_log import UNKNOWN, Scan, scan
 from tokenmill.segments.damage import damaged
-from tokenmill.segments.durable import write_at
+from tokenmill.segments.durable import sync_directory, write_at
 from tokenmill.segments.layout import (
     READY_FILE,
     REPAIR_DIRECTORY,
@@ -63,6 +63,8 @@ def recover_partition(directory: Path, info: StreamInfo, partition: int) -> Reco
     if (ready := directory / REPAIR_DIRECTORY / READY_FILE).exists():
         raise damaged(ready, "a repair was cut off; what it rebuilt is not all in its place yet")
     start = read_start(directory, info, partition)
+    if start.block:
+        sync_directory(directory)  # who raised it may have died before: nothing may go, or come, that hangs on it
     for name in names:
         if name.endswith(TEMPORARY) and name != START_FILE + TEMPORARY:  # who retires needs no lock, and may be at it
             (directory / name).unlink()

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenmill.errors import DamagedError, StoreError
-from tokenmill.segments.layout import SegmentPaths, partition_directory, segment_firsts, stream_directory
+from tokenmill.segments.durable import sync_directory
+from tokenmill.segments.layout import STREAM_FILE, SegmentPaths, partition_directory, segment_firsts, stream_directory
 from tokenmill.segments.sealed import load_manifest
 from tokenmill.segments.start import Start, read_start, unlink_below, write_start
 from tokenmill.segments.store import read_stream
@@ -48,12 +49,14 @@ def retire(store: Path, stream: str, partition: int, below: int) -> Retired:
     info = read_stream(store, stream)
     directory = partition_directory(store, stream, partition)
     try:
-        with _turn(stream_directory(store, stream)):
+        with _turn(stream_directory(store, stream) / STREAM_FILE):
             names = os.listdir(directory)  # noqa: PTH208 - names alone, of many files
             start = read_start(directory, info, partition)
             target = _target(directory, names, below - below % info.segment_blocks)
             if target > start.block:
                 write_start(directory, Start(target, _chain_before(directory, info, partition, target)))
+            else:
+                sync_directory(directory)  # who raised the start may have died before it was durable
             firsts = segment_firsts(names)
             first = max(target, start.block)
             going = [path for f in firsts if f < first for path in SegmentPaths(directory, f).all if path.exists()]
@@ -88,9 +91,9 @@ def _chain_before(directory: Path, info: StreamInfo, partition: int, first: int)
 
 
 @contextmanager
-def _turn(directory: Path) -> Iterator[None]:
-    """Wait until no other process retires segments of this stream."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+def _turn(file: Path) -> Iterator[None]:
+    """Wait until no other process retires segments of this stream; directories are locked by who writes in them."""
+    descriptor = os.open(file, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

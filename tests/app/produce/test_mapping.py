@@ -12,6 +12,7 @@ import pytest
 
 from tests.app.produce.files import write_csv, write_gzip, write_jsonl
 from tests.app.produce.reading import found_in, reading_of, refusals, values
+from tokenmill.app.produce import Item, Refused, find_sources, read_items
 from tokenmill.app.produce.ahead import AHEAD_BYTES
 from tokenmill.app.produce.formats import Entry, Text
 from tokenmill.app.produce.mapping import BATCH, BATCH_BYTES, Mapping
@@ -56,6 +57,23 @@ def test_a_function_that_is_not_there_is_named(name: str) -> None:
     """Before anything is read."""
     with pytest.raises(InputError, match="--map"):
         Mapping(name)
+
+
+def test_a_function_that_ends_its_process_ends_the_run_with_advice(mapping: Mapping, tmp_path: Path) -> None:
+    """What came before it is there, and one is told where to look."""
+    rows = [{"text": f"text {number}"} for number in range(20 * BATCH)]
+    rows[15 * BATCH + 3]["text"] = "die"
+    write_jsonl(tmp_path / "a.jsonl", rows)
+    items = read_items(find_sources([str(tmp_path / "a.jsonl")], reading_of(mapping=mapping)))
+    found: list[Item | Refused] = []
+    with pytest.raises(InputError, match=rf"--map {SHOUT}: a process .* row of .*a\.jsonl behind entry \d+,"):
+        found.extend(items)  # those before the error stay
+
+    texts = [json.loads(value)["text"] for value in values(found)]
+    assert texts == [f"TEXT {number}" for number in range(len(texts))]
+    assert len(texts) <= 15 * BATCH
+    with pytest.raises(InputError, match="behind entry 0"):  # none of its processes is left
+        list(mapping.of(iter([(1, 0, Text(b"another file"))])))
 
 
 def test_large_rows_are_read_a_bounded_number_of_bytes_ahead(mapping: Mapping) -> None:

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from tests.conftest import TopicFactory
 from tests.service import Raw, send, service_settings
+from tokenmill.app.batch import Batch
 from tokenmill.app.clients.control import settle
 from tokenmill.app.clients.kafka import consumer, producer, read_range
 from tokenmill.app.local.broker import Broker
@@ -20,7 +21,6 @@ from tokenmill.app.raw.partition import MillContext, RawPartition
 from tokenmill.app.raw.recipes import plan_topic
 from tokenmill.app.raw.skip_list import SkipList
 from tokenmill.app.settings import Settings
-from tokenmill.app.transport import Batch
 from tokenmill.errors import TopicError
 
 EPOCH = 7

@@ -17,15 +17,16 @@ from faust.types import TP
 from tests.conftest import TopicFactory
 from tests.mills import text
 from tests.service import Raw, send, service_settings
+from tokenmill.app.batch import Batch
 from tokenmill.app.clients.control import Settled, settle
 from tokenmill.app.clients.kafka import admin
+from tokenmill.app.ending import end_for
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.raw.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.tokens import opening
 from tokenmill.app.tokens import partition as token_partition
 from tokenmill.app.tokens.partition import SegmentContext, TokenPartition
-from tokenmill.app.transport import Batch
 from tokenmill.chain import genesis_hash
 from tokenmill.message import HEADER_NAME, Message, encode_header
 from tokenmill.milling import ChainMill, genesis_point
@@ -74,6 +75,7 @@ class Appending:
             start_partition=start_partition,
             set_durable=lambda _tp, offset: durable.append(offset),
             end_offset=lambda _tp: 0,
+            fail=end_for,
         )
         partition = TokenPartition(TP(stream.tokens_topic, 0), context)
         await partition.resume()

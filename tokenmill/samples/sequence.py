@@ -70,6 +70,12 @@ class EraOrder:
         parts = np.searchsorted(self._starts, blocks, side="right") - 1
         return Samples(self._partitions[parts], blocks + self._shifts[parts], views)
 
+    def position_of(self, partition: int, block: int, view: int) -> int:
+        """Return the position of a sample of the era: of which `__call__` says that it lies there."""
+        part = int(np.searchsorted(self._partitions, partition))
+        item = (block - int(self._shifts[part])) * self._views + view
+        return item if self._order is None else int(self._order.inverse(np.array([item]))[0])
+
     @cached_property
     def _whole(self) -> Numbers:
         return self._order(np.arange(self.samples)) if self._order is not None else np.arange(self.samples)

@@ -8,11 +8,10 @@ import numpy as np
 
 from tokenmill.eras import Era
 from tokenmill.errors import DamagedError, DifferenceError, InputError
+from tokenmill.samples.position import SequenceId
+from tokenmill.samples.sequence import EraOrder, Numbers, Samples
 from tokenmill.segments import OnDamage, PartitionReader, StreamInfo, open_eras
 from tokenmill.segments.layout import partition_directory
-
-from .position import SequenceId
-from .sequence import EraOrder, Numbers, Samples
 
 
 @dataclass(slots=True)
@@ -101,14 +100,31 @@ class TrainableSamples:
 
     def next_era(self, sample: int) -> int:
         """Return the era that holds a sample, or the one that must come before that is known."""
-        place = self._place(sample)
+        place = self.place(sample)
         return self.eras.eras if place is None else place[0]
+
+    def order(self, era: Era, passed: int) -> EraOrder:
+        """Return the order of an era's samples in a pass."""
+        sequence = self._sequence
+        return EraOrder(era, views=self._views, shuffle=sequence.shuffle, seed=sequence.seed, passed=passed)
+
+    def first_samples(self, number: int) -> list[int]:
+        """Return the number of an era's first sample in each pass; empty if the sequence has no such era.
+
+        As far as that is known: while the last era has not come, only the first pass is.
+        """
+        first, stop = self._sequence.eras
+        if not first <= number < (self.eras.eras if stop is None else min(stop, self.eras.eras)):
+            return []
+        one = self._samples_in_pass()
+        within = (self.eras.blocks_before(number) - self.eras.blocks_before(first)) * self._views
+        return [within + passed * (one or 0) for passed in range(1 if one is None else self._sequence.passes)]
 
     def _span_at(self, sample: int) -> _Span | None:
         """Return the era of a sample if it is trainable; its first sample is the span's."""
-        place = self._following(sample) or self._place(sample)
+        place = self._following(sample) or self.place(sample)
         if place is None and self.eras.refresh():
-            place = self._place(sample)
+            place = self.place(sample)
         if place is None:
             return None
         number, passed, start = place
@@ -117,12 +133,11 @@ class TrainableSamples:
             if not self.is_trainable(era):
                 return None
             self._trainable = number
-        sequence = self._sequence
-        order = EraOrder(era, views=self._views, shuffle=sequence.shuffle, seed=sequence.seed, passed=passed)
+        order = self.order(era, passed)
         return _Span(start, start + order.samples, number, passed, order)
 
     def _following(self, sample: int) -> tuple[int, int, int] | None:
-        """Return what `_place` does, without a search, if the sample is the first of the next era in the same pass."""
+        """Return what `place` does, without a search, if the sample is the first of the next era in the same pass."""
         if not self._spans or self._spans[-1].stop != sample:
             return None
         last, stop = self._spans[-1], self._sequence.eras[1]
@@ -131,8 +146,8 @@ class TrainableSamples:
             return None
         return number, last.passed, sample
 
-    def _place(self, sample: int) -> tuple[int, int, int] | None:
-        """Return era, pass and the era's first sample of a sample, as far as the eras are known."""
+    def place(self, sample: int) -> tuple[int, int, int] | None:
+        """Return era, pass and the era's first sample of a sample; None where the eras that are known do not reach."""
         first = self._sequence.eras[0]
         if self.eras.eras <= first:
             return None

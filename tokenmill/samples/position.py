@@ -4,7 +4,7 @@ The state speaks of the sequence as a whole, so it is the same on every rank, an
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, NamedTuple, Self
 
 from tokenmill.errors import InputError
@@ -25,6 +25,9 @@ class SequenceId:
     eras: tuple[int, int | None]
     """The first era and the one after the last; None: up to the end marker."""
     passes: int
+
+
+_NAMES: Final = tuple(field.name for field in fields(SequenceId))
 
 
 class StepRange(NamedTuple):
@@ -65,7 +68,7 @@ class Position:
         if last.global_batch == global_batch:
             return self
         kept = self.ranges if last.first_sample < self.sample else self.ranges[:-1]
-        if kept and kept[-1].global_batch == global_batch:  # the size in between made no step
+        if kept and kept[-1].global_batch == global_batch:  # a run between them made no step
             return replace(self, ranges=kept)
         return replace(self, ranges=(*kept, StepRange(self.step, self.sample, global_batch)))
 
@@ -81,6 +84,14 @@ class Position:
         found = [part for part in self.ranges if part.first_step <= step][-1]
         first = found.first_sample + (step - found.first_step) * found.global_batch
         return range(first, first + found.global_batch)
+
+    def step_of(self, sample: int) -> tuple[int, int] | None:
+        """Return the step that took a sample, and the sample's place in the global batch; None: it was not made."""
+        if not 0 <= sample < self.sample:
+            return None
+        found = [part for part in self.ranges if part.first_sample <= sample][-1]
+        steps, place = divmod(sample - found.first_sample, found.global_batch)
+        return found.first_step + steps, place
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state: small, of JSON's types alone."""
@@ -103,17 +114,8 @@ class Position:
             InputError: it is no state, or one of another sequence.
 
         """
-        try:
-            if state["format"] != _FORMAT:
-                raise InputError(
-                    f"the state's format is {state['format']!r}: use the version of tokenmill that wrote it"
-                )
-            first, stop = state["eras"]
-            found = SequenceId(**{name: state[name] for name in asdict(sequence) if name != "eras"}, eras=(first, stop))
-            position = cls(sequence, state["sample"], tuple(StepRange(*part) for part in state["ranges"]))
-            position.require_sound()
-        except (LookupError, TypeError, ValueError) as error:
-            raise InputError(f"this is no state of Batches ({error!r}): give what state_dict() returned") from error
+        saved = cls.read(state)
+        found = saved.sequence
         wanted = asdict(sequence) | {"passes": found.passes}
         if found.passes == sequence.passes == 1 and found.eras[0] == sequence.eras[0]:
             wanted["eras"] = found.eras
@@ -124,6 +126,26 @@ class Position:
                 f"the state is one of another sequence of samples: {told}. Open Batches as they were when it was "
                 "saved, or begin at the beginning, without the state"
             )
+        return replace(saved, sequence=sequence)
+
+    @classmethod
+    def read(cls, state: Mapping[str, Any]) -> Self:
+        """Return the position that a state speaks of, in the sequence that it names: for those who do not train.
+
+        Raises:
+            InputError: it is no state.
+
+        """
+        try:
+            if state["format"] != _FORMAT:
+                raise InputError(
+                    f"the state's format is {state['format']!r}: use the version of tokenmill that wrote it"
+                )
+            named = {name: state[name] for name in _NAMES}
+            position = cls(_read_sequence(named), state["sample"], tuple(StepRange(*part) for part in state["ranges"]))
+            position.require_sound()
+        except (LookupError, TypeError, ValueError) as error:
+            raise InputError(f"this is no state of Batches ({error!r}): give what state_dict() returned") from error
         return position
 
     def require_sound(self) -> None:
@@ -142,3 +164,15 @@ class Position:
                 raise ValueError("steps are missing")
         if self.ranges[0][:2] != (0, 0):
             raise ValueError("the first steps are missing")
+
+
+def _read_sequence(named: Mapping[str, Any]) -> SequenceId:
+    """Return the sequence that a state names; raises TypeError or ValueError where a value cannot be."""
+    first, stop = named["eras"]
+    found = SequenceId(**dict(named) | {"eras": (first, stop)})
+    counts = [found.sequence_length, found.passes, first + 1, first + 1 if stop is None else stop - first]
+    if not all(type(number) is int for number in [*counts, found.seed]) or min(counts) < 1:
+        raise ValueError("the sequence's numbers cannot be")
+    if not all(isinstance(text, str) for text in (found.stream, found.fingerprint)) or type(found.shuffle) is not bool:
+        raise TypeError("the sequence's names cannot be")
+    return found

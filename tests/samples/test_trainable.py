@@ -9,9 +9,8 @@ import pytest
 from tests.consumers.scenes import CHAINS, ERAS, INFO, OPEN_ERAS, era_store, grow
 from tests.segments.chains import STREAM, directory_of, fill, make_chain, make_store
 from tests.segments.eras import make_eras, write_eras
-from tokenmill.consumers.position import SequenceId
-from tokenmill.consumers.trainable import TrainableSamples
 from tokenmill.errors import DamagedError, DifferenceError, InputError
+from tokenmill.samples import SequenceId, TrainableSamples
 from tokenmill.segments import Store
 from tokenmill.segments.retiring import retire
 

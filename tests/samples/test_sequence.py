@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from tests.consumers.scenes import CHAINS, INFO
 from tests.segments.eras import make_eras
-from tokenmill.consumers.sequence import EraOrder, Ranks, count_views
 from tokenmill.errors import InputError
+from tokenmill.samples import EraOrder, Ranks, count_views
 
 steps = st.lists(st.dictionaries(st.integers(0, 2), st.integers(1, 5), min_size=1), min_size=1, max_size=4)
 
@@ -54,7 +54,7 @@ def test_large_eras_are_asked_part_by_part(monkeypatch: pytest.MonkeyPatch) -> N
     """With the same answers as those whose order is kept."""
     era = make_eras(INFO, CHAINS, [{0: 20, 1: 13}])[0]
     kept = EraOrder(era, views=1, shuffle=True, seed=3, passed=1)(np.arange(33))
-    monkeypatch.setattr("tokenmill.consumers.sequence._STORED", 32)
+    monkeypatch.setattr("tokenmill.samples.sequence._STORED", 32)
     asked = EraOrder(era, views=1, shuffle=True, seed=3, passed=1)
     for first in range(33):
         assert [column[0] for column in asked(np.array([first]))] == [column[first] for column in kept]

@@ -5,11 +5,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tokenmill.consumers.position import Position, SequenceId
 from tokenmill.errors import InputError
+from tokenmill.samples import Position, SequenceId
 
 SEQUENCE = SequenceId("raw-text.train", "00" * 16, 4, 1, shuffle=True, eras=(0, None), passes=1)
 
@@ -41,6 +41,7 @@ def test_a_position_counts_samples_and_steps(made: list[tuple[int, int]]) -> Non
 
 
 @given(runs)
+@example([(2, 1), (1, 0), (2, 1), (1, 0)])
 def test_a_state_is_small_and_of_json(made: list[tuple[int, int]]) -> None:
     """A range for each change of the size, and none for runs that made no step."""
     state = after(made).to_dict()
@@ -69,6 +70,13 @@ def test_a_state_of_another_sequence_is_refused(changed: dict[str, object]) -> N
         Position.from_dict(Position.beginning(other, 2).to_dict(), SEQUENCE)
 
 
+@given(runs)
+def test_a_state_says_which_sequence_it_is_of(made: list[tuple[int, int]]) -> None:
+    """So that it can be read by those who do not train."""
+    position = after(made)
+    assert Position.read(json.loads(json.dumps(position.to_dict()))) == position
+
+
 @pytest.mark.parametrize("changed", [{"passes": 2}, {"eras": (0, 5)}])
 def test_a_sequence_may_become_longer_or_shorter(changed: dict[str, object]) -> None:
     """More passes, or other last eras in a single one: what was delivered stays what it was."""
@@ -92,6 +100,13 @@ def test_a_sequence_may_become_longer_or_shorter(changed: dict[str, object]) -> 
         {"ranges": [[0, 0, 2], [4, 8, 2]]},
         {"ranges": [[0, 0]]},
         {"eras": 3},
+        {"eras": [0, 0]},
+        {"eras": [-1, 4]},
+        {"passes": 0},
+        {"sequence_length": "4"},
+        {"seed": None},
+        {"shuffle": 1},
+        {"stream": 3},
     ],
 )
 def test_what_is_no_state_is_refused(changed: dict[str, object]) -> None:

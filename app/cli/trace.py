@@ -1,0 +1,221 @@
+"""``tokenmill trace``: which records were in a training step, and which steps a record was in."""
+
+import asyncio
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from tokenmill.errors import InputError
+from tokenmill.samples import Position, Source, TracedRecord, TracedSample, TracedView, Tracer, Use
+
+from ..inspecting.blocks import RecordText
+from ..inspecting.samples import beginning
+from ..inspecting.tracing import Fate, Place, fate_of, record_texts
+from ..settings import Settings
+from .options import examples, with_settings
+from .output import AsJson, count, say, show, show_json
+from .progress import Line
+
+State = Annotated[
+    Path,
+    typer.Option(
+        "--state", metavar="FILE", help="What state_dict() of Batches returned, as JSON; it names the stream, too."
+    ),
+]
+Step = Annotated[int | None, typer.Option("--step", metavar="N", help="The samples of this step.")]
+Sample = Annotated[int | None, typer.Option("--sample", metavar="N", help="This sample of the run's sequence.")]
+Block = Annotated[
+    tuple[int, int] | None, typer.Option("--block", metavar="PARTITION NUMBER", help="The samples of this block.")
+]
+Record = Annotated[
+    tuple[int, int] | None,
+    typer.Option("--record", metavar="PARTITION OFFSET", help="The samples with tokens of this record."),
+]
+Document = Annotated[
+    str | None,
+    typer.Option("--document", metavar="ID", help="The same of all records with this id; reads all document tables."),
+]
+Text = Annotated[bool, typer.Option("--text", help="Ask the brokers for the records, and print their text.")]
+
+LINE_CHARACTERS = 100
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        "trace",
+        epilog=examples(
+            "tokenmill trace --store store --state state.json --step 12345 --text",
+            "tokenmill trace --store store --state state.json --record 0 4711",
+            "tokenmill trace --store store --state state.json --document article-17 --json",
+        ),
+    )(with_settings(trace_command))
+
+
+def trace_command(
+    settings: Settings,
+    *,
+    state: State,
+    step: Step = None,
+    sample: Sample = None,
+    block: Block = None,
+    record: Record = None,
+    document: Document = None,
+    text: Text = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show which documents were in a step or sample of a run, or in which steps a block, record or document was.
+
+    Reads the store alone; no broker is asked, except with --text. A state of a later time tells of all earlier steps,
+    whatever the batch sizes were; rank r of batches of b had the rows of the global batch from r * b on.
+    """
+    asked = [name for name, value in _named(step, sample, block, record, document) if value is not None]
+    if len(asked) != 1:
+        raise InputError("give one of --step, --sample, --block, --record and --document")
+    tracer = Tracer(settings.store, read_state(state))
+    printer = _Printer(settings, tracer, text=text, as_json=as_json)
+    if step is not None:
+        printer.samples({"step": step}, list(tracer.step(step)))
+    elif sample is not None:
+        printer.samples({"sample": sample}, [tracer.sample(sample)])
+    elif block is not None:
+        printer.block(block, tracer.block(*block))
+    elif record is not None:
+        printer.records({"record": record}, [tracer.record(*record)])
+    else:
+        found = [tracer.record(*place) for place in _scan(tracer, document or "")]
+        printer.records({"document": document}, found)
+
+
+def read_state(path: Path) -> Position:
+    """Return where a run stands, from the file in which it put its state.
+
+    Raises:
+        InputError: the file cannot be read, or is no state.
+
+    """
+    try:
+        state = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path} cannot be read as a state ({error}): write what state_dict() of Batches returned there, with json"
+        ) from error
+    return Position.read(state)
+
+
+def _named(*values: object) -> Iterator[tuple[str, object]]:
+    return zip(("step", "sample", "block", "record", "document"), values, strict=True)
+
+
+def _scan(tracer: Tracer, wanted: str) -> list[Place]:
+    """Return the records with an id, showing how far the search is."""
+    columns = (TextColumn("search"), BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"))
+    found: list[Place] = []
+    with Line(*columns, TimeRemainingColumn()) as line:
+        for done, total, places in tracer.documents(wanted):
+            found += places
+            told = f"{count(done, 'block')} of {total:,}, {count(len(found), 'record')} found"
+            line.show(told, done, total, lambda told=told: f"searched {told}")  # type: ignore[misc]
+    return found
+
+
+class _Printer:
+    """Prints traces, as lines or as JSON, with what the brokers know where that was asked for."""
+
+    def __init__(self, settings: Settings, tracer: Tracer, *, text: bool, as_json: bool) -> None:
+        self._settings = settings
+        self._stream = tracer.position.sequence.stream
+        self._text = text
+        self._json = as_json
+        self._texts: dict[Place, RecordText] = {}
+
+    def samples(self, asked: dict[str, Any], found: list[TracedSample]) -> None:
+        """Print the samples of a step, or one."""
+        self._ask(source for one in found for source in one.sources)
+        if self._json:
+            self._show_json(asked, samples=[asdict(one) for one in found])
+            return
+        if "step" in asked:
+            first, last = found[0].use.sample, found[-1].use.sample
+            show(f"step {asked['step']} of {self._stream}: samples {first} to {last}")
+        for one in found:
+            show(f"{_use(one.use)}: {_view(one)}")
+            self._show_sources(one.sources)
+
+    def block(self, place: Place, views: list[TracedView]) -> None:
+        """Print where the views of a block come in the sequence."""
+        self._ask(source for view in views for source in view.sources)
+        if self._json:
+            self._show_json({"block": place}, views=[asdict(view) for view in views])
+            return
+        for view in views:
+            self._show_view(view)
+
+    def records(self, asked: dict[str, Any], found: list[TracedRecord]) -> None:
+        """Print where the tokens of records come in the sequence."""
+        self._ask(source for one in found for view in one.views for source in view.sources)
+        fates = {one: self._fate(found[one]) for one in range(len(found))} if self._text else {}
+        if self._json:
+            records = [
+                {**asdict(one), "verdict": one.verdict, "fate": asdict(fate) if (fate := fates.get(n)) else None}
+                for n, one in enumerate(found)
+            ]
+            self._show_json(asked, records=records)
+            return
+        if not found:
+            say(f"no document in the store has the id {asked['document']!r}")
+        for number, one in enumerate(found):
+            show(f"{one.topic}[{one.partition}] offset {one.offset}: {one.verdict}")
+            if (fate := fates.get(number)) is not None:
+                show(f"  by the raw topic: {fate}")
+            for view in one.views:
+                self._show_view(view)
+
+    def _fate(self, record: TracedRecord) -> Fate | None:
+        """Ask why a record has no tokens."""
+        if record.views:
+            return None
+        return asyncio.run(fate_of(self._settings, self._stream, (record.partition, record.offset)))
+
+    def _ask(self, sources: Iterable[Source]) -> None:
+        """Get the texts of what is to be printed."""
+        if self._text:
+            places = [(source.partition, source.offset) for source in sources]
+            self._texts = asyncio.run(record_texts(self._settings, self._stream, places))
+
+    def _show_json(self, asked: dict[str, Any], **found: Any) -> None:
+        texts = [{"partition": p, "offset": o, **asdict(text)} for (p, o), text in self._texts.items()]
+        show_json({"stream": self._stream, **asked, **found, **({"texts": texts} if self._text else {})})
+
+    def _show_view(self, view: TracedView) -> None:
+        era = "in no era yet" if view.era is None else f"era {view.era}"
+        show(f"{_view(view)}, {era}")
+        for use in view.uses:
+            show(f"  {_use(use)}")
+        self._show_sources(view.sources)
+
+    def _show_sources(self, sources: list[Source]) -> None:
+        for source in sources:
+            name = f"document {source.id!r}" if source.id is not None else "a document"
+            place = f"{source.topic}[{source.partition}] offset {source.offset}"
+            show(f"  tokens {source.start} to {source.stop - 1}: {name} from its token {source.position}, {place}")
+            text = self._texts.get((source.partition, source.offset))
+            if text is not None:
+                show(f"    {beginning(text.text, LINE_CHARACTERS)!r}")
+            elif self._text:
+                show("    (the raw topic no longer holds this record)")
+
+
+def _use(use: Use) -> str:
+    step = "in no step as of this state" if use.step is None else f"step {use.step} row {use.row}"
+    passed = f", pass {use.passed}" if use.passed else ""
+    return f"sample {use.sample}, {step}{passed}, era {use.era} position {use.position}"
+
+
+def _view(found: TracedSample | TracedView) -> str:
+    return f"partition {found.partition} block {found.block} view {found.view}"

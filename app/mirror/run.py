@@ -1,0 +1,197 @@
+"""Keeping a full copy of streams and eras in a store, for as long as one likes or up to the head."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from tokenmill.errors import BrokerError, SourceError, TopicError
+from tokenmill.segments import Store
+
+from .. import metrics
+from ..clients.control import Settled
+from ..clients.kafka import consumer, offsets
+from ..clients.patience import patiently
+from ..eras.bringing import EraBringer
+from ..metrics.measuring import free_bytes, measure
+from ..reporting import Reporter
+from ..settings import Settings
+from ..together import first_of
+from ..tokens.streams import bring_stream
+from .behind import Behind, Heads, Measure
+from .finding import StreamFinder
+from .flow import StreamFlow
+from .keeping import Keeper
+
+LOOK_SECONDS: Final = 2.0
+"""How often streams, partitions and the ends of topics are looked for."""
+CHECK_SECONDS: Final = 0.1
+"""How often a mirror that ends at the head asks itself whether it is there."""
+PASSING: Final = (BrokerError, KafkaError, SourceError, OSError)
+"""What the next look may get over."""
+
+log = structlog.get_logger(__name__)
+
+
+class _AtHeadError(Exception):
+    """Ends all tasks of a mirror that is done."""
+
+
+class Mirror:
+    """Fills a store with streams: `run` until it is cancelled, or until the store has all that there was."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: Store,
+        names: Sequence[str] = (),
+        *,
+        once: bool = False,
+        keep_from: Sequence[Path] = (),
+        progress: Callable[[Sequence[Behind]], None] | None = None,
+    ) -> None:
+        """Do nothing yet.
+
+        Args:
+            settings: which brokers, and where metrics are served.
+            store: is filled by nobody else; the caller holds its lock.
+            names: of the streams; none: all that are settled on the brokers.
+            once: whether to end with what is there at the beginning.
+            keep_from: files with states; what none of them needs is retired (`keeping`).
+            progress: is told every `LOOK_SECONDS` how far behind each stream is.
+
+        """
+        self.problems: list[Exception] = []
+        """What only a person can mend, and blocks that nobody holds, as of the last look."""
+        self.behind: list[Behind] = []
+        """Each stream, as of the last look."""
+        self._settings = settings
+        self._store = store
+        self._once = once
+        self._progress = progress
+        self._finder = StreamFinder(names)
+        self._keeper = Keeper(store.path, keep_from) if keep_from else None
+        self._flows: dict[str, list[StreamFlow]] = {}
+        self._measures: dict[str, Measure] = {}
+        self._heads = Heads()
+        self._settled: list[Settled] = []
+        self._bringer = EraBringer(self._settled, store, lambda _topic: True)
+        self._missing: list[str] = []
+
+    async def run(self) -> None:
+        """Mirror; with ``once``, return when everything is durable that the topics held at the beginning.
+
+        Ends, also when it is cancelled, only after what was appended is committed and the store's files are closed.
+
+        Raises:
+            BrokerError: no broker answers at the beginning; later, one is waited for.
+            TopicError: with ``once``, a stream is missing.
+            InputError: a state to keep from is none, or one of another stream or fingerprint.
+            FingerprintError: the store holds a stream of that name that was made with other settings.
+            SettingsError: the brokers refuse us.
+
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                await patiently(self._settings, lambda: self._begin(group))
+                if self._once and (self._finder.missing or not self._flows):
+                    missing = ", ".join(self._finder.missing) or "a stream"
+                    raise TopicError(f"{missing} is not settled on these brokers: check the name, or start a mill")
+                group.create_task(self._bringer.run(self._settings), name="eras")
+                group.create_task(self._look_on(group), name="look")
+                if self._keeper:
+                    group.create_task(self._keeper.run(), name="keep")
+                if self._once:
+                    group.create_task(self._until_head(), name="head")
+                else:
+                    self._reporter().start()
+        except BaseExceptionGroup as errors:
+            error = first_of(errors)
+            if not isinstance(error, _AtHeadError):
+                raise error from None
+        finally:
+            self._bringer.close()
+
+    async def _begin(self, group: asyncio.TaskGroup) -> None:
+        async with consumer(self._settings) as client:
+            await self._find(client, group)
+
+    async def _look_on(self, group: asyncio.TaskGroup) -> None:
+        """Look for streams and partitions, and see how far behind each is, again and again."""
+        while True:
+            try:
+                async with consumer(self._settings) as client:
+                    while True:
+                        await self._see(client)
+                        await asyncio.sleep(LOOK_SECONDS)
+                        if not self._once:
+                            await self._find(client, group)
+            except PASSING as error:
+                log.info("the brokers cannot be asked now", error=str(error) or repr(error))
+                await asyncio.sleep(LOOK_SECONDS)
+
+    async def _find(self, client: AIOKafkaConsumer, group: asyncio.TaskGroup) -> None:
+        for settled, numbers in await self._finder.look(client):
+            name = settled.stream.name
+            if name not in self._flows:
+                await bring_stream(self._store, settled)
+                self._settled.append(settled)
+                self._measures[name] = Measure(self._store.path, name)
+            flow = StreamFlow(self._settings, self._store, settled, numbers)
+            self._flows.setdefault(name, []).append(flow)
+            group.create_task(flow.run(), name=f"{name} {numbers}")
+            log.info("mirrored", stream=name, partitions=[numbers.start, numbers.stop - 1])
+        missing = self._finder.missing
+        if missing != self._missing and not self._once:
+            log.warning("no mill has settled these streams yet", streams=missing)
+        self._missing = missing
+
+    async def _see(self, client: AIOKafkaConsumer) -> None:
+        for flows in self._flows.values():
+            for flow in flows:
+                await self._heads.look(client, flow)
+        self._take()
+
+    def _take(self) -> None:
+        self.behind = [self._measures[name].take(flows, self._heads.found) for name, flows in self._flows.items()]
+        self.problems = list(self._bringer.halts.values())
+        for flow in self._all_flows():
+            self.problems += [problem for tp in flow.topics if (problem := flow.problem(tp))]
+        for found in self.behind:
+            metrics.BLOCKS_BEHIND.labels(found.stream).set(found.blocks)
+            metrics.BYTES_BEHIND.labels(found.stream).set(found.bytes)
+            metrics.ERAS_BEHIND.labels(found.stream).set(found.eras)
+        if self._progress is not None:
+            self._progress(self.behind)
+
+    async def _until_head(self) -> None:
+        """Wait until all eras that there are, then all messages, are in the store, or cannot come."""
+        while not self._flows.keys() <= self._bringer.looked | self._bringer.halts.keys():  # noqa: ASYNC110 - many tell it
+            await asyncio.sleep(CHECK_SECONDS)
+        ends: dict[TopicPartition, int] = {}
+        async with consumer(self._settings) as client:
+            for flow in self._all_flows():
+                ends |= {tp: end for tp, (_, end) in (await offsets(client, flow.topics)).items()}
+        while not all(flow.has_reached(tp, ends[tp]) for flow in self._all_flows() for tp in flow.topics):  # noqa: ASYNC110
+            await asyncio.sleep(CHECK_SECONDS)
+        self._take()
+        raise _AtHeadError
+
+    def _all_flows(self) -> list[StreamFlow]:
+        return [flow for flows in self._flows.values() for flow in flows]
+
+    def _reporter(self) -> Reporter:
+        return Reporter("mirror", self._settings, status=dict, measure=self._measure, not_ready=self._why_not_ready)
+
+    def _measure(self) -> None:
+        partitions = {tp: partition for flow in self._all_flows() for tp, partition in flow.partitions.items()}
+        ends = {tp: end for flow in self._all_flows() for tp, end in flow.ends().items()}
+        measure(partitions, ends)
+        metrics.DISK_FREE_BYTES.labels("segment").set(free_bytes(self._store.path))
+
+    def _why_not_ready(self) -> str | None:
+        return None if self._flows else "no stream is settled yet"

@@ -1,0 +1,79 @@
+"""Mirrors as processes of their own, and what must be equal in all stores of a stream."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from tokenmill.app.settings import Settings
+
+EQUAL: Final = ("*/*.bin", "*/*.docs", "*/*.json", "*/*.idx", "*/*.index", "eras.jsonl", "stream.json")
+"""In a stream's directory; of segments, those that are sealed."""
+SECONDS: Final = 90.0
+
+
+class Mirroring:
+    """``tokenmill mirror`` into a directory, killed at the end of the block."""
+
+    def __init__(self, settings: Settings, store: Path, *arguments: str) -> None:
+        """Mirror the settings' streams, and take ``arguments``."""
+        self.store = store
+        self.log_path = store.with_name(f"{store.name}.log")
+        names = [stream.name for stream in settings.streams()]
+        environment = settings.model_copy(update={"store": store, "metrics_port": 0}).environment()
+        with self.log_path.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tokenmill.app.cli", "mirror", *names, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+
+    @property
+    def log(self) -> str:
+        """All that mirrors into this directory have said."""
+        return self.log_path.read_text(errors="replace")
+
+    def wait(self) -> int:
+        """Wait for its end; return the exit code."""
+        return self.process.wait(SECONDS)
+
+    def stop(self) -> int:
+        """SIGTERM; return the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self) -> None:
+        """SIGKILL; gone on return."""
+        self.process.kill()
+        self.process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+
+def mirror_once(settings: Settings, store: Path, *arguments: str) -> tuple[int, str]:
+    """Mirror up to the head; return the exit code, and all that was said."""
+    with Mirroring(settings, store, "--once", *arguments) as mirroring:
+        return mirroring.wait(), mirroring.log
+
+
+def equal_files(store: Path, stream: str, first: int = 0) -> dict[str, bytes]:
+    """Return what must be equal in all stores that hold the same blocks, of each partition from block ``first`` on."""
+    directory = store / stream
+    found = {str(file.relative_to(directory)): file for pattern in EQUAL for file in directory.glob(pattern)}
+    return {
+        name: file.read_bytes()
+        for name, file in found.items()
+        if file.parent == directory or (file.name[:12].isdecimal() and int(file.name[:12]) >= first)
+    }

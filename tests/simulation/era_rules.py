@@ -1,0 +1,117 @@
+"""The rules by which eras are closed and followed, each with a way to switch it off."""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from tokenmill import continuing
+from tokenmill.app.eras import closing, extents, looking
+from tokenmill.app.eras.bringing import EraBringer
+from tokenmill.app.eras.closing import EraCloser
+from tokenmill.app.eras.extents import Extents
+from tokenmill.app.raw.tail import KafkaLogs
+from tokenmill.continuing import find_extent
+from tokenmill.eras import Era, EraFollower, EraLog
+from tokenmill.errors import DifferenceError
+
+_add = EraLog.add
+_look = looking.look
+_step = EraCloser.step
+_runs = continuing._runs
+
+
+class EraRule(NamedTuple):
+    """A rule, how it is switched off, and the seed of a history that needs it."""
+
+    name: str
+    off: Callable[[pytest.MonkeyPatch], None]
+    seed: int
+
+
+def _patched(*changes: tuple[object, str, object]) -> Callable[[pytest.MonkeyPatch], None]:
+    def off(patch: pytest.MonkeyPatch) -> None:
+        for owner, name, value in changes:
+            patch.setattr(owner, name, value)
+
+    return off
+
+
+def _any_hash(self: EraLog, era: Era) -> bool:
+    return (
+        not self.ended
+        and era.number == self.next_number
+        and len(era.ranges) >= self.partitions
+        and all(self.end(number) == (part.first, part.before) for number, part in enumerate(era.ranges))
+    )
+
+
+def _must_continue(self: EraLog, value: bytes | None) -> Era | None:
+    era = _add(self, value)
+    try:
+        if era is None and Era.unpack(value or b"").number >= self.next_number:
+            raise DifferenceError("an era does not continue the one before")
+    except ValueError:
+        return None
+    return era
+
+
+async def _look_once(client: Any, topic: str, follower: EraFollower) -> object:
+    return await _look(client, topic, follower) if follower.log.last is None else []
+
+
+async def _believing_step(self: EraCloser, client: Any, *, end: bool = False) -> Era | None:
+    era = await _step(self, client, end=end)
+    if era is not None:
+        self._follower.log.add(era.pack())
+    return era
+
+
+async def _two_steps(self: EraCloser, client: Any) -> None:
+    for _ in range(2):
+        await self.step(client, end=True)
+
+
+async def _always(*_: object) -> bool:
+    return True
+
+
+async def _unknown(logs: Any, recipe: Any, partition: int, _: int) -> object:
+    return await find_extent(logs, recipe, partition)
+
+
+async def _last_run(*arguments: Any) -> object:
+    found, whole, last = await _runs(*arguments)
+    return found[-1:], whole and len(found) < 2, last
+
+
+async def _strict_extent(self: Extents, client: Any, partition: Any, known: int) -> object:
+    logs = KafkaLogs(client, partition, partition)
+    return await find_extent(logs, self._recipe, partition.partition, known)
+
+
+def _forgive(self: EraFollower) -> None:
+    self._known = None
+
+
+ERA_RULES: Final = (
+    EraRule("a look begins with the reader's own head", _patched((EraFollower, "holds", lambda *_: True)), 0),
+    EraRule("a head that is not on the chain halts its reader", _patched((EraFollower, "finish", _forgive)), 0),
+    EraRule("a look that was broken off is undone", _patched((EraFollower, "rewind", lambda *_: None)), 0),
+    EraRule("behind each fetch the head is looked at again", _patched((looking, "_stands", _always)), 0),
+    EraRule("what is in eras was there, whatever retention left", _patched((extents, "find_extent", _unknown)), 0),
+    EraRule("an era names the hash of the one before", _patched((EraLog, "continues", _any_hash)), 0),
+    EraRule("what continues nothing is ignored", _patched((EraLog, "add", _must_continue)), 0),
+    EraRule("nothing follows the end marker", _patched((EraLog, "ended", False)), 0),
+    EraRule("the end marker is written until it stands there", _patched((EraCloser, "close", _two_steps)), 0),
+    EraRule(
+        "a record is read back before the next is written",
+        _patched((closing, "look", _look_once), (EraCloser, "step", _believing_step)),
+        0,
+    ),
+    EraRule("an era ends where blocks are missing", _patched((continuing, "_runs", _last_run)), 0),
+    EraRule(
+        "a partition that contradicts itself keeps no other out", _patched((Extents, "_extent", _strict_extent)), 0
+    ),
+    EraRule("after an error a store's eras are read again", _patched((EraBringer, "_close", lambda *_: None)), 0),
+)

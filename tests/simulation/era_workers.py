@@ -1,0 +1,340 @@
+"""Who closes, brings, and reads eras in the simulation: the project's own code, which stops at each thing that waits.
+
+What that code takes from outside is replaced while a history runs (`outside`): the clock, threads, the files of a
+store, and the log, whose lines are counted.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, Self, TypeVar, cast
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+
+from tests.eras.judging import read_ended
+from tests.simulation.era_kafka import FINGERPRINT, GENESIS, STREAM, SimulatedConsumer, Topics, Written
+from tests.simulation.era_truth import Truth
+from tests.simulation.logs import step
+from tokenmill.app.clients.control import Settled
+from tokenmill.app.eras import bringing, closing, extents, keeping
+from tokenmill.app.eras.bringing import EraBringer
+from tokenmill.app.eras.closing import EraCloser
+from tokenmill.app.eras.keeping import EraKeeper
+from tokenmill.app.eras.looking import look
+from tokenmill.app.settings import Settings
+from tokenmill.eras import Era, EraFollower, EraLog
+from tokenmill.errors import BrokerError, DifferenceError, DiskError, GapError, LockedError, MovedError
+from tokenmill.genesis import ControlLog
+from tokenmill.segments import Store
+
+SETTLED: Final = Settled(STREAM, GENESIS, ControlLog())
+PASSING: Final = tuple({*keeping.PASSING, *bringing.PASSING})
+T = TypeVar("T")
+
+
+class World(Protocol):
+    """What a history is to its workers."""
+
+    topics: Topics
+    truth: Truth
+    seen: Counter[str]
+    clock: float
+
+    def new_client(self) -> SimulatedConsumer:
+        """Return a consumer of the topics."""
+
+
+@dataclass(eq=False)
+class Flight:
+    """A record on its way to the control topic."""
+
+    key: bytes
+    value: bytes
+    state: str = "flying"
+
+
+@dataclass
+class Pace:
+    """What a mill is told about eras."""
+
+    era_blocks: int
+    era_max_seconds: float
+
+    def for_topic(self, _: str) -> Self:
+        """Return the settings of a raw topic."""
+        return self
+
+
+class Worker:
+    """A process: it goes on step by step, is stopped by not being stepped, and killed."""
+
+    def __init__(self, world: World) -> None:
+        """Begin with the first step."""
+        self.world = world
+        self.client = cast("AIOKafkaConsumer", world.new_client())
+        self.over = False
+        self._work: Coroutine[Any, Any, None] | None = None
+
+    async def work(self) -> None:
+        """Work."""
+        raise NotImplementedError
+
+    def step(self) -> None:
+        """Go on until something has to be waited for."""
+        if not self.over:
+            self._work = self._work or self.work()
+            try:
+                self._work.send(None)
+            except StopIteration:
+                self.over = True
+
+    def kill(self) -> None:
+        """End in the middle of it."""
+        if self._work is not None:
+            self._work.close()
+        self.over = True
+
+
+class Sender(Worker):
+    """One that writes to the control topic."""
+
+    def __init__(self, world: World, flights: list[Flight]) -> None:
+        """Send what others let land."""
+        super().__init__(world)
+        self._flights = flights
+
+    async def write(self, _: str, key: bytes, value: bytes) -> None:
+        """Send a record; return when it is acknowledged."""
+        flight = Flight(key, value)
+        self._flights.append(flight)
+        while flight.state == "flying":
+            await step()
+        if flight.state == "refused":
+            raise BrokerError("it was not acknowledged")
+
+
+class Mill(Sender):
+    """A mill that believes, or does not, to have partition 0."""
+
+    def __init__(self, world: World, flights: list[Flight], pace: Pace) -> None:
+        """Own it."""
+        super().__init__(world, flights)
+        self.owns = True
+        self.gave_up = False
+        self._keeper = EraKeeper(cast("Settings", pace), [SETTLED], lambda _: self.owns, self.write)
+
+    async def work(self) -> None:
+        """Do what `EraKeeper.run` does."""
+        keeper, name = self._keeper, STREAM.name
+        while True:
+            began = self.world.truth.now()
+            try:
+                await keeper._step(self.client, SETTLED)
+            except PASSING:
+                self.world.seen["looks broken off"] += 1
+            else:
+                closer = keeper._closers.get(name)
+                if closer is not None and name not in keeper._given_up:
+                    self.world.truth.require_head(closer._follower.log.last, began, "a mill")
+            if name in keeper._given_up and not self.gave_up:
+                head = keeper._closers[name]._follower.log.last
+                self.world.truth.require_lost(head, began, "a mill")
+                self.world.seen["mills halted over an era that was lost"] += 1
+            self.gave_up = name in keeper._given_up
+            await step()
+
+
+class Person(Sender):
+    """Somebody who closes the stream (`tokenmill close`)."""
+
+    _ends = 0
+
+    async def work(self) -> None:
+        """Return when the end marker stands there, or it has become clear that this cannot be done now."""
+        began = self.world.truth.now()
+        closer = EraCloser(SETTLED, self._write_counted, era_blocks=1, era_seconds=0.0)
+        try:
+            await closer.close(self.client)
+        except (*PASSING, *keeping.FINAL):
+            self.world.seen["closing failed"] += 1
+            return
+        self.world.truth.require_end(began)
+        self.world.seen["streams closed"] += 1
+        self.world.seen["end markers written again"] += self._ends > 1
+
+    async def _write_counted(self, topic: str, key: bytes, value: bytes) -> None:
+        self._ends += read_ended(value)
+        await self.write(topic, key, value)
+
+
+@dataclass
+class StoreFiles:
+    """The eras' files of a store, and how many of its blocks are there."""
+
+    eras: list[tuple[Era, int]] = field(default_factory=list)
+    blocks: dict[int, int] = field(default_factory=dict)
+    holder: "SimulatedWriter | None" = None
+    commits_left: int | None = None
+    """Eras that the disk takes before it fails; None: all."""
+
+
+class SimulatedWriter:
+    """An `EraWriter` whose files are a list."""
+
+    def __init__(self, process: "Bringer") -> None:
+        """Go on behind the last era."""
+        self.process = process
+        self._store = process.store
+        self.last: Era | None = None
+        self.position: int | None = None
+        if self._store.eras:
+            self.last, self.position = self._store.eras[-1]
+
+    @classmethod
+    def open(cls, store: Store, _: str) -> "SimulatedWriter":
+        """Lock."""
+        process = cast("Bringer", store)
+        if process.store.holder is not None:
+            raise LockedError("another process has it")
+        process.store.holder = cls(process)
+        return process.store.holder
+
+    def append(self, eras: Sequence[tuple[Era, int]]) -> None:
+        """Take eras that continue; a disk that fails has taken some."""
+        files, log = self._store, EraLog(FINGERPRINT, self.last)
+        for era, offset in eras:
+            if log.add(era.pack()) is None:
+                raise GapError("it does not continue")
+            if files.commits_left == 0:
+                files.commits_left = None
+                self.close()
+                raise DiskError("no space left")
+            files.commits_left = files.commits_left and files.commits_left - 1
+            files.eras.append((era, offset))
+            self.last, self.position = era, offset
+
+    def close(self) -> None:
+        """Unlock."""
+        if self._store.holder is self:
+            self._store.holder = None
+
+
+class Bringer(Worker):
+    """A segment worker that has partition 0 of the token topic."""
+
+    def __init__(self, world: World, store: StoreFiles) -> None:
+        """Own it."""
+        super().__init__(world)
+        self.owns = True
+        self.store = store
+        self.gave_up = False
+        self._bringer = EraBringer([SETTLED], cast("Store", self), lambda _: self.owns)
+
+    async def work(self) -> None:
+        """Do what `EraBringer.run` does."""
+        name = STREAM.name
+        while True:
+            began = self.world.truth.now()
+            try:
+                await self._bringer._step(self.client, SETTLED)
+            except PASSING:
+                self.world.seen["looks broken off"] += 1
+            if name in self._bringer.halts and not self.gave_up:
+                self.world.truth.require_lost(self.store.eras[-1][0] if self.store.eras else None, began, "a store")
+                self.world.seen["stores halted over an era that was lost"] += 1
+            self.gave_up = name in self._bringer.halts
+            await step()
+
+    def kill(self) -> None:
+        """Let the files go as well, as the system does."""
+        super().kill()
+        if self.store.holder is not None and self.store.holder.process is self:
+            self.store.holder = None
+
+
+class Reader(Worker):
+    """Somebody who follows the eras on the control topic."""
+
+    def __init__(self, world: World) -> None:
+        """Have seen nothing."""
+        self.follower = EraFollower(STREAM.name, FINGERPRINT)
+        self.known: list[Era] = []
+        self.halted = False
+        super().__init__(world)
+
+    async def work(self) -> None:
+        """Look for ever."""
+        while True:
+            began = self.world.truth.now()
+            head = self.follower.log.last
+            try:
+                self.known += [era for era, _ in await look(self.client, STREAM.control_topic, self.follower)]
+            except DifferenceError:
+                self.world.truth.require_lost(head, began, "a reader")
+                self.world.seen["readers halted over an era that was lost"] += 1
+                self.halted = self.over = True
+                return
+            except MovedError:
+                self.world.seen["looks at a log that moved again and again"] += 1
+            except BrokerError:
+                self.world.seen["looks broken off"] += 1
+            else:
+                self.world.truth.require_chain(self.known, began, "a reader")
+                self.world.seen["looks"] += 1
+            await step()
+
+
+class _Log:
+    """Counts what would be logged."""
+
+    def __init__(self, seen: Counter[str]) -> None:
+        self._seen = seen
+
+    def _say(self, event: str, **_: object) -> None:
+        self._seen[f"said: {event}"] += 1
+
+    debug = info = warning = error = critical = _say
+
+
+class _Clock:
+    """The time of a history."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._last = 0
+
+    def monotonic(self) -> float:
+        """Return seconds."""
+        return self._world.clock
+
+    def time_ns(self) -> int:
+        """Return another millisecond each time."""
+        self._last += 1_000_000
+        return self._last
+
+
+async def _in_steps(function: Callable[..., T], *arguments: object) -> T:
+    """Do what `asyncio.to_thread` does: others get their turn before it and after it."""
+    await step()
+    answer = function(*arguments)
+    await step()
+    return answer
+
+
+@contextmanager
+def outside(world: World) -> Iterator[None]:
+    """Replace what the project's code takes from outside."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (bringing, closing, extents, keeping):
+            patch.setattr(module, "log", _Log(world.seen))
+        patch.setattr(closing, "time", _Clock(world))
+        patch.setattr(bringing, "EraWriter", SimulatedWriter)
+        patch.setattr("asyncio.to_thread", _in_steps)
+        yield
+
+
+def era_written(flight: Flight) -> Written:
+    """Return a record as it stands on the control topic."""
+    return Written(flight.key, flight.value)

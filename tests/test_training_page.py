@@ -1,0 +1,133 @@
+"""What docs/training.md says, held against what the code does."""
+
+import doctest
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import distributed
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from tests.segments.chains import STREAM, fill, make_chain, make_info, make_store
+from tests.segments.eras import make_eras, write_eras
+from tokenmill.consumers import Batches
+from tokenmill.eras import Permutation
+from tokenmill.segments import Store, StreamInfo
+
+PAGE = (Path(__file__).parents[1] / "docs" / "training.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def example() -> dict[str, Any]:
+    """Run the page's session; each of its lines must print what stands there. Return its variables."""
+    test = doctest.DocTestParser().get_doctest(PAGE, {}, "training.md", None, 0)
+    assert len(test.examples) > 20
+    lines: list[str] = []
+    failed, _ = doctest.DocTestRunner(verbose=False).run(test, out=lines.append, clear_globs=False)
+    assert not failed, "".join(lines)
+    return test.globs
+
+
+def store_of(path: Path, info: StreamInfo, ranges: list[list[tuple[int, int]]]) -> Store:
+    """Make a store with eras of these ranges, and the end marker."""
+    stops = [{partition: stop for partition, (_, stop) in enumerate(era)} for era in ranges]
+    store = make_store(path, info)
+    chains = {partition: make_chain(info, stop, partition=partition) for partition, stop in stops[-1].items()}
+    for partition, stop in stops[-1].items():
+        fill(store, info, chains[partition], [stop], partition=partition)
+    write_eras(store, make_eras(info, chains, stops, end=True), stream=info.name)
+    return store
+
+
+def test_the_example_leads_to_the_bytes_that_a_rank_gets(example: dict[str, Any], tmp_path: Path) -> None:
+    """The third row of rank 1 of 4, in the step after the state, is what stands in that file at that place."""
+    info = make_info(block_tokens=1025, segment_blocks=4096)
+    store = store_of(tmp_path, info, example["ranges"])
+    batches = Batches(store.path, STREAM, batch_size=4, sequence_length=512, seed=1, rank=1, world_size=4)
+    batches.load_state_dict(example["state"])
+    batch = next(iter(batches))
+
+    place = tuple(int(column[2]) for column in batch.samples)
+    assert place == (example["partition"], example["block"], example["view"])
+    file = tmp_path / f"raw-text.train/{example['partition']}/{example['segment']:012d}.bin"
+    tokens = np.frombuffer(file.read_bytes()[example["start"] :][: 513 * 2], info.dtype).tolist()
+    assert [*batch.x[2].tolist(), int(batch.y[2, -1])] == tokens
+    assert {source.block for source in batch.sources()[2]} <= {5668}
+
+    state = batches.state_dict()
+    assert f'`"sample": {state["sample"]}` and `"ranges": {state["ranges"]}`' in PAGE
+    assert batch.step == 625
+
+
+@given(st.integers(1, 3000), st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 9), st.integers(0, 1 << 40))
+def test_the_order_on_the_page_is_ours(example: dict[str, Any], size: int, seed: int, passed: int, era: int) -> None:
+    """For eras of any size, at any place."""
+    places = np.unique(np.array([0, size // 3, size // 2, size - 1]))
+    ours = Permutation(size, seed=seed, passed=passed, era=era)(places).tolist()
+    assert [example["permuted"](place, size, seed, passed, era) for place in places.tolist()] == ours
+
+
+@contextmanager
+def process_of_a_mesh(rank: int) -> Iterator[Callable[..., DeviceMesh]]:
+    """Be one of 16 processes, of which the others are not there; yield what makes a mesh of them, on the CPU."""
+    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+    distributed.init_process_group("fake", store=fake.FakeStore(), rank=rank, world_size=16)
+    try:
+        yield lambda device, shape, **names: init_device_mesh(device.replace("cuda", "cpu"), shape, **names)
+    finally:
+        distributed.destroy_process_group()
+
+
+def snippets() -> list[str]:
+    """Return the page's code."""
+    return re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with the page's store."""
+    directory = tmp_path_factory.mktemp("page")
+    values = make_info(block_tokens=65).values
+    for stream in (STREAM, "raw-text.validation"):
+        info = StreamInfo.from_values({**values, "stream": stream})
+        store_of(directory / "store", info, [[(n, n + 1), (2 * n, 2 * n + 2)] for n in range(8)])
+    return directory
+
+
+def test_the_code_on_the_page_runs(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it stands, one piece after the other."""
+    monkeypatch.chdir(there)
+    model = torch.nn.Linear(1, 1)
+    names: dict[str, Any] = {"Batches": Batches, "evaluate": lambda batch: batch.y}
+    names |= {"model": model, "optimizer": torch.optim.SGD(model.parameters())}
+    with process_of_a_mesh(0) as names["init_device_mesh"]:
+        for snippet in snippets():
+            exec(snippet, names)  # noqa: S102 - code of our own page
+    assert json.loads(json.dumps(names["checkpoint"]["data"])) == names["checkpoint"]["data"]
+    assert len(names["losses"]) == 6
+    assert len(names["samples"]) == 3
+    assert len(list(names["loader"])) == 6
+    assert names["windows"][0, 7].x.shape == (64,)
+
+
+def test_groups_of_a_mesh_share_samples(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tensor and pipeline parallelism divide is the model: only data ranks get different samples, together all."""
+    monkeypatch.chdir(there)
+    (snippet,) = (code for code in snippets() if "init_device_mesh" in code)
+    found: dict[int, list[list[list[int]]]] = {}
+    for rank in range(16):
+        names: dict[str, Any] = {"Batches": Batches}
+        with process_of_a_mesh(rank) as names["init_device_mesh"]:
+            exec(snippet, names)  # noqa: S102 - code of our own page
+            found.setdefault(names["rank"], []).append(next(iter(names["batches"])).x.tolist())
+    assert all(len(group) == 4 and group.count(group[0]) == 4 for group in found.values())
+    whole = next(iter(Batches("store", STREAM, batch_size=16, sequence_length=64)))
+    assert [row for rank in range(4) for row in found[rank][0]] == whole.x.tolist()

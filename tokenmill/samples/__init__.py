@@ -1,0 +1,30 @@
+"""The one sequence of samples of a training run: arithmetic, a run's state, and which samples a store holds."""
+
+from tokenmill.samples.needed import first_needed, read_state
+from tokenmill.samples.position import Position, SequenceId, StepRange
+from tokenmill.samples.sequence import EraOrder, Numbers, Ranks, Samples, count_views
+from tokenmill.samples.source import Source, places_of, sources_of
+from tokenmill.samples.tracing import TracedRecord, TracedSample, TracedView, Tracer, Use
+from tokenmill.samples.trainable import TrainableSamples
+
+__all__ = [
+    "EraOrder",
+    "Numbers",
+    "Position",
+    "Ranks",
+    "Samples",
+    "SequenceId",
+    "Source",
+    "StepRange",
+    "TracedRecord",
+    "TracedSample",
+    "TracedView",
+    "Tracer",
+    "TrainableSamples",
+    "Use",
+    "count_views",
+    "first_needed",
+    "places_of",
+    "read_state",
+    "sources_of",
+]

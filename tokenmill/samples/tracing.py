@@ -1,0 +1,275 @@
+"""From a step to the Kafka records that it was made of, and from a record to the steps that took it: files alone.
+
+Forth, each sample costs a constant number of small reads. Back, the document tables of a partition are bisected, for
+record offsets ascend in them from block to block, then the eras, for each continues the one before; the place in an
+era's order is computed.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from tokenmill.errors import InputError
+from tokenmill.pieces import PADDING
+from tokenmill.samples.position import Position
+from tokenmill.samples.sequence import count_views
+from tokenmill.samples.source import Source, places_of, sources_of
+from tokenmill.samples.trainable import TrainableSamples
+from tokenmill.segments import PartitionReader, partitions_in, read_stream
+
+_AT_ONCE: Final = 4096
+"""Samples that are located in one go: memory is bounded however large a batch is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A place in the sequence at which a sample comes."""
+
+    sample: int
+    passed: int
+    """How many passes were complete before."""
+    era: int
+    position: int
+    """In the era's order, in this pass."""
+    step: int | None
+    """The step that took it; None: as of the state, none has yet."""
+    row: int | None
+    """Its place in that step's global batch: rank r of batches of b has the rows from r * b on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedSample:
+    """A sample, and what it was made of."""
+
+    use: Use
+    partition: int
+    block: int
+    view: int
+    """Which view of the block it is, from 0."""
+    sources: list[Source]
+    """The documents in it, in the order of their tokens; padding has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedView:
+    """One view of a block, and where it comes in the sequence: once in each pass, as far as these are known."""
+
+    partition: int
+    block: int
+    view: int
+    era: int | None
+    """The era that holds the block; None: none yet."""
+    uses: list[Use]
+    """Empty where no era holds the block yet, or the run does not take that era."""
+    sources: list[Source]
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRecord:
+    """A record, and the views in which tokens of it lie."""
+
+    topic: str
+    partition: int
+    offset: int
+    held: tuple[int, int] | None
+    """The first and the last record of which the store holds tokens in this partition; None: it holds none."""
+    views: list[TracedView]
+    """Each with the record's own sources alone."""
+
+    @property
+    def verdict(self) -> str:
+        """What is known of the record, for people."""
+        if any(view.uses for view in self.views):
+            return "it is in the sequence"
+        if self.views:
+            known = any(view.era is not None for view in self.views)
+            return "its blocks are in eras that this run does not take" if known else "no era holds its blocks yet"
+        if self.held is None:
+            return "the store holds no block of this partition"
+        if self.offset > self.held[1]:
+            return (
+                f"the store's blocks end with offset {self.held[1]}: it is not milled or stored yet, or has no tokens"
+            )
+        if self.offset < self.held[0]:
+            return f"the store's blocks begin with offset {self.held[0]}: it was retired, or has no tokens"
+        return "it yielded no tokens: filtered, dead-lettered, of another split, a tombstone, or no record"
+
+
+class Tracer:
+    """Traces the samples of one run in one store."""
+
+    def __init__(self, store: Path | str, position: Position) -> None:
+        """Open the stream of which a run's state speaks.
+
+        Raises:
+            StoreError: the store holds no such stream.
+            InputError: it is a stream of that name with other tokens.
+            DamagedError: the files are damaged.
+
+        """
+        sequence = position.sequence
+        self._store = Path(store)
+        self._info = read_stream(store, sequence.stream)
+        if self._info.fingerprint.hex() != sequence.fingerprint:
+            raise InputError(
+                f"the state is of a stream {sequence.stream} with the fingerprint {sequence.fingerprint}, the one in "
+                f"{store} has {self._info.fingerprint.hex()}: give the store that the run read, or a copy of it"
+            )
+        self.position = position
+        self.views = count_views(self._info.block_tokens, sequence.sequence_length)
+        """Samples in each block."""
+        self._length = sequence.sequence_length
+        self._samples = TrainableSamples(self._store, self._info, sequence, self.views, check=False, on_damage="refuse")
+
+    @property
+    def topic(self) -> str:
+        """The raw topic."""
+        return str(self._info.values["raw_topic"])
+
+    def step(self, number: int) -> Iterator[TracedSample]:
+        """Yield the samples of a step in the order of the global batch.
+
+        Raises:
+            InputError: the step was not made as of the state, or the store does not hold its blocks.
+
+        """
+        samples = self.position.samples_of(number)
+        for first in range(samples.start, samples.stop, _AT_ONCE):
+            yield from self._traced(range(first, min(first + _AT_ONCE, samples.stop)))
+
+    def sample(self, number: int) -> TracedSample:
+        """Return a sample, also one that no step has taken yet.
+
+        Raises:
+            InputError: the sequence has no such sample, or the store does not hold its block.
+
+        """
+        if number < 0:
+            raise InputError(f"sample {number}: give a number from 0 on")
+        return next(self._traced(range(number, number + 1)))
+
+    def block(self, partition: int, number: int) -> list[TracedView]:
+        """Return the views of a block.
+
+        Raises:
+            InputError: the store does not hold it.
+
+        """
+        reader = self._reader(partition)
+        if not reader.first_block <= number < reader.blocks:
+            raise InputError(
+                f"{self._store} holds blocks {reader.first_block} to {reader.blocks - 1} of partition {partition}, not "
+                f"{number}: give one of these"
+            )
+        return self._views_of(reader, number)
+
+    def record(self, partition: int, offset: int) -> TracedRecord:
+        """Return where the tokens of a record are, if there are any.
+
+        Raises:
+            InputError: the store does not know the partition.
+
+        """
+        reader = self._reader(partition)
+        blocks = range(reader.first_block, reader.blocks)
+        held = (self._first(reader, blocks.start), self._last(reader, blocks.stop - 1)) if blocks else None
+        views: list[TracedView] = []
+        for block in blocks[bisect_left(blocks, offset, key=partial(self._last, reader)) :]:
+            if self._first(reader, block) > offset:
+                break
+            pieces = reader.pieces(block)
+            mine = (pieces["offset"] == offset) & (pieces["position"] != PADDING)
+            if mine.any():
+                views += self._views_of(reader, block, offset)
+        return TracedRecord(self.topic, partition, offset, held, views)
+
+    def documents(self, wanted: str) -> Iterator[tuple[int, int, list[tuple[int, int]]]]:
+        """Read all document tables; yield blocks read, of how many, and the records with that id (partition, offset).
+
+        Ids are compared as text, so ``7`` finds the id 7 and the id "7". Something is yielded for each block.
+        """
+        readers = [self._reader(number) for number in partitions_in(self._store, self._info.name)]
+        total = sum(reader.blocks - reader.first_block for reader in readers)
+        done = 0
+        for reader in readers:
+            before = None
+            for block in range(reader.first_block, reader.blocks):
+                offsets = [piece.offset for piece in reader.documents(block) if str(piece.id) == wanted]
+                new = [offset for offset in dict.fromkeys(offsets) if offset != before]
+                before = offsets[-1] if offsets else before
+                done += 1
+                yield done, total, [(reader.partition, offset) for offset in new]
+
+    def _traced(self, samples: range) -> Iterator[TracedSample]:
+        if self._samples.ready(samples.start, len(samples)) < len(samples):
+            total = self._samples.total()
+            what = "the sequence ends before it" if total is not None and samples.stop > total else "it is not here yet"
+            raise InputError(
+                f"sample {samples.stop - 1} of {self._info.name} is not in {self._store}: {what}; give a smaller "
+                "number, or wait for its era and blocks (`tokenmill eras` shows how far these are)"
+            )
+        places = places_of(self._samples.locate(np.arange(samples.start, samples.stop)))
+        for sample, (partition, block, view) in zip(samples, places, strict=True):
+            place = self._samples.place(sample)
+            if place is None:  # `ready` has just found it
+                raise InputError(f"sample {sample} of {self._info.name} is gone from {self._store}: try again")
+            era, passed, first = place
+            sources = sources_of(self._reader(partition), block, view, self._length)
+            yield TracedSample(self._use(sample, passed, era, sample - first), partition, block, view, sources)
+
+    def _views_of(self, reader: PartitionReader, block: int, offset: int | None = None) -> list[TracedView]:
+        """Return the views of a block, with an ``offset`` those with tokens of that record."""
+        partition = reader.partition
+        number = self._era_of(partition, block)
+        found = []
+        for view in range(self.views):
+            sources = sources_of(reader, block, view, self._length)
+            if offset is not None:
+                sources = [source for source in sources if source.offset == offset]
+                if not sources:
+                    continue
+            uses = self._uses(number, partition, block, view) if number is not None else []
+            found.append(TracedView(partition, block, view, number, uses, sources))
+        return found
+
+    def _uses(self, number: int, partition: int, block: int, view: int) -> list[Use]:
+        era = self._samples.eras.era(number)
+        uses = []
+        for passed, first in enumerate(self._samples.first_samples(number)):
+            position = self._samples.order(era, passed).position_of(partition, block, view)
+            uses.append(self._use(first + position, passed, number, position))
+        return uses
+
+    def _use(self, sample: int, passed: int, era: int, position: int) -> Use:
+        step, row = self.position.step_of(sample) or (None, None)
+        return Use(sample, passed, era, position, step, row)
+
+    def _era_of(self, partition: int, block: int) -> int | None:
+        """Return the era that holds a block; None: none yet."""
+        eras = self._samples.eras
+
+        def stop(number: int) -> int:
+            ranges = eras.era(number).ranges
+            return ranges[partition].stop if partition < len(ranges) else 0
+
+        found = bisect_left(range(eras.eras), block + 1, key=stop)
+        return found if found < eras.eras else None
+
+    def _reader(self, partition: int) -> PartitionReader:
+        there = partitions_in(self._store, self._info.name)
+        if partition not in self._samples.readers and partition not in there:
+            raise InputError(f"{self._store} has the partitions {there} of {self._info.name}, not {partition}")
+        return self._samples.reader(partition)
+
+    @staticmethod
+    def _first(reader: PartitionReader, block: int) -> int:
+        return int(reader.pieces(block)["offset"][0])
+
+    @staticmethod
+    def _last(reader: PartitionReader, block: int) -> int:
+        return int(reader.pieces(block)["offset"][-1])
