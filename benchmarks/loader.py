@@ -12,6 +12,7 @@ import torch
 import typer
 from rich.console import Console
 
+from benchmarks.loaders.gpu import measure_gpu
 from benchmarks.loaders.large import measure_large
 from benchmarks.loaders.place import Stock
 from benchmarks.loaders.stock import make_stock
@@ -45,15 +46,15 @@ def main(
     output: Annotated[Path, typer.Option(help="Where loader.json goes.")] = RESULTS,
 ) -> None:
     """Measure, print tables, and write `loader.json`."""
-    about = about_this_run() | {"gpu": _gpu()}
+    about = about_this_run() | {"gpu_name": _gpu()}
     names = [name for name in NAMES if name in only.split(",")]
     with workplace(directory, log_level="error"):
         with console.status("writing a store"):
             stock = make_stock(directory.absolute() / "tokens", blocks=blocks, block_tokens=1025)
-        versions: dict[str, str] = {}
+        versions: dict[str, dict[str, str]] = {}
         for name in names:
             with console.status(f"writing the files of {name}"):
-                versions |= _alone(stock, name, do="prepare")["versions"]
+                versions[name] = _alone(stock, name, do="prepare")["versions"]
         found: dict[str, list[list[Any]]] = {name: [] for name in names}
         for number in range(rounds):
             turned = names[number % len(names) :] + names[: number % len(names)]
@@ -65,9 +66,11 @@ def main(
             for place, cell in enumerate(CELLS)
         ]
         print_speeds(speeds, console)
+        gpu = measure_gpu(stock)
         sizes = measure_large(directory.absolute(), stock, large) if large else []
         print_large(sizes, console)
-    result = about | {"loaders": versions, "rounds": rounds, "blocks": stock.blocks, "speeds": speeds, "sizes": sizes}
+    result = about | {"loaders": versions, "rounds": rounds, "blocks": stock.blocks, "speeds": speeds}
+    result |= {"sizes": sizes, "gpu": gpu}
     write_result(output, "loader.json", result)
 
 

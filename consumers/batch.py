@@ -6,10 +6,12 @@ from typing import Final, NamedTuple
 
 import torch
 
+from tokenmill.errors import InputError
 from tokenmill.samples import Samples, Source, TrainableSamples, places_of, sources_of
 
 from .documents import Documents, documents_of
-from .rows import Chunk
+from .rows import Chunk, Rows
+from .staging import Staged, Stored
 
 IGNORED: Final = -100
 """What no loss is computed of: the default ``ignore_index`` of torch's cross entropy."""
@@ -26,10 +28,7 @@ class XY(NamedTuple):
 class Batch:
     """The samples of one rank in one step; ``x, y = batch`` works."""
 
-    x: torch.Tensor
-    """``[batch_size, sequence_length]``, int64."""
-    y: torch.Tensor
-    """The next tokens: ``y[i, j]`` follows ``x[i, j]``."""
+    _staged: Staged | Stored
     step: int
     """The number of the step, counted through all runs that went on from each other's state."""
     _chunk: Chunk
@@ -40,6 +39,28 @@ class Batch:
     def __iter__(self) -> Iterator[torch.Tensor]:
         yield self.x
         yield self.y
+
+    @property
+    def x(self) -> torch.Tensor:
+        """``[batch_size, sequence_length]``, int64 (without ``widen``: of the stored dtype)."""
+        return self._staged.x
+
+    @property
+    def y(self) -> torch.Tensor:
+        """The next tokens: ``y[i, j]`` follows ``x[i, j]``."""
+        return self._staged.y
+
+    @property
+    def rows(self) -> Rows:
+        """The tokens as they are stored, on the host: ``[batch_size, sequence_length + 1]``, for numpy and JAX.
+
+        Raises:
+            InputError: they were widened, or sent to a CUDA device.
+
+        """
+        if not isinstance(self._staged, Stored):
+            raise InputError("this batch was widened or sent to a device: open Batches on the CPU, with widen=False")
+        return self._staged.rows
 
     @property
     def samples(self) -> Samples:

@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, Self
@@ -16,11 +15,14 @@ from tokenmill.segments import OnDamage, open_eras, read_stream
 from .batch import Batch
 from .metrics import Behind, Head, Metrics
 from .rows import RowReader
-from .staging import Staged, open_staging
+from .staging import Staged, Stored, open_staging
 from .waiting import Patience
 
-_CHUNK_BYTES: Final = 4 << 20
-"""Of tokens that are copied in one go: a hundred batches of 16 x 1024 share the cost of finding them in the store."""
+_CHUNK_BYTES: Final = 1 << 20
+"""Of tokens that are copied in one go: what fits a core's cache, so that copying them a second time costs little; and
+enough that 32 batches of 16 x 1024 share the cost of finding them in the store."""
+_CHUNK_SAMPLES: Final = 4096
+"""At most, so that the first batch of small samples comes as soon."""
 
 
 class Batches:
@@ -77,7 +79,7 @@ class Batches:
             mask_loss: set y to -100, which torch's cross entropy ignores, where x and y are of different documents or y
                 is padding; reads the documents of each batch.
             widen: False leaves x and y in the dtype that the tokens have on disk (torch.uint8, uint16 or uint32), as
-                overlapping views of one tensor, for those who convert them themselves.
+                overlapping views of one tensor, for those who convert them themselves; see also ``Batch.rows``.
             worker: number and count of the processes that read this rank's steps in turns; `StepDataset` gives them.
             check: hold every block against its CRC (halves the reading speed).
             on_damage: "skip" checks, and leaves damaged blocks out: a batch is smaller by them (one that would hold
@@ -124,13 +126,15 @@ class Batches:
         self._prefetch = prefetch if torch.device(device).type == "cuda" else 0
         self._mask_loss = mask_loss
         self._patience = Patience(timeout, poll_seconds)
-        self._metrics = Metrics()
+        self._delivered = self._missing = 0
+        """Batches so far, and the damaged samples that they lack."""
+        self._waited = self._worked = 0.0
         self._head = Head(open_eras(store, stream), sequence, views)
-        skip = on_damage == "skip"
+        self._skips = on_damage == "skip"
         self._trainable = TrainableSamples(self._store, self._info, sequence, views, check=check, on_damage=on_damage)
-        self._reader = RowReader(self._trainable, self._ranks, sequence_length, skip=skip)
+        self._reader = RowReader(self._trainable, self._ranks, sequence_length, skip=self._skips)
         self._row_bytes = (sequence_length + 1) * self._info.dtype.itemsize
-        self._chunk_steps = max(_CHUNK_BYTES // (self._row_bytes * batch_size), 1)
+        self._chunk_steps = max(min(_CHUNK_BYTES // self._row_bytes, _CHUNK_SAMPLES) // batch_size, 1)
         rows = self._chunk_steps * batch_size
         self._staging = open_staging(rows, sequence_length + 1, self._info.dtype, torch.device(device), widen=widen)
 
@@ -147,7 +151,7 @@ class Batches:
         """
         self._settle()
         turn = self._turn
-        ahead: deque[tuple[Batch, Staged]] = deque()
+        ahead: deque[tuple[Batch, Staged | Stored]] = deque()
         source = self._produce()
         ended = False
         asked = perf_counter()
@@ -169,10 +173,13 @@ class Batches:
                     batch.mask_loss()
                 self._made = batch.step + 1 - self._position.step
                 given = perf_counter()
-                self._count(batch, given - asked)
+                self._delivered += 1
+                if self._skips:
+                    self._missing += self._ranks.batch_size - len(batch.x)
+                self._waited += given - asked
                 yield batch
                 asked = perf_counter()
-                self._metrics.work_seconds += asked - given
+                self._worked += asked - given
                 if turn != self._turn:
                     raise InputError("these Batches were set to another place meanwhile: begin a new iteration there")
             elif ended:
@@ -180,7 +187,7 @@ class Batches:
             else:
                 self._patience.wait(self._awaited())
                 now = perf_counter()
-                self._metrics.wait_seconds += now - asked
+                self._waited += now - asked
                 asked = now
 
     def state_dict(self) -> dict[str, Any]:
@@ -226,8 +233,17 @@ class Batches:
     @property
     def metrics(self) -> Metrics:
         """What was delivered up to now, and how long the loop waited for it."""
-        waited, stalled = self._patience.waited_seconds, self._staging.stalled_seconds
-        return replace(self._metrics, store_wait_seconds=waited, device_wait_seconds=stalled)
+        samples = self._delivered * self._ranks.batch_size - self._missing
+        return Metrics(
+            batches=self._delivered,
+            samples=samples,
+            tokens=samples * self._position.sequence.sequence_length,
+            bytes=samples * self._row_bytes,
+            work_seconds=self._worked,
+            wait_seconds=self._waited,
+            store_wait_seconds=self._patience.waited_seconds,
+            device_wait_seconds=self._staging.stalled_seconds,
+        )
 
     def behind(self) -> Behind:
         """Return how much there is in the store beyond the next step; costs a small read, in any thread.
@@ -248,21 +264,13 @@ class Batches:
         """Number of damaged blocks that this rank left out so far."""
         return sum(len(reader.skipped) for reader in self._trainable.readers.values())
 
-    def _count(self, batch: Batch, waited: float) -> None:
-        metrics, (rows, length) = self._metrics, batch.x.shape
-        metrics.batches += 1
-        metrics.samples += rows
-        metrics.tokens += rows * length
-        metrics.bytes += rows * self._row_bytes
-        metrics.wait_seconds += waited
-
     def _settle(self) -> None:
         """Stand where the last delivered batch ended; what was read ahead is forgotten."""
         self._turn += 1
         self._position = self._position.after(self._made)
         self._made = 0
 
-    def _produce(self) -> Iterator[tuple[Batch, Staged] | None]:
+    def _produce(self) -> Iterator[tuple[Batch, Staged | Stored] | None]:
         """Yield batches ahead of those that were delivered; None where the next one must be waited for."""
         sample, step = self._position.sample, self._position.step
         size, ranks = self._ranks.batch_size, self._ranks
@@ -282,7 +290,7 @@ class Batches:
                 else:
                     continue
                 made = step + ranks.worker + number * ranks.workers
-                yield Batch(staged.x, staged.y, made, chunk, start, stop, self._trainable), staged
+                yield Batch(staged, made, chunk, start, stop, self._trainable), staged
             sample += chunk.steps * ranks.turn
             step += chunk.steps * ranks.workers
 

@@ -27,19 +27,47 @@ class Staged:
     """Behind which both are there; None: they are."""
 
 
+class Stored:
+    """Rows as they are stored, whose x and y are made when they are asked for: two views cost as much as 8 rows."""
+
+    __slots__ = ("_tokens", "rows")
+    mark = None
+
+    def __init__(self, rows: Rows, tokens: torch.Tensor | None = None) -> None:
+        self.rows = rows
+        self._tokens = tokens
+
+    @property
+    def tokens(self) -> torch.Tensor:
+        """The same as a tensor, without a copy."""
+        if self._tokens is None:
+            self._tokens = torch.from_numpy(self.rows)
+        return self._tokens
+
+    @property
+    def x(self) -> torch.Tensor:
+        """All but the last column."""
+        return self.tokens[:, :-1]
+
+    @property
+    def y(self) -> torch.Tensor:
+        """All but the first column."""
+        return self.tokens[:, 1:]
+
+
 class Staging(Protocol):
     """Buffers of ``[rows, columns]`` tokens on the host, and what is on its way from them to a device."""
 
     def host_rows(self) -> Rows:
         """Return a buffer to fill, from which `send` takes from now on."""
 
-    def send(self, start: int, stop: int) -> Staged:
+    def send(self, start: int, stop: int) -> Staged | Stored:
         """Send rows of the buffer on their way."""
 
-    def send_rows(self, rows: Rows) -> Staged:
+    def send_rows(self, rows: Rows) -> Staged | Stored:
         """Send any rows; they have been copied when this returns."""
 
-    def deliver(self, staged: Staged) -> None:
+    def deliver(self, staged: Staged | Stored) -> None:
         """Let x and y be used, by all work that is begun from now on."""
 
     @property
@@ -68,6 +96,7 @@ class HostStaging:
         self, rows: int, columns: int, dtype: "np.dtype[np.unsignedinteger]", device: torch.device, *, widen: bool
     ) -> None:
         self._device = device
+        self._is_cpu = device.type == "cpu"
         self._widens = widen
         self._rows: Rows = np.empty((rows, columns), dtype)
 
@@ -77,23 +106,22 @@ class HostStaging:
             self._rows = np.empty_like(self._rows)
         return self._rows
 
-    def send(self, start: int, stop: int) -> Staged:
+    def send(self, start: int, stop: int) -> Staged | Stored:
         """Widen rows of the buffer; or return views of it."""
         return self._send(self._rows[start:stop])
 
-    def send_rows(self, rows: Rows) -> Staged:
+    def send_rows(self, rows: Rows) -> Staged | Stored:
         """Do the same with any rows, which may be written to again."""
         return self._send(rows if self._widens else rows.copy())
 
-    def deliver(self, staged: Staged) -> None:
+    def deliver(self, staged: Staged | Stored) -> None:
         """Do nothing: both are there."""
 
-    def _send(self, rows: Rows) -> Staged:
+    def _send(self, rows: Rows) -> Staged | Stored:
         if not self._widens:
-            tokens = torch.from_numpy(rows).to(self._device)
-            return Staged(tokens[:, :-1], tokens[:, 1:])
-        x, y = (torch.from_numpy(part.astype(np.int64, order="C")) for part in (rows[:, :-1], rows[:, 1:]))
-        return Staged(x.to(self._device), y.to(self._device))
+            return Stored(rows, None if self._is_cpu else torch.from_numpy(rows).to(self._device))
+        x, y = torch.from_numpy(rows[:, :-1].astype(np.int64)), torch.from_numpy(rows[:, 1:].astype(np.int64))
+        return Staged(x, y) if self._is_cpu else Staged(x.to(self._device), y.to(self._device))
 
 
 class LaneStaging:
@@ -144,13 +172,13 @@ class LaneStaging:
             x, y = self._part(tokens[:, :-1]), self._part(tokens[:, 1:])
             return Staged(x, y, self._lane.mark())
 
-    def send_rows(self, rows: Rows) -> Staged:
+    def send_rows(self, rows: Rows) -> Staged | Stored:
         """Copy rows that are in no buffer, while the host waits."""
         wide = rows.astype(np.int64) if self._widens else rows.copy()
         tokens = torch.from_numpy(wide).to(self._device)
         return Staged(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
-    def deliver(self, staged: Staged) -> None:
+    def deliver(self, staged: Staged | Stored) -> None:
         """Let what the consumer begins from now on come after the copy; the host does not wait."""
         if staged.mark is not None:
             self._lane.hand_over(staged.mark, (staged.x, staged.y))

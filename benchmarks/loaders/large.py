@@ -56,7 +56,7 @@ print(json.dumps({
 
 
 def measure_large(directory: Path, stock: Stock, blocks: int) -> list[dict[str, Any]]:
-    """Return the costs for a store of a hundredth of ``blocks``, and of ``blocks``; the files of ``stock`` are removed."""
+    """Return the costs for stores of ``blocks`` and of a hundredth of that; the files of ``stock`` are removed."""
     rmtree(stock.directory)
     found = []
     for size in (max(blocks // 100, ERA_BLOCKS), blocks):

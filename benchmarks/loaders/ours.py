@@ -32,12 +32,9 @@ class TokenMill:
         )
 
     def batches(self, stock: Stock, *, shuffle: bool, wide: bool) -> Iterator[Any]:
-        """Yield x and y."""
-        return iter(self.open(stock, shuffle=shuffle, wide=wide))
-
-    def state(self, batches: Any) -> Any:
-        """Return a checkpoint's part."""
-        return batches.state_dict()
+        """Yield x and y, or rows."""
+        batches = self.open(stock, shuffle=shuffle, wide=wide)
+        return ((batch.x, batch.y) if wide else batch.rows for batch in batches)
 
 
 class Limit:

@@ -54,7 +54,9 @@ def test_tokens_stay_narrow_when_told_to(store: Store) -> None:
     """The same tokens, in the dtype that they have on disk; a batch stays what it is when others come."""
     batches = list(open_batches(store, widen=False))
     assert {tensor.dtype for batch in batches for tensor in batch} == {torch.uint16}
-    assert rows_of(batches) == expected()
+    assert rows_of(batches) == [row for batch in batches for row in batch.rows.tolist()] == expected()
+    with pytest.raises(InputError, match="widen=False"):
+        _ = next(iter(open_batches(store))).rows
 
 
 choices = st.fixed_dictionaries(

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.consumers.scenes import BLOCKS, ERAS, OPEN_ERAS, era_store, grow, open_batches
+from tests.consumers.scenes import BLOCKS, ERAS, INFO, OPEN_ERAS, era_store, grow, open_batches
+from tests.segments.chains import segment_of
 from tokenmill.consumers import Behind, Metrics
 from tokenmill.segments import Store
 
@@ -29,6 +30,16 @@ def test_what_was_delivered_is_counted(store: Store) -> None:
     whole, later = batches.metrics, batches.metrics.since(earlier)
     assert (whole.batches, whole.samples, whole.tokens, whole.bytes) == (5, 15, 30, 15 * 3 * 2)
     assert (later.batches, later.samples, later.tokens, later.bytes) == (3, 9, 18, 9 * 3 * 2)
+
+
+def test_damaged_samples_that_are_left_out_do_not_count(tmp_path: Path) -> None:
+    """Nor do the batches that would hold none."""
+    damaged = era_store(tmp_path)
+    with segment_of(damaged).tokens.open("r+b") as file:
+        file.write(b"\xff" * INFO.block_bytes)
+    batches = open_batches(damaged, shuffle=False, on_damage="skip")
+    list(batches)
+    assert (batches.metrics.batches, batches.metrics.samples, batches.skipped) == (20, BLOCKS - 1, 1)
 
 
 def test_time_is_the_models_or_the_datas(store: Store) -> None:

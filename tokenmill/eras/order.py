@@ -82,16 +82,29 @@ class Permutation:
         return items
 
     def _encipher(self, values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-        """Return what the network makes of values in its square; in three buffers, for new ones would cost as much."""
+        """Return what the network makes of values in its square.
+
+        A half has few values: where there are more halves than these, what a round makes of each is looked up.
+        """
         bits, mask = np.uint64(self._bits), np.uint64((1 << self._bits) - 1)
         left, right = values >> bits, values & mask
-        mixed, scratch = np.empty_like(values), np.empty_like(values)
-        for key in self._keys:
-            np.add(right, key, out=mixed)
-            _mix(mixed, scratch)
-            mixed &= mask
-            left ^= mixed
-            left, right = right, left
+        mixed = np.empty_like(values)
+        if values.size > 1 << self._bits:
+            tables = np.arange(1 << self._bits, dtype=np.uint64) + np.array(self._keys)[:, None]
+            _mix(tables, np.empty_like(tables))
+            tables &= mask
+            for table in tables:
+                np.take(table, right.view(np.int64), out=mixed, mode="clip")
+                left ^= mixed
+                left, right = right, left
+        else:
+            scratch = np.empty_like(values)
+            for key in self._keys:
+                np.add(right, key, out=mixed)
+                _mix(mixed, scratch)
+                mixed &= mask
+                left ^= mixed
+                left, right = right, left
         left <<= bits
         left |= right
         return left

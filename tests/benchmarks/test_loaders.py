@@ -1,0 +1,48 @@
+"""The benchmark of loaders compares like with like."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.loader import _cell
+from benchmarks.loaders.ours import Limit, TokenMill
+from benchmarks.loaders.place import Stock
+from benchmarks.loaders.stock import make_stock
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory: pytest.TempPathFactory) -> Stock:
+    """Return two eras of small blocks."""
+    return make_stock(tmp_path_factory.mktemp("stock"), blocks=10_000, block_tokens=5)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_the_limit_reads_the_same_rows_in_the_same_order(stock: Stock, *, shuffle: bool) -> None:
+    """As they are stored, and widened."""
+    ours, limit = TokenMill(), Limit()
+    for wide in (False, True):
+        pairs = zip(
+            ours.batches(stock, shuffle=shuffle, wide=wide),
+            limit.batches(stock, shuffle=shuffle, wide=wide),
+            strict=True,
+        )
+        number = 0
+        for mine, its in pairs:
+            assert np.array_equal(mine[0] if wide else mine, its[0] if wide else its)
+            assert not wide or np.array_equal(mine[1], its[1])
+            number += 1
+        assert number == stock.blocks // 16 == 1024
+
+
+def test_ratios_are_formed_within_a_round() -> None:
+    """So that a slow minute hits both; a loader that has no such way is left out."""
+    run = {"tokens": 100, "wall_seconds": 1.0, "first_seconds": 0.5}
+    runs: dict[str, list[Any]] = {
+        "tokenmill": [run | {"cpu_seconds": 1.0}, run | {"cpu_seconds": 10.0}],
+        "other": [run | {"cpu_seconds": 4.0}, run | {"cpu_seconds": 20.0}],
+        "nanogpt": [None, None],
+    }
+    found = _cell({"shuffle": True, "wide": False, "cold": False}, runs)
+    assert found["tokenmill_to"] == {"other": 3.0}
+    assert found["tokens_per_second"]["other"] == {"median": 15, "min": 5, "max": 25}
