@@ -98,7 +98,7 @@ ERA_RULES: Final = (
     EraRule("a look begins with the reader's own head", _patched((EraFollower, "holds", lambda *_: True)), 2),
     EraRule("a head that is not on the chain halts its reader", _patched((EraFollower, "finish", _forgive)), 21),
     EraRule("a look that was broken off is undone", _patched((EraFollower, "rewind", lambda *_: None)), 2),
-    EraRule("behind each fetch the head is looked at again", _patched((looking, "_stands", _always)), 36),
+    EraRule("behind each fetch the head is looked at again", _patched((looking, "_stands", _always)), 12527),
     EraRule("what is in eras was there, whatever retention left", _patched((extents, "find_extent", _unknown)), 157),
     EraRule("an era names the hash of the one before", _patched((EraLog, "continues", _any_hash)), 506),
     EraRule("what continues nothing is ignored", _patched((EraLog, "add", _must_continue)), 36),

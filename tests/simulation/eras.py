@@ -59,6 +59,7 @@ class EraHistory:
         self._stopped: set[int] = set()
         """Partitions whose mill has halted: no block of theirs comes any more."""
         self._flights: list[Flight] = []
+        self._places: set[tuple[int, bytes | None]] = set()
         self._sent: list[bytes] = []
         """All that ever stood on the control topic."""
         self._mills: list[Mill | Person] = []
@@ -277,7 +278,12 @@ class EraHistory:
             self._ever[partition] = max(self._ever[partition], self.topics.reach(partition))
 
     def _append(self, entry: Written) -> None:
-        self.topics.control.append(entry, self._rng.choice([0, 0, 0, 1]))  # now and then an offset that holds none
+        gap = self._rng.choice([0, 0, 0, 1])  # now and then an offset that holds none
+        end = self.topics.control.end
+        while (end + gap, entry.value) in self._places:  # nobody could tell that it was lost meanwhile; nobody sends it
+            gap += 1
+        self._places.add((end + gap, entry.value))
+        self.topics.control.append(entry, gap)
         self._sent.append(entry.value or b"")
         before = self.truth.versions[-1]
         self.truth.changed()
