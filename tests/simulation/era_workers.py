@@ -316,7 +316,7 @@ class _Clock:
 
 
 async def _in_steps(function: Callable[..., T], *arguments: object) -> T:
-    """Do what `asyncio.to_thread` does: others get their turn before it and after it."""
+    """Do what `asyncio.to_thread` and `in_thread` do: others get their turn before it and after it."""
     await step()
     answer = function(*arguments)
     await step()
@@ -331,6 +331,7 @@ def outside(world: World) -> Iterator[None]:
             patch.setattr(module, "log", _Log(world.seen))
         patch.setattr(closing, "time", _Clock(world))
         patch.setattr(bringing, "EraWriter", SimulatedWriter)
+        patch.setattr(bringing, "in_thread", _in_steps)
         patch.setattr("asyncio.to_thread", _in_steps)
         yield
 
