@@ -10,7 +10,8 @@ from tokenmill.errors import InputError
 from tokenmill.samples import Samples, Source, TrainableSamples, places_of, sources_of
 
 from .documents import Documents, documents_of
-from .rows import Chunk, Rows
+from .gathering import Rows
+from .rows import Chunk
 from .staging import Staged, Stored
 
 IGNORED: Final = -100

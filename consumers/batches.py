@@ -275,12 +275,13 @@ class Batches:
         sample, step = self._position.sample, self._position.step
         size, ranks = self._ranks.batch_size, self._ranks
         while True:
-            chunk = self._reader.read(sample, self._chunk_steps, self._staging.host_rows)
+            chunk = self._reader.read(sample, self._chunk_steps)
             if chunk is None:
                 if self._is_end(sample):
                     return
                 yield None
                 continue
+            self._staging.load(chunk.rows)
             for number in range(chunk.steps):
                 start, stop = number * size, (number + 1) * size
                 if chunk.kept is None:

@@ -6,8 +6,8 @@ from typing import Final, Protocol
 import numpy as np
 import torch
 
+from .gathering import Rows
 from .lanes import CudaLane, Lane, Mark
-from .rows import Rows
 
 _SLOTS: Final = 2
 """Pinned buffers: one is filled while copies of the other to the device are under way."""
@@ -58,11 +58,11 @@ class Stored:
 class Staging(Protocol):
     """Buffers of ``[rows, columns]`` tokens on the host, and what is on its way from them to a device."""
 
-    def host_rows(self) -> Rows:
-        """Return a buffer to fill, from which `send` takes from now on."""
+    def load(self, rows: Rows) -> None:
+        """Take the rows of which `send` sends from now on; whoever gave them writes to them no more."""
 
     def send(self, start: int, stop: int) -> Staged | Stored:
-        """Send rows of the buffer on their way."""
+        """Send some of the rows that were loaded on their way."""
 
     def send_rows(self, rows: Rows) -> Staged | Stored:
         """Send any rows; they have been copied when this returns."""
@@ -78,13 +78,13 @@ class Staging(Protocol):
 def open_staging(
     rows: int, columns: int, dtype: "np.dtype[np.unsignedinteger]", device: torch.device, *, widen: bool = True
 ) -> Staging:
-    """Allocate the buffers for a device.
+    """Allocate the buffers for a device, where it needs some: of so many rows, the most that are loaded at once.
 
     x and y will be int64 and contiguous; without ``widen``, of the tokens' dtype, and views of one tensor.
     """
     if device.type == "cuda":
         return LaneStaging(rows, columns, dtype, device, widen=widen, lane=CudaLane(device))
-    return HostStaging(rows, columns, dtype, device, widen=widen)
+    return HostStaging(columns, dtype, device, widen=widen)
 
 
 class HostStaging:
@@ -93,21 +93,19 @@ class HostStaging:
     stalled_seconds = 0.0
 
     def __init__(
-        self, rows: int, columns: int, dtype: "np.dtype[np.unsignedinteger]", device: torch.device, *, widen: bool
+        self, columns: int, dtype: "np.dtype[np.unsignedinteger]", device: torch.device, *, widen: bool
     ) -> None:
         self._device = device
         self._is_cpu = device.type == "cpu"
         self._widens = widen
-        self._rows: Rows = np.empty((rows, columns), dtype)
+        self._rows: Rows = np.empty((0, columns), dtype)
 
-    def host_rows(self) -> Rows:
-        """Return the buffer; a new one where what was sent from the last are views of that."""
-        if not self._widens:
-            self._rows = np.empty_like(self._rows)
-        return self._rows
+    def load(self, rows: Rows) -> None:
+        """Keep the rows: what is sent may be views of them."""
+        self._rows = rows
 
     def send(self, start: int, stop: int) -> Staged | Stored:
-        """Widen rows of the buffer; or return views of it."""
+        """Widen some of the rows; or return views of them."""
         return self._send(self._rows[start:stop])
 
     def send_rows(self, rows: Rows) -> Staged | Stored:
@@ -156,13 +154,13 @@ class LaneStaging:
         """How long the device's work stood, as far as the lane knows yet."""
         return self._lane.stalled_seconds
 
-    def host_rows(self) -> Rows:
-        """Return the buffer that was filled the longest time ago, once the copies out of it have ended."""
+    def load(self, rows: Rows) -> None:
+        """Fill the buffer that was filled the longest time ago, once the copies out of it have ended."""
         self._current = (self._current + 1) % _SLOTS
         copied = self._copied[self._current]
         if copied is not None:
             copied.synchronize()
-        return self._rows[self._current]
+        self._rows[self._current][: len(rows)] = rows
 
     def send(self, start: int, stop: int) -> Staged:
         """Begin a copy of rows of the buffer, and what widens them there."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.consumers.scenes import CHAINS, INFO, era_store
 from tests.samples.test_trainable import open_samples
 from tests.segments.chains import tokens_of
-from tokenmill.consumers.rows import RowReader, views_of
+from tokenmill.consumers.rows import RowReader
 from tokenmill.samples import Ranks, Samples
 from tokenmill.segments import Store
 
@@ -28,33 +28,24 @@ def test_rows_are_the_tokens_of_their_samples(store: Store, length: int, data: s
         lambda part: st.tuples(st.just(part[0]), st.integers(0, part[1] - 1), st.integers(0, 4 // length - 1))
     )
     wanted = data.draw(st.lists(blocks, min_size=1, max_size=30))
-    rows = np.empty((len(wanted), length + 1), INFO.dtype)
     reader = RowReader(open_samples(store, sequence_length=length), Ranks(1), length, skip=False)
     for partition in range(3):
         reader.trainable.reader(partition)
     samples = Samples(*(np.array(column) for column in zip(*wanted, strict=True)))
-    assert reader.fill(samples, rows) is None
+    rows, kept = reader.gather(samples)
+    assert kept is None
+    assert rows.dtype == INFO.dtype
     assert rows.tolist() == [
         tokens_of(CHAINS[partition], INFO)[block, view * length : view * length + length + 1].tolist()
         for partition, block, view in wanted
     ]
 
 
-def test_views_overlap_by_one_token() -> None:
-    """Nothing is copied, and no target is lost."""
-    tokens = np.arange(18, dtype=np.uint16).reshape(2, 9)
-    views = views_of(tokens, 2)
-    assert views.shape == (2, 4, 3)
-    assert views[1].tolist() == [[9, 10, 11], [11, 12, 13], [13, 14, 15], [15, 16, 17]]
-    assert np.shares_memory(tokens, views)
-
-
 def test_steps_are_read_as_far_as_they_are_there(tmp_path: Path) -> None:
     """Whole ones alone."""
     reader = RowReader(open_samples(era_store(tmp_path)), Ranks(3, 1, 2), 4, skip=False)
-    buffer = np.empty((30, 5), INFO.dtype)
     for first, steps, found in [(0, 3, 3), (0, 10, 6), (30, 10, 1), (36, 1, 0)]:
-        chunk = reader.read(first, steps, lambda: buffer)
+        chunk = reader.read(first, steps)
         assert (chunk.steps if chunk else 0) == found
         if chunk:
             assert len(chunk.rows) == len(chunk.samples.blocks) == 3 * found

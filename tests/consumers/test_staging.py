@@ -103,7 +103,7 @@ def test_ids_are_widened_without_a_sign(dtype: str, device: str) -> None:
     top = np.iinfo(dtype).max
     rows = np.array([[0, 1, top, top - 1], [top // 2, top // 2 + 1, 7, top]], dtype)
     staging = open_staging(2, 4, rows.dtype, torch.device(device))
-    staging.host_rows()[:] = rows
+    staging.load(rows)
     for staged in (staging.send(0, 2), staging.send_rows(rows)):
         staging.deliver(staged)
         assert staged.x.tolist() == rows[:, :-1].tolist()
@@ -119,7 +119,7 @@ def test_ids_stay_narrow_when_told_to(dtype: str, device: str) -> None:
     top = np.iinfo(dtype).max
     rows = np.array([[0, 1, top, top - 1]], dtype)
     staging = open_staging(1, 4, rows.dtype, torch.device(device), widen=False)
-    staging.host_rows()[:] = rows
+    staging.load(rows)
     for staged in (staging.send(0, 1), staging.send_rows(rows)):
         staging.deliver(staged)
         assert staged.x.cpu().numpy().dtype == dtype
@@ -135,7 +135,7 @@ def test_batches_stay_what_they_are_while_buffers_are_used_again(device: str, *,
     )
     batches = []
     for number in range(20):
-        staging.host_rows()[:] = number
+        staging.load(np.full((3, 5), number, "<u2"))
         batches.append(staging.send(0, 3))
     for staged in batches:
         staging.deliver(staged)
@@ -147,8 +147,8 @@ def test_batches_stay_what_they_are_while_buffers_are_used_again(device: str, *,
 def test_a_buffer_holds_several_batches(device: str) -> None:
     """Each goes by itself; rows from elsewhere go, too."""
     staging = open_any(6, 3, device)
-    rows = staging.host_rows()
-    rows[:] = np.arange(18).reshape(6, 3)
+    rows = np.arange(18, dtype="<u2").reshape(6, 3)
+    staging.load(rows)
     sent = [staging.send(first, first + 2) for first in (0, 2, 4)]
     for staged in sent:
         staging.deliver(staged)
@@ -163,11 +163,11 @@ def test_whatever_comes_when_batches_are_what_was_filled(calls: list[str]) -> No
     """On a device that copies as late as it may, however far delivery is behind sending; some are never delivered."""
     staging = open_late(2, 3)
     sent, filled = [], 0
-    staging.host_rows()[:] = filled
+    staging.load(np.full((2, 3), filled, "<u2"))
     for call in calls:
         if call == "fill":
             filled += 1
-            staging.host_rows()[:] = filled
+            staging.load(np.full((2, 3), filled, "<u2"))
         elif call == "send":
             sent.append((staging.send(0, 2), filled))
         elif sent:
@@ -181,7 +181,7 @@ def test_the_host_waits_only_for_the_buffer_that_it_fills() -> None:
     lane = LateLane()
     staging = open_late(2, 3, lane)
     for number, waits in enumerate([0, 0, 1, 2]):
-        staging.host_rows()[:] = number
+        staging.load(np.full((2, 3), number, "<u2"))
         assert lane.waited == waits
         assert lane.done == max(0, number - 1)
         staging.send(0, 2)
@@ -197,7 +197,7 @@ def test_a_batch_is_kept_until_the_consumers_work_is_done() -> None:
     sums = []
     with torch.cuda.stream(consumer):
         for number in range(50):
-            staging.host_rows()[:] = number
+            staging.load(np.full((64, 1025), number, "<u2"))
             staged = staging.send(0, 64)
             staging.deliver(staged)
             for _ in range(5):

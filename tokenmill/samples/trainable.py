@@ -50,6 +50,11 @@ class TrainableSamples:
         """The highest era that is known to be."""
 
     @property
+    def dtype(self) -> "np.dtype[np.unsignedinteger]":
+        """The tokens' dtype."""
+        return self._info.dtype
+
+    @property
     def readers(self) -> dict[int, PartitionReader]:
         """The readers of those partitions of which something was read."""
         return self._readers

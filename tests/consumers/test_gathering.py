@@ -1,0 +1,38 @@
+"""Copying rows from many arrays at once."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokenmill.consumers.gathering import addresses_of, gather_rows
+
+DTYPES = ["uint8", "<u2", "<u4"]
+
+
+@given(st.sampled_from(DTYPES), st.integers(1, 9), st.data())
+def test_rows_come_from_wherever_they_are(dtype: str, columns: int, data: st.DataObject) -> None:
+    """From any arrays, at any token, also overlapping and again and again."""
+    arrays = [
+        np.random.default_rng(number).integers(0, 256, (blocks, columns + number)).astype(dtype)
+        for number, blocks in enumerate(data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=5)))
+    ]
+    place = st.integers(0, len(arrays) - 1).flatmap(
+        lambda number: st.tuples(st.just(number), st.integers(0, arrays[number].size - columns))
+    )
+    wanted = data.draw(st.lists(place, min_size=1, max_size=30))
+    addresses = np.concatenate([addresses_of(arrays[number], np.array([start])) for number, start in wanted])
+    rows = gather_rows(addresses, columns, arrays)
+    assert rows.dtype == np.dtype(dtype)
+    assert rows.tolist() == [arrays[number].reshape(-1)[start : start + columns].tolist() for number, start in wanted]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_was_gathered_is_a_copy(dtype: str) -> None:
+    """It stays when the arrays change, and can be written to."""
+    tokens = np.arange(12).reshape(3, 4).astype(dtype)
+    rows = gather_rows(addresses_of(tokens, np.array([8, 0])), 4, [tokens])
+    tokens[:] = 0
+    rows[0, 0] += 1
+    assert rows.tolist() == [[9, 9, 10, 11], [0, 1, 2, 3]]
+    assert not np.shares_memory(rows, tokens)
