@@ -18,11 +18,10 @@ from .rows import RowReader
 from .staging import Staged, Stored, open_staging
 from .waiting import Patience
 
-_CHUNK_BYTES: Final = 1 << 20
-"""Of tokens that are copied in one go: what fits a core's cache, so that copying them a second time costs little; and
-enough that 32 batches of 16 x 1024 share the cost of finding them in the store."""
+_CHUNK_BYTES: Final = 8 << 20
+"""Of tokens that are looked up in one go: 256 batches of 16 x 1024 share the cost of finding them in the store."""
 _CHUNK_SAMPLES: Final = 4096
-"""At most, so that the first batch of small samples comes as soon."""
+"""At most, so that the first batch of small samples comes soon."""
 
 
 class Batches:
@@ -135,8 +134,14 @@ class Batches:
         self._reader = RowReader(self._trainable, self._ranks, sequence_length, skip=self._skips)
         self._row_bytes = (sequence_length + 1) * self._info.dtype.itemsize
         self._chunk_steps = max(min(_CHUNK_BYTES // self._row_bytes, _CHUNK_SAMPLES) // batch_size, 1)
-        rows = self._chunk_steps * batch_size
-        self._staging = open_staging(rows, sequence_length + 1, self._info.dtype, torch.device(device), widen=widen)
+        self._staging = open_staging(
+            batch_size,
+            sequence_length + 1,
+            self._info.dtype,
+            torch.device(device),
+            widen=widen,
+            slots=self._prefetch + 2,  # one is filled while the one before it, and those ahead, are on their way
+        )
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches from here on.
@@ -281,15 +286,12 @@ class Batches:
                     return
                 yield None
                 continue
-            self._staging.load(chunk.rows)
             for number in range(chunk.steps):
                 start, stop = number * size, (number + 1) * size
-                if chunk.kept is None:
-                    staged = self._staging.send(start, stop)
-                elif chunk.kept[start:stop].any():
-                    staged = self._staging.send_rows(chunk.rows[start:stop][chunk.kept[start:stop]])
-                else:
+                rows = chunk.rows(start, stop)
+                if not len(rows):  # all of it is damaged
                     continue
+                staged = self._staging.send(rows)
                 made = step + ranks.worker + number * ranks.workers
                 yield Batch(staged, made, chunk, start, stop, self._trainable), staged
             sample += chunk.steps * ranks.turn

@@ -83,13 +83,11 @@ class EraDataset(Dataset[Sample]):
         wanted = np.asarray(indices, np.int64)
         if len(wanted) and not (-len(self) <= wanted.min() and wanted.max() < len(self)):
             raise IndexError(f"there are {len(self)} samples; one of {wanted.tolist()} was asked for")
-        if not len(wanted):
-            return []
         if self._rows is None:
             trainable = self._open()
             trainable.is_trainable(self._merged)  # sees that the blocks are there
             self._rows = RowReader(trainable, Ranks(1), self._length, skip=False)
-        rows, _ = self._rows.gather(self._order(wanted % len(self)))
+        rows = self._rows.find(self._order(wanted % max(len(self), 1))).rows(0, len(wanted))
         wide = rows.astype(np.int64)
         return [(row[:-1], row[1:]) for row in wide]
 

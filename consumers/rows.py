@@ -7,24 +7,32 @@ import numpy.typing as npt
 
 from tokenmill.samples import Ranks, Samples, TrainableSamples
 
-from .gathering import Rows, addresses_of, gather_rows
+from .gathering import Gathering, Rows, addresses_of
 
 
 @dataclass(slots=True)
 class Chunk:
-    """Consecutive batches of one rank, laid end to end."""
+    """Consecutive batches of one rank: where their samples lie."""
 
-    rows: Rows
-    """``[steps * batch_size, sequence_length + 1]``."""
     samples: Samples
-    """Where each comes from."""
+    """``steps * batch_size`` of them."""
     steps: int
     kept: npt.NDArray[np.bool_] | None
-    """Which rows are there: with ``on_damage="skip"``, those that are not damaged; None: all."""
+    """Which of them are there: with ``on_damage="skip"``, those that are not damaged; None: all."""
+    _gathering: Gathering
+    """Those that are there."""
+    _before: npt.NDArray[np.int64] | None
+    """How many are there before each, and in all; None: all."""
+
+    def rows(self, start: int, stop: int) -> Rows:
+        """Return the tokens of these samples, of those that are there, ``[samples, sequence_length + 1]``."""
+        if self._before is not None:
+            start, stop = int(self._before[start]), int(self._before[stop])
+        return self._gathering.rows(start, stop)
 
 
 class RowReader:
-    """Copies the rows of a rank's next steps, which costs least for many at once."""
+    """Finds the rows of a rank's next steps, which costs least for many at once; they are copied batch by batch."""
 
     def __init__(self, trainable: TrainableSamples, ranks: Ranks, sequence_length: int, *, skip: bool) -> None:
         self.trainable = trainable
@@ -33,7 +41,7 @@ class RowReader:
         self._skip = skip
 
     def read(self, first: int, steps: int) -> Chunk | None:
-        """Read the next steps from sample ``first`` on, as many as are there, ``steps`` at most; None if none is.
+        """Return the next steps from sample ``first`` on, as many as are there, ``steps`` at most; None if none is.
 
         Raises:
             as in `TrainableSamples.ready`.
@@ -42,33 +50,27 @@ class RowReader:
         ready = self._ranks.steps_in(self.trainable.ready(first, steps * self._ranks.turn))
         if not ready:
             return None
-        samples = self.trainable.locate(self._ranks.samples(first, ready))
-        rows, kept = self.gather(samples)
-        return Chunk(rows, samples, ready, kept)
+        return self.find(self.trainable.locate(self._ranks.samples(first, ready)), ready)
 
-    def gather(self, samples: Samples) -> tuple[Rows, npt.NDArray[np.bool_] | None]:
-        """Return the tokens of samples, ``[samples, sequence_length + 1]``, and which of them are there; None: all.
-
-        Rows that are not there are zeros.
-        """
-        count, columns = len(samples.blocks), self._length + 1
-        addresses = np.empty(count, np.int64)
-        kept = np.zeros(count, np.bool_) if self._skip else None
+    def find(self, samples: Samples, steps: int = 1) -> Chunk:
+        """Return samples, one at least, as a chunk."""
+        addresses = np.empty(len(samples.blocks), np.int64)
+        kept = np.zeros(len(addresses), np.bool_) if self._skip else None
         maps: list[Rows] = []
         for partition in np.flatnonzero(np.bincount(samples.partitions)).tolist():
             mine = np.flatnonzero(samples.partitions == partition)
             for where, tokens, found in self.trainable.reader(partition).parts(samples.blocks[mine]):
                 into = mine[where]
                 starts = found * tokens.shape[1]
-                if tokens.shape[1] != columns:  # a view begins with the last token of the one before
+                if tokens.shape[1] != self._length + 1:  # a view begins with the last token of the one before
                     starts += samples.views[into] * self._length
                 addresses[into] = addresses_of(tokens, starts)
                 maps.append(tokens)
                 if kept is not None:
                     kept[into] = True
-        if kept is None or kept.all():
-            return gather_rows(addresses, columns, maps), kept
-        rows = np.zeros((count, columns), self.trainable.dtype)
-        if maps:
-            rows[kept] = gather_rows(addresses[kept], columns, maps)
-        return rows, kept
+        before = None
+        if kept is not None:
+            addresses = addresses[kept]
+            before = np.concatenate([[0], np.cumsum(kept)])
+        gathering = Gathering(addresses, self._length + 1, self.trainable.dtype, maps)
+        return Chunk(samples, steps, kept, gathering, before)

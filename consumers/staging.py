@@ -9,9 +9,6 @@ import torch
 from .gathering import Rows
 from .lanes import CudaLane, Lane, Mark
 
-_SLOTS: Final = 2
-"""Pinned buffers: one is filled while copies of the other to the device are under way."""
-
 _CARRIERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 """Torch dtypes of the same width as the tokens'. Torch hardly computes in its own uint16 and uint32."""
 _EXACT: Final = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
@@ -56,16 +53,10 @@ class Stored:
 
 
 class Staging(Protocol):
-    """Buffers of ``[rows, columns]`` tokens on the host, and what is on its way from them to a device."""
+    """The way of rows of tokens to a device."""
 
-    def load(self, rows: Rows) -> None:
-        """Take the rows of which `send` sends from now on; whoever gave them writes to them no more."""
-
-    def send(self, start: int, stop: int) -> Staged | Stored:
-        """Send some of the rows that were loaded on their way."""
-
-    def send_rows(self, rows: Rows) -> Staged | Stored:
-        """Send any rows; they have been copied when this returns."""
+    def send(self, rows: Rows) -> Staged | Stored:
+        """Send rows, contiguous ones, on their way; whoever gave them writes to them no more."""
 
     def deliver(self, staged: Staged | Stored) -> None:
         """Let x and y be used, by all work that is begun from now on."""
@@ -76,15 +67,21 @@ class Staging(Protocol):
 
 
 def open_staging(
-    rows: int, columns: int, dtype: "np.dtype[np.unsignedinteger]", device: torch.device, *, widen: bool = True
+    rows: int,
+    columns: int,
+    dtype: "np.dtype[np.unsignedinteger]",
+    device: torch.device,
+    *,
+    widen: bool = True,
+    slots: int = 2,
 ) -> Staging:
-    """Allocate the buffers for a device, where it needs some: of so many rows, the most that are loaded at once.
+    """Open the way to a device; where it needs pinned buffers, ``slots`` of them with ``rows`` rows are allocated.
 
     x and y will be int64 and contiguous; without ``widen``, of the tokens' dtype, and views of one tensor.
     """
     if device.type == "cuda":
-        return LaneStaging(rows, columns, dtype, device, widen=widen, lane=CudaLane(device))
-    return HostStaging(columns, dtype, device, widen=widen)
+        return LaneStaging(rows, columns, dtype, device, widen=widen, slots=slots, lane=CudaLane(device))
+    return HostStaging(device, widen=widen)
 
 
 class HostStaging:
@@ -92,34 +89,20 @@ class HostStaging:
 
     stalled_seconds = 0.0
 
-    def __init__(
-        self, columns: int, dtype: "np.dtype[np.unsignedinteger]", device: torch.device, *, widen: bool
-    ) -> None:
+    def __init__(self, device: torch.device, *, widen: bool) -> None:
         self._device = device
         self._is_cpu = device.type == "cpu"
         self._widens = widen
-        self._rows: Rows = np.empty((0, columns), dtype)
 
-    def load(self, rows: Rows) -> None:
-        """Keep the rows: what is sent may be views of them."""
-        self._rows = rows
-
-    def send(self, start: int, stop: int) -> Staged | Stored:
-        """Widen some of the rows; or return views of them."""
-        return self._send(self._rows[start:stop])
-
-    def send_rows(self, rows: Rows) -> Staged | Stored:
-        """Do the same with any rows, which may be written to again."""
-        return self._send(rows if self._widens else rows.copy())
-
-    def deliver(self, staged: Staged | Stored) -> None:
-        """Do nothing: both are there."""
-
-    def _send(self, rows: Rows) -> Staged | Stored:
+    def send(self, rows: Rows) -> Staged | Stored:
+        """Widen the rows; or return views of them."""
         if not self._widens:
             return Stored(rows, None if self._is_cpu else torch.from_numpy(rows).to(self._device))
         x, y = torch.from_numpy(rows[:, :-1].astype(np.int64)), torch.from_numpy(rows[:, 1:].astype(np.int64))
         return Staged(x, y) if self._is_cpu else Staged(x.to(self._device), y.to(self._device))
+
+    def deliver(self, staged: Staged | Stored) -> None:
+        """Do nothing: both are there."""
 
 
 class LaneStaging:
@@ -137,15 +120,16 @@ class LaneStaging:
         device: torch.device,
         *,
         widen: bool,
+        slots: int,
         lane: Lane,
     ) -> None:
         self._device = device
         self._dtype = dtype
         self._widens = widen
         self._lane = lane
-        self._slots = [lane.pinned(rows, columns, _CARRIERS[dtype.itemsize]) for _ in range(_SLOTS)]
+        self._slots = [lane.pinned(rows, columns, _CARRIERS[dtype.itemsize]) for _ in range(slots)]
         self._rows: list[Rows] = [slot.numpy().view(dtype) for slot in self._slots]
-        self._copied: list[Mark | None] = [None] * _SLOTS
+        self._copied: list[Mark | None] = [None] * slots
         """Of each buffer, the last copy out of it."""
         self._current = 0
 
@@ -154,27 +138,18 @@ class LaneStaging:
         """How long the device's work stood, as far as the lane knows yet."""
         return self._lane.stalled_seconds
 
-    def load(self, rows: Rows) -> None:
-        """Fill the buffer that was filled the longest time ago, once the copies out of it have ended."""
-        self._current = (self._current + 1) % _SLOTS
+    def send(self, rows: Rows) -> Staged:
+        """Fill the buffer that was filled the longest time ago, and begin its copy, and what widens it there."""
+        self._current = (self._current + 1) % len(self._slots)
         copied = self._copied[self._current]
         if copied is not None:
             copied.synchronize()
         self._rows[self._current][: len(rows)] = rows
-
-    def send(self, start: int, stop: int) -> Staged:
-        """Begin a copy of rows of the buffer, and what widens them there."""
         with self._lane.beside():
-            tokens = self._lane.copy(self._slots[self._current][start:stop])
+            tokens = self._lane.copy(self._slots[self._current][: len(rows)])
             self._copied[self._current] = self._lane.mark()  # before widening: that needs the buffer no more
             x, y = self._part(tokens[:, :-1]), self._part(tokens[:, 1:])
             return Staged(x, y, self._lane.mark())
-
-    def send_rows(self, rows: Rows) -> Staged | Stored:
-        """Copy rows that are in no buffer, while the host waits."""
-        wide = rows.astype(np.int64) if self._widens else rows.copy()
-        tokens = torch.from_numpy(wide).to(self._device)
-        return Staged(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
     def deliver(self, staged: Staged | Stored) -> None:
         """Let what the consumer begins from now on come after the copy; the host does not wait."""
