@@ -68,6 +68,7 @@ def scene(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Scene:
         killed.kill()
         send(settings, documents(60))
         service.wait_until_complete()
+        service.wait_until(lambda: complete(settings, settings.store))  # what comes now is in eras of its own
         with Mirroring(settings, early) as first, Mirroring(settings, late, port=port) as second:
             send(settings, documents(60))
             service.wait_until_complete()
@@ -152,7 +153,7 @@ def test_mirror_keeps_what_a_checkpoint_needs(scene: Scene) -> None:
     whole = batches(scene.settings.store)
     every = [batch.x.tolist() for batch in whole]
     trained = batches(scene.settings.store)
-    made = len(every) * 2 // 3
+    made = len(every) * 9 // 10  # in an era of the last documents, whose blocks are a third
     assert len(list(islice(trained, made))) == made
     file = scene.directory / "state.json"
     file.write_text(json.dumps(trained.state_dict()))
