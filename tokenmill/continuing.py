@@ -115,7 +115,7 @@ async def find_tail(logs: ChainLogs, genesis: Genesis, partition: int) -> Tail:
 async def _find_tail(logs: ChainLogs, genesis: Genesis, partition: int) -> Tail:
     first, end = await logs.token_bounds()
     held = await logs.source_bounds()
-    found, whole, last = await _runs(logs, genesis.recipe, partition, first, end)
+    found, whole, last = await _runs(logs, genesis.recipe, partition, first, end, source_first=held[0])
     if not found or (whole and found[0].first):  # the chain's beginning was never here: later blocks do not tell it
         begin = genesis_point(genesis.start(partition), genesis_hash(genesis.recipe.fingerprint, partition))
         found = [Run(begin, 0), *found]
@@ -150,9 +150,12 @@ async def find_extent(logs: ChainLogs, recipe: Recipe, partition: int, known: in
 
 
 async def _runs(
-    logs: ChainLogs, recipe: Recipe, partition: int, first: int, end: int
+    logs: ChainLogs, recipe: Recipe, partition: int, first: int, end: int, *, source_first: int = 0
 ) -> tuple[list[Run], bool, Sequence[Message]]:
     """Read ever more of the tail until it is one run; with the whole partition read, return what runs there are.
+
+    A run that the source does not reach any more is not enough either: another owner's message, which many of a slow
+    one's lie behind, may have gone further.
 
     Tells as well whether what was read is all that the partition ever held, and the last messages.
     """
@@ -167,7 +170,7 @@ async def _runs(
             finder.add(message)
             last.append(message)
         found = finder.runs()
-        if start == first or len(found) == 1:
+        if start == first or (len(found) == 1 and found[0].point.cursor.next_offset >= source_first):
             return found, whole, tuple(last)
         size *= 2
 

@@ -61,9 +61,13 @@ def _from_earliest(found: list[Run], logs: ChainLogs, source_first: int) -> Run:
         return Run(genesis_point(source_first, found[0].point.chain), 0)
 
 
-async def _never_whole(*arguments: object) -> tuple[list[Run], bool, Sequence[Message]]:
-    found, _, last = await _runs(*arguments)  # type: ignore[arg-type]
+async def _never_whole(*arguments: object, **keywords: object) -> tuple[list[Run], bool, Sequence[Message]]:
+    found, _, last = await _runs(*arguments, **keywords)  # type: ignore[arg-type]
     return found, False, last
+
+
+async def _one_run(*arguments: object, **_: object) -> tuple[list[Run], bool, Sequence[Message]]:
+    return await _runs(*arguments)  # type: ignore[arg-type]
 
 
 def _drop_whole(self: Acceptor, message: Message) -> Taken | Dropped | Gap:
@@ -152,6 +156,13 @@ ZOMBIE_LAST: Final = Plan(
     Action("produce", 960492825), Action("raw retention", 557706106)],
 )  # fmt: skip
 """The last message of a token partition is a zombie's first one; what it lies behind reaches further."""
+FAR_BEHIND: Final = Plan(
+    1, 8, 0, 3, [Action("produce", 1034955711), Action("produce", 748748274), Action("produce", 959925096),
+    Action("mill", 174761224), Action("produce", 368275134), Action("mill", 1006017550), Action("land", 0),
+    Action("mill", 578185949), Action("land", 0), Action("start", 916547939), Action("mill", 932068387),
+    Action("raw recreated", 320667938), Action("raw retention", 975534173)],
+)  # fmt: skip
+"""A message that goes furthest lies behind more of a slower owner's than a tail has; then retention passes those."""
 
 RULES: Final = (
     Rule("one message in flight for a token partition", _shell(one_in_flight=False), draw_plan(158)),
@@ -178,6 +189,11 @@ RULES: Final = (
     Rule("duplicates are compared", _patched(Acceptor, "_check_dropped", lambda *_: False), REMADE),
     Rule("a reader that misses a block looks from the start again", _shell(look_again=False), draw_plan(67)),
     Rule("a halt over a gap needs all retained messages", _shell(whole_look=False), SLOW_OWNER),
+    Rule(
+        "a halt over a source's retention needs all retained messages",
+        _patched(continuing, "_runs", _one_run),
+        FAR_BEHIND,
+    ),
     Rule(
         "the run before a gap is continued, not the last one", _patched(continuing, "choose", _last_run), draw_plan(1)
     ),
