@@ -35,7 +35,7 @@ async def look(client: AIOKafkaConsumer, topic: str, follower: EraFollower) -> l
 
 
 async def _look(client: AIOKafkaConsumer, topic: str, follower: EraFollower) -> list[tuple[Era, int]]:
-    """Read to the end; what one fetch brings stood there at one time, and so did the head if it stands after it."""
+    """Read to the end; what one fetch brings stood there at one time, and so did all before it if its last stands."""
     partition = TopicPartition(topic, 0)
     first, end = (await offsets(client, [partition]))[partition]
     start = follower.position
@@ -49,8 +49,9 @@ async def _look(client: AIOKafkaConsumer, topic: str, follower: EraFollower) -> 
             era = follower.add(record)
             if era is not None:
                 found.append((era, record.offset))
-        batch = await _batch(client, partition, batch[-1].offset + 1, end)
-        if batch and not await _stands(client, partition, follower):
+        last = batch[-1]
+        batch = await _batch(client, partition, last.offset + 1, end)
+        if batch and not await _stands(client, partition, last):
             raise MovedError(f"{topic} lost its tail while it was read")
     follower.finish()
     return found
@@ -62,14 +63,11 @@ async def _batch(client: AIOKafkaConsumer, partition: TopicPartition, start: int
     return [LogRecord(record.offset, record.key, record.value) for record in batch]
 
 
-async def _stands(client: AIOKafkaConsumer, partition: TopicPartition, follower: EraFollower) -> bool:
-    """Return whether the last era that was read stands there still.
+async def _stands(client: AIOKafkaConsumer, partition: TopicPartition, last: LogRecord) -> bool:
+    """Return whether the last record of the fetch before stands there still, and so all that was read before it.
 
-    Else the log may have lost it between two fetches, and the second may have brought one that continues it: a chain
-    that never stood there.
+    Else the log may have lost its tail between two fetches, and the second may have brought an era that continues what
+    was read, but not what stands there. It does not matter whether the record is an era: where one that was ignored was
+    lost, another may have become the next era in its place, and the one that the second fetch brought came too late.
     """
-    at = follower.position
-    if at is None:
-        return True
-    batch = await _batch(client, partition, at, at + 1)
-    return follower.holds(batch[0] if batch else None)
+    return last in await _batch(client, partition, last.offset, last.offset + 1)

@@ -5,6 +5,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
+from tests.eras.judging import read_era
 from tokenmill import continuing
 from tokenmill.app.eras import closing, extents, looking
 from tokenmill.app.eras.bringing import EraBringer
@@ -12,13 +13,14 @@ from tokenmill.app.eras.closing import EraCloser
 from tokenmill.app.eras.extents import Extents
 from tokenmill.app.raw.tail import KafkaLogs
 from tokenmill.continuing import find_extent
-from tokenmill.eras import Era, EraFollower, EraLog
+from tokenmill.eras import Era, EraFollower, EraLog, LogRecord
 from tokenmill.errors import DifferenceError
 
 _add = EraLog.add
 _look = looking.look
 _step = EraCloser.step
 _runs = continuing._runs
+_stands = looking._stands
 
 
 class EraRule(NamedTuple):
@@ -76,6 +78,10 @@ async def _always(*_: object) -> bool:
     return True
 
 
+async def _eras_stand(client: Any, partition: Any, last: LogRecord) -> bool:
+    return await _stands(client, partition, last) or read_era(last.value) is None
+
+
 async def _unknown(logs: Any, recipe: Any, partition: int, _: int) -> object:
     return await find_extent(logs, recipe, partition)
 
@@ -98,7 +104,8 @@ ERA_RULES: Final = (
     EraRule("a look begins with the reader's own head", _patched((EraFollower, "holds", lambda *_: True)), 2),
     EraRule("a head that is not on the chain halts its reader", _patched((EraFollower, "finish", _forgive)), 21),
     EraRule("a look that was broken off is undone", _patched((EraFollower, "rewind", lambda *_: None)), 2),
-    EraRule("behind each fetch the head is looked at again", _patched((looking, "_stands", _always)), 12527),
+    EraRule("behind each fetch the last record is looked at again", _patched((looking, "_stands", _always)), 12527),
+    EraRule("a record that was ignored is looked at again, too", _patched((looking, "_stands", _eras_stand)), 8000272),
     EraRule("what is in eras was there, whatever retention left", _patched((extents, "find_extent", _unknown)), 157),
     EraRule("an era names the hash of the one before", _patched((EraLog, "continues", _any_hash)), 506),
     EraRule("what continues nothing is ignored", _patched((EraLog, "add", _must_continue)), 36),
