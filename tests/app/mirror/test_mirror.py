@@ -74,7 +74,7 @@ def scene(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Scene:
             service.wait_until_complete()
             for store in (settings.store, early, late):
                 service.wait_until(lambda: complete(settings, store))  # noqa: B023
-            assert "tokenmill_mirror_eras_behind" in {name for name, _ in scrape(port)}
+            service.wait_until(lambda: "tokenmill_mirror_eras_behind" in {name for name, _ in scrape(port)})
             assert (first.stop(), second.stop()) == (0, 0), first.log + second.log
         service.stop()
     return Scene(settings, stream.name, [early, late], directory)
