@@ -54,7 +54,7 @@ async def _read(settings: Settings, stream: str) -> list[Era]:
     settled = await settled_stream(settings, stream)
     follower = EraFollower(stream, settled.genesis.recipe.fingerprint)
     async with consumer(settings) as client:
-        return [era for era, _ in await look(client, settled.stream.control_topic, follower)]
+        return [era async for part in look(client, settled.stream.control_topic, follower) for era, _ in part]
 
 
 async def _close(settings: Settings, stream: str) -> list[Era]:

@@ -51,7 +51,8 @@ class EraCloser:
             TopicError: a topic is missing.
 
         """
-        await look(client, self._control_topic, self._follower)
+        async for _ in look(client, self._control_topic, self._follower):
+            pass  # the follower holds what counts: how far they go
         await self._extents.look(client, self._follower.log)
         eras, now = self._follower.log, time.monotonic()
         pending = sum(max(0, extent.blocks - eras.end(number)[0]) for number, extent in self._extents.found.items())

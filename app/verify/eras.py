@@ -8,15 +8,14 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aiokafka import TopicPartition
-
-from tokenmill.eras import ERA_KEY, Era, EraFollower, LogRecord
+from tokenmill.eras import Era, EraFollower
 from tokenmill.errors import DifferenceError
 from tokenmill.segments import StreamInfo
 from tokenmill.segments.era_rows import EraRow
 
 from ..clients.control import Settled
-from ..clients.kafka import consumer, read_range
+from ..clients.kafka import consumer
+from ..eras.looking import look
 from ..settings import Settings
 from .era_ends import EraEndsFiles
 from .marks import EraMarks
@@ -61,35 +60,25 @@ class EraCheck:
             with copy.opened(self.result.since) if copy is not None else nullcontext():
                 await self._read(settings, follower, copy, row)
         except DifferenceError as error:
-            self._differs("control topic", "missing", str(error), follower.log.next_number)
-        self._conclude(follower)
+            self.result.eras = follower.log.next_number - 1  # the follower stands behind the one that is missing
+            self._differs("control topic", "missing", str(error), self.result.eras)
+        else:
+            self.result.eras, self.result.ended = follower.log.next_number, follower.log.ended
+        self._conclude()
         return self.result
 
     async def _read(self, settings: Settings, follower: EraFollower, copy: EraCopy | None, row: EraRow) -> None:
-        """Go through the records from the follower's position on; from the first, where its head is not there."""
-        partition = TopicPartition(self.settled.stream.control_topic, 0)
-        first, end = self.marks.span
+        """Take the eras behind the follower's that came before the mark."""
         async with consumer(settings) as client:
-            start = follower.position
-            if start is not None:
-                head = await anext(read_range(client, partition, start, end), None) if first <= start < end else None
-                if head is None or not follower.holds(LogRecord(head.offset, head.key, head.value)):
-                    follower.restart()
-                    start = None
-            async for record in read_range(client, partition, first if start is None else start + 1, end):
-                if record.key != ERA_KEY:
-                    continue
-                era = follower.add(LogRecord(record.offset, record.key, record.value))
-                if era is not None:
-                    row = self._take(era, record.offset, copy, row)
-                elif follower.position != record.offset:
-                    self.result.ignored += 1
-            follower.finish()
+            async for found in look(client, self.settled.stream.control_topic, follower, self.marks.end):
+                for era, offset in found:
+                    row = self._take(era, offset, copy, row)
+        self.result.ignored = follower.ignored
 
     def _take(self, era: Era, offset: int, copy: EraCopy | None, row: EraRow) -> EraRow:
         """Count an era of the chain, lay down its ends, and hold the store against it."""
         result, held = self.result, self.marks.store
-        result.eras, result.ended = era.number + 1, era.end
+        result.eras = era.number + 1
         result.blocks += era.blocks
         self.ends.add(era)
         if copy is not None and not result.differences:
@@ -103,11 +92,9 @@ class EraCheck:
             result.verified = VerifiedEras(era, offset, row.stop, row.blocks)
         return row
 
-    def _conclude(self, follower: EraFollower) -> None:
+    def _conclude(self) -> None:
         """Say what the store holds beyond the topic, and what of it cannot be read."""
         result, held = self.result, self.marks.store
-        result.eras = max(result.eras, follower.log.next_number)
-        result.ended = follower.log.ended
         result.verified = result.verified or self.since
         if held is None:
             return

@@ -40,8 +40,8 @@ class ChainMarks:
 class EraMarks:
     """What there was of a stream's eras before its blocks were looked at."""
 
-    span: tuple[int, int]
-    """Offsets of the control topic: the first one, and the end."""
+    end: int
+    """The control topic's end offset."""
     store: StoreEras | None
 
 
@@ -90,7 +90,7 @@ async def take_marks(settings: Settings, streams: Sequence[Settled], store: Path
         ],
         {t: dead_ranges[tp] for t in counts for tp in dead if tp.topic == dead_letter_topic(t)},
         {
-            s.stream.name: EraMarks(control[TopicPartition(s.stream.control_topic, 0)], held)
+            s.stream.name: EraMarks(control[TopicPartition(s.stream.control_topic, 0)][1], held)
             for s, held in zip(streams, in_store, strict=True)
         },
     )

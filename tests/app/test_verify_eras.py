@@ -37,8 +37,8 @@ async def check(milled: Milled, store: Path | None, since: VerifiedEras | None =
     settled = await settled_stream(milled.settings, milled.train)
     control = TopicPartition(settled.stream.control_topic, 0)
     async with consumer(milled.settings) as client:
-        first, stop = (await offsets(client, [control]))[control]
-    marks = EraMarks((first, stop - end), StoreEras.look(store, milled.train))
+        stop = (await offsets(client, [control]))[control][1]
+    marks = EraMarks(stop - end, StoreEras.look(store, milled.train))
     room = milled.settings.store.parent / f"ends-{len(list(milled.settings.store.parent.iterdir()))}"
     return await EraCheck(settled, marks, store, since, EraEndsFiles(room)).run(milled.settings)
 

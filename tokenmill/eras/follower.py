@@ -9,7 +9,7 @@ A look, with ``read`` for reading a log from an offset (None: its beginning) to 
     eras = [era for record in records if (era := follower.add(record))]
     follower.finish()
 
-A look that is broken off is undone with `EraFollower.rewind`.
+A look that is broken off is undone with `EraFollower.rewind`, up to the eras that were given to somebody.
 """
 
 from typing import NamedTuple
@@ -27,6 +27,14 @@ class LogRecord(NamedTuple):
     value: bytes | None
 
 
+class Standing(NamedTuple):
+    """Where a follower stands, between two looks or behind a new era."""
+
+    last: Era | None
+    position: int | None
+    ignored: int
+
+
 class EraFollower:
     """Follows the eras on a control topic, look by look, in constant memory."""
 
@@ -40,6 +48,13 @@ class EraFollower:
         """The offset from which to look; None: from the log's beginning."""
         self.log = EraLog(fingerprint, last)
         """How far the eras go that were seen."""
+        self.ignored = 0
+        """Records that came as eras and are none; those behind the last era come with each look, and count again."""
+
+    @property
+    def standing(self) -> Standing:
+        """Where to `rewind` to; taken before a look, or behind an era that `add` returned."""
+        return Standing(self.log.last, self.position, self.ignored)
 
     def holds(self, record: LogRecord | None) -> bool:
         """Return whether the first record of a look from `position` is the last era that was seen.
@@ -59,15 +74,17 @@ class EraFollower:
         self._known = self._known or self.log.last
         self.log = EraLog(self._fingerprint)
         self.position = None
+        self.ignored = 0
 
-    def rewind(self, last: Era | None, position: int | None) -> None:
-        """Go on after era ``last`` again, as if nothing had been read since: for a look that did not come to its end.
+    def rewind(self, standing: Standing) -> None:
+        """Stand there again, as if nothing had been read since: for a look that did not come to its end.
 
-        What such a look found was given to nobody, so nobody may be held to it.
+        What it found since then was given to nobody, so nobody may be held to it.
         """
         self._known = None
-        self.log = EraLog(self._fingerprint, last)
-        self.position = position
+        self.log = EraLog(self._fingerprint, standing.last)
+        self.position = standing.position
+        self.ignored = standing.ignored
 
     def add(self, record: LogRecord) -> Era | None:
         """Take the next record; return the era if it is one that was not seen before.
@@ -76,8 +93,11 @@ class EraFollower:
             DifferenceError: the era that was seen last is not on the chain that stands there now.
 
         """
-        era = self.log.add(record.value) if record.key == ERA_KEY else None
+        if record.key != ERA_KEY:
+            return None
+        era = self.log.add(record.value)
         if era is None:
+            self.ignored += 1
             return None
         self.position = record.offset
         if self._known is None:

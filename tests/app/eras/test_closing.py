@@ -58,7 +58,7 @@ async def eras(settings: Settings, found: Settled) -> list[Era]:
     """Return the eras on the control topic."""
     async with consumer(settings) as client:
         follower = EraFollower(found.stream.name, found.genesis.recipe.fingerprint)
-        return [era for era, _ in await look(client, found.stream.control_topic, follower)]
+        return [era async for part in look(client, found.stream.control_topic, follower) for era, _ in part]
 
 
 async def test_an_era_takes_all_new_blocks_and_the_next_one_continues(settings: Settings, tmp_path: Path) -> None:
