@@ -9,16 +9,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 import structlog
-from aiokafka.errors import KafkaError
+from aiokafka import AIOKafkaConsumer
 from faust.exceptions import NotReady
 from faust.types import TP, StreamT
 
-from tokenmill.errors import BrokerError, SourceError
+from tokenmill.errors import BrokerError
 
 from .alone import Alone
 from .batch import Batch
+from .clients.asking import keep_asking
 from .clients.control import Settled, settle
-from .clients.kafka import consumer, require_group
+from .clients.kafka import require_group
 from .clients.topics import require_topics, retention_seconds
 from .ending import end_for
 from .eras.keeping import EraKeeper
@@ -114,20 +115,17 @@ class Mill:
 
     async def _watch_skips(self) -> None:
         """Read the control topics again and again for records that people want skipped."""
-        while True:
-            try:
-                async with consumer(self._settings) as client:
-                    while True:
-                        for context in self._contexts.values():
-                            await context.skip_list.refresh(client)
-                        for partition in list(self.partitions.owned.values()):
-                            partition.heed_skips()
-                        await asyncio.sleep(SKIPS_SECONDS)
-            except (BrokerError, KafkaError, SourceError) as error:
-                log.info("the control topics cannot be read now", error=str(error) or repr(error))
-                await asyncio.sleep(SKIPS_SECONDS)
-            except Exception as error:  # noqa: BLE001 - nobody awaits this task, so it must not fail in silence
-                end_for(error)
+
+        async def ask(client: AIOKafkaConsumer) -> None:
+            for context in self._contexts.values():
+                await context.skip_list.refresh(client)
+            for partition in list(self.partitions.owned.values()):
+                partition.heed_skips()
+
+        try:
+            await keep_asking(self._settings, ask, SKIPS_SECONDS, "the control topics cannot be read now")
+        except Exception as error:  # noqa: BLE001 - nobody awaits this task, so it must not fail in silence
+            end_for(error)
 
     def _has_first(self, raw_topic: str) -> bool:
         """Return whether partition 0 of a raw topic is assigned to this worker."""

@@ -4,28 +4,25 @@ Of the workers that fill one store, the one that has partition 0 of a stream's t
 era is there before its blocks, often; readers wait for these.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
 import structlog
 from aiokafka import AIOKafkaConsumer
-from aiokafka.errors import KafkaError
 
 from tokenmill.eras import EraFollower
-from tokenmill.errors import BrokerError, DamagedError, DifferenceError, DiskError, GapError, LockedError, SourceError
+from tokenmill.errors import DamagedError, DifferenceError, DiskError, GapError, LockedError
 from tokenmill.segments import EraWriter, Store
 
+from ..clients.asking import keep_asking
 from ..clients.control import Settled
-from ..clients.kafka import consumer
 from ..finishing import in_thread
 from ..settings import Settings
 from .looking import look
 
 LOOK_SECONDS: Final = 0.5
 """How often control topics are read: what a new era waits at most, beside its blocks."""
-PASSING: Final = (BrokerError, KafkaError, SourceError)
 WAITING: Final = (DiskError, LockedError)
 """What heals by itself: the eras are opened again, which recovers."""
 FINAL: Final = (DamagedError, DifferenceError, GapError)
@@ -48,23 +45,15 @@ class EraBringer:
         self._owns = owns
         self._open: dict[str, tuple[EraWriter, EraFollower]] = {}
         self._said: dict[str, str] = {}
-        self._unread = ""
 
     async def run(self, settings: Settings) -> None:
         """Look at each stream again and again; raises only what nobody expected."""
-        while True:
-            try:
-                async with consumer(settings) as client:
-                    while True:
-                        for settled in self._settled:
-                            await self._step(client, settled)
-                        self._unread = ""
-                        await asyncio.sleep(LOOK_SECONDS)
-            except PASSING as error:
-                if self._unread != str(error):
-                    log.warning("no eras can be read now", error=str(error) or repr(error))
-                self._unread = str(error)
-                await asyncio.sleep(LOOK_SECONDS)
+
+        async def ask(client: AIOKafkaConsumer) -> None:
+            for settled in self._settled:
+                await self._step(client, settled)
+
+        await keep_asking(settings, ask, LOOK_SECONDS, "no eras can be read now")
 
     async def _step(self, client: AIOKafkaConsumer, settled: Settled) -> None:
         name = settled.stream.name
@@ -94,8 +83,7 @@ class EraBringer:
             fingerprint = settled.genesis.recipe.fingerprint
             self._open[name] = writer, EraFollower(name, fingerprint, writer.last, writer.position)
         writer, follower = self._open[name]
-        found = await look(client, settled.stream.control_topic, follower)
-        if found:
+        async for found in look(client, settled.stream.control_topic, follower):
             await in_thread(partial(writer.append, found))
 
     def close(self) -> None:

@@ -1,18 +1,16 @@
 """Closing eras while a mill runs: of the streams whose partition 0 it is assigned, even where that partition halted."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
 from aiokafka import AIOKafkaConsumer
-from aiokafka.errors import KafkaError
 
-from tokenmill.errors import BrokerError, DamagedError, DifferenceError, SourceError, TopicError
+from tokenmill.errors import DamagedError, DifferenceError, TopicError
 
 from .. import metrics
+from ..clients.asking import keep_asking
 from ..clients.control import Settled
-from ..clients.kafka import consumer
 from ..ending import end_for
 from ..settings import Settings
 from .closing import EraCloser, Write
@@ -21,8 +19,6 @@ LOOK_SECONDS: Final = 1.0
 """How often a stream is looked at, at most; sooner where eras are to be closed within a second or two."""
 PARTS: Final = 4
 """Looks within the longest life of an open era."""
-PASSING: Final = (BrokerError, KafkaError, SourceError, TopicError)
-"""What the next look may get over."""
 FINAL: Final = (DifferenceError, DamagedError)
 """What none will: the control topic is not what it was."""
 
@@ -47,18 +43,15 @@ class EraKeeper:
 
     async def run(self) -> None:
         """Look at each stream again and again; an error that nobody expected ends the process."""
-        while True:
-            try:
-                async with consumer(self._settings) as client:
-                    while True:
-                        for settled in self._streams:
-                            await self._step(client, settled)
-                        await asyncio.sleep(self._pause)
-            except PASSING as error:
-                log.info("no era can be closed now", error=str(error) or repr(error))
-                await asyncio.sleep(LOOK_SECONDS)
-            except Exception as error:  # noqa: BLE001 - nobody awaits this task, so it must not fail in silence
-                end_for(error)
+
+        async def ask(client: AIOKafkaConsumer) -> None:
+            for settled in self._streams:
+                await self._step(client, settled)
+
+        try:
+            await keep_asking(self._settings, ask, self._pause, "no era can be closed now", (TopicError,))
+        except Exception as error:  # noqa: BLE001 - nobody awaits this task, so it must not fail in silence
+            end_for(error)
 
     async def _step(self, client: AIOKafkaConsumer, settled: Settled) -> None:
         name = settled.stream.name

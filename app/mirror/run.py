@@ -7,12 +7,12 @@ from typing import Final
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError
 
-from tokenmill.errors import BrokerError, SourceError, TopicError
+from tokenmill.errors import TopicError
 from tokenmill.segments import Store
 
 from .. import metrics
+from ..clients.asking import keep_asking
 from ..clients.control import Settled
 from ..clients.kafka import consumer, offsets
 from ..clients.patience import patiently
@@ -31,8 +31,6 @@ LOOK_SECONDS: Final = 2.0
 """How often streams, partitions and the ends of topics are looked for."""
 CHECK_SECONDS: Final = 0.1
 """How often a mirror that ends at the head asks itself whether it is there."""
-PASSING: Final = (BrokerError, KafkaError, SourceError, OSError)
-"""What the next look may get over."""
 
 log = structlog.get_logger(__name__)
 
@@ -81,7 +79,6 @@ class Mirror:
         self._settled: list[Settled] = []
         self._bringer = EraBringer(self._settled, store, lambda _topic: True)
         self._missing: list[str] = []
-        self._said = ""
         self._reporter = Reporter("mirror", settings, status=dict, measure=self._measure, not_ready=self._why_not_ready)
 
     async def run(self) -> None:
@@ -125,20 +122,13 @@ class Mirror:
 
     async def _look_on(self, group: asyncio.TaskGroup) -> None:
         """Look for streams and partitions, and see how far behind each is, again and again."""
-        while True:
-            try:
-                async with consumer(self._settings) as client:
-                    while True:
-                        await self._see(client)
-                        self._said = ""
-                        await asyncio.sleep(LOOK_SECONDS)
-                        if not self._once:
-                            await self._find(client, group)
-            except PASSING as error:
-                if self._said != str(error):
-                    log.warning("the brokers cannot be asked now", error=str(error) or repr(error))
-                self._said = str(error)
-                await asyncio.sleep(LOOK_SECONDS)
+
+        async def ask(client: AIOKafkaConsumer) -> None:
+            if not self._once:
+                await self._find(client, group)
+            await self._see(client)
+
+        await keep_asking(self._settings, ask, LOOK_SECONDS, "the brokers cannot be asked now", (OSError,))
 
     async def _find(self, client: AIOKafkaConsumer, group: asyncio.TaskGroup) -> None:
         for settled, numbers in await self._finder.look(client):

@@ -12,7 +12,8 @@ from aiokafka.errors import KafkaError
 
 from tokenmill.errors import BrokerError
 
-from ..clients.kafka import admin, broker_errors, consumer
+from ..clients.asking import keep_asking
+from ..clients.kafka import admin
 from ..settings import Settings
 
 LOOK_SECONDS: Final = 1.0
@@ -35,26 +36,22 @@ class Cluster:
 
     async def watch(self) -> None:
         """Ask again and again, until cancelled."""
-        while True:
-            try:
-                async with consumer(self._settings) as client:
-                    await self._watch(client)
-            except (BrokerError, KafkaError) as error:
-                self.ends = {}
-                log.warning("the brokers do not say where partitions end", error=str(error) or repr(error))
-                await asyncio.sleep(LOOK_SECONDS)
-
-    async def _watch(self, client: AIOKafkaConsumer) -> None:
         loop = asyncio.get_running_loop()
         partitions: list[TopicPartition] = []
         counted = -COUNT_SECONDS
-        while True:
-            if loop.time() - counted >= COUNT_SECONDS or not partitions:
-                partitions, counted = await self._partitions(client), loop.time()
-            with broker_errors(self._settings):
+
+        async def ask(client: AIOKafkaConsumer) -> None:
+            nonlocal partitions, counted
+            try:
+                if loop.time() - counted >= COUNT_SECONDS or not partitions:
+                    partitions, counted = await self._partitions(client), loop.time()
                 ends = await client.end_offsets(partitions) if partitions else {}
+            except Exception:
+                self.ends, partitions = {}, []
+                raise
             self.ends = {f"{tp.topic}/{tp.partition}": end for tp, end in ends.items()}
-            await asyncio.sleep(LOOK_SECONDS)
+
+        await keep_asking(self._settings, ask, LOOK_SECONDS, "the brokers do not say where partitions end")
 
     async def _partitions(self, client: AIOKafkaConsumer) -> list[TopicPartition]:
         metadata = await client._client.fetch_all_metadata()  # noqa: SLF001 - a consumer knows only what it reads

@@ -17,6 +17,7 @@ from tests.eras.judging import read_ended
 from tests.simulation.era_kafka import FINGERPRINT, GENESIS, STREAM, SimulatedConsumer, Topics, Written
 from tests.simulation.era_truth import Truth
 from tests.simulation.logs import step
+from tokenmill.app.clients import asking
 from tokenmill.app.clients.control import Settled
 from tokenmill.app.eras import bringing, closing, extents, keeping
 from tokenmill.app.eras.bringing import EraBringer
@@ -25,12 +26,12 @@ from tokenmill.app.eras.keeping import EraKeeper
 from tokenmill.app.eras.looking import look
 from tokenmill.app.settings import Settings
 from tokenmill.eras import Era, EraFollower, EraLog
-from tokenmill.errors import BrokerError, DifferenceError, DiskError, GapError, LockedError, MovedError
+from tokenmill.errors import BrokerError, DifferenceError, DiskError, GapError, LockedError, MovedError, TopicError
 from tokenmill.genesis import ControlLog
 from tokenmill.segments import Store
 
 SETTLED: Final = Settled(STREAM, GENESIS, ControlLog())
-PASSING: Final = tuple({*keeping.PASSING, *bringing.PASSING})
+PASSING: Final = (*asking.PASSING, TopicError)
 T = TypeVar("T")
 
 
@@ -268,11 +269,11 @@ class Reader(Worker):
         """Look for ever."""
         while True:
             began = self.world.truth.now()
-            head = self.follower.log.last
             try:
-                self.known += [era for era, _ in await look(self.client, STREAM.control_topic, self.follower)]
+                async for found in look(self.client, STREAM.control_topic, self.follower):
+                    self.known += [era for era, _ in found]
             except DifferenceError:
-                self.world.truth.require_lost(head, began, "a reader")
+                self.world.truth.require_lost(self.known[-1] if self.known else None, began, "a reader")
                 self.world.seen["readers halted over an era that was lost"] += 1
                 self.halted = self.over = True
                 return
