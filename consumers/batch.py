@@ -67,7 +67,7 @@ class Batch:
     def samples(self) -> Samples:
         """Where each row comes from: partition, block, and which view of it."""
         part = slice(self._start, self._stop)
-        found = Samples(*(column[part] for column in self._chunk.samples))
+        found = Samples(*(column[part] for column in self._chunk.samples()))
         return found if self._chunk.kept is None else Samples(*(column[self._chunk.kept[part]] for column in found))
 
     def documents(self) -> Documents:

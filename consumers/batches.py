@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, Self
@@ -22,6 +23,17 @@ _CHUNK_BYTES: Final = 8 << 20
 """Of tokens that are looked up in one go: 256 batches of 16 x 1024 share the cost of finding them in the store."""
 _CHUNK_SAMPLES: Final = 4096
 """At most, so that the first batch of small samples comes soon."""
+
+_Made = tuple[Batch, Staged | Stored]
+
+
+class _End(Enum):
+    """What comes behind the last batch."""
+
+    END = 0
+
+
+_END: Final = _End.END
 
 
 class Batches:
@@ -155,45 +167,35 @@ class Batches:
 
         """
         self._settle()
-        turn = self._turn
-        ahead: deque[tuple[Batch, Staged | Stored]] = deque()
-        source = self._produce()
-        ended = False
+        turn, first, skips = self._turn, self._position.step, self._skips
+        source = _run_ahead(self._produce(), self._prefetch) if self._prefetch else self._produce()
         asked = perf_counter()
         while not self._stop():
-            while not ended and len(ahead) <= self._prefetch:
-                try:
-                    made = next(source)
-                except StopIteration:
-                    ended = True
-                    break
-                if made is None:
-                    break
-                ahead.append(made)
-            if ahead:
-                self._patience.end()
-                batch, staged = ahead.popleft()
-                self._staging.deliver(staged)
-                if self._mask_loss:
-                    batch.mask_loss()
-                self._made = batch.step + 1 - self._position.step
-                given = perf_counter()
-                self._delivered += 1
-                if self._skips:
-                    self._missing += self._ranks.batch_size - len(batch.x)
-                self._waited += given - asked
-                yield batch
-                asked = perf_counter()
-                self._worked += asked - given
-                if turn != self._turn:
-                    raise InputError("these Batches were set to another place meanwhile: begin a new iteration there")
-            elif ended:
+            made = next(source, _END)
+            if made is _END:
                 return
-            else:
+            if made is None:
                 self._patience.wait(self._awaited())
                 now = perf_counter()
                 self._waited += now - asked
                 asked = now
+                continue
+            self._patience.end()
+            batch, staged = made
+            self._staging.deliver(staged)
+            if self._mask_loss:
+                batch.mask_loss()
+            if skips:
+                self._missing += self._ranks.batch_size - len(batch.x)
+            self._made = batch.step + 1 - first
+            self._delivered += 1
+            given = perf_counter()
+            self._waited += given - asked
+            yield batch
+            asked = perf_counter()
+            self._worked += asked - given
+            if turn != self._turn:
+                raise InputError("these Batches were set to another place meanwhile: begin a new iteration there")
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the run stands, counting the batches that were delivered: small, JSON, equal on every rank."""
@@ -275,7 +277,7 @@ class Batches:
         self._position = self._position.after(self._made)
         self._made = 0
 
-    def _produce(self) -> Iterator[tuple[Batch, Staged | Stored] | None]:
+    def _produce(self) -> Iterator[_Made | None]:
         """Yield batches ahead of those that were delivered; None where the next one must be waited for."""
         sample, step = self._position.sample, self._position.step
         size, ranks = self._ranks.batch_size, self._ranks
@@ -325,6 +327,22 @@ class Batches:
             f"era {number} {place}: check that mill and segment worker run and that text flows, close the stream "
             "(`tokenmill close`), name eras that are there"
         )
+
+
+def _run_ahead(source: Iterator[_Made | None], count: int) -> Iterator[_Made | None]:
+    """Yield what ``source`` does, which has by then begun ``count`` batches more; None only where nothing is left."""
+    ahead: deque[_Made] = deque()
+    made: _Made | _End | None = None
+    while True:
+        while made is not _END and len(ahead) <= count:
+            made = next(source, _END)
+            if made is None:
+                break
+            if made is not _END:
+                ahead.append(made)
+        if not ahead and made is _END:
+            return
+        yield ahead.popleft() if ahead else None
 
 
 def _bounds(eras: range | None) -> tuple[int, int | None]:

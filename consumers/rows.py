@@ -1,34 +1,71 @@
 """The tokens of samples, many batches at a time, in numpy."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.samples import Ranks, Samples, TrainableSamples
+from tokenmill.samples import EraOrder, Numbers, Ranks, Samples, TrainableSamples, join
 
-from .gathering import Gathering, Rows, addresses_of
+from .gathering import Addresses, Gathering, Rows, addresses_of
+
+_TABLE_BLOCKS: Final = 1 << 20
+"""Blocks of an era up to which it is kept where each lies in memory, in 8 MiB at most."""
+
+Items = Sequence[tuple[EraOrder, Numbers]]
+"""Samples behind each other, as items of eras."""
 
 
-@dataclass(slots=True)
 class Chunk:
     """Consecutive batches of one rank: where their samples lie."""
 
-    samples: Samples
-    """``steps * batch_size`` of them."""
-    steps: int
-    kept: npt.NDArray[np.bool_] | None
-    """Which of them are there: with ``on_damage="skip"``, those that are not damaged; None: all."""
-    _gathering: Gathering
-    """Those that are there."""
-    _before: npt.NDArray[np.int64] | None
-    """How many are there before each, and in all; None: all."""
+    __slots__ = ("_before", "_gathering", "_items", "_samples", "kept", "steps")
+
+    def __init__(
+        self, items: Items, steps: int, gathering: Gathering, kept: npt.NDArray[np.bool_] | None = None
+    ) -> None:
+        """Take ``steps * batch_size`` items, and the rows of those that are ``kept``; None: of all."""
+        self.steps = steps
+        self.kept = kept
+        """Which of the samples are there: with ``on_damage="skip"``, those that are not damaged; None: all."""
+        self._items = items
+        self._gathering = gathering
+        self._samples: Samples | None = None
+        self._before = None if kept is None else np.concatenate([[0], np.cumsum(kept)])
 
     def rows(self, start: int, stop: int) -> Rows:
         """Return the tokens of these samples, of those that are there, ``[samples, sequence_length + 1]``."""
         if self._before is not None:
             start, stop = int(self._before[start]), int(self._before[stop])
         return self._gathering.rows(start, stop)
+
+    def samples(self) -> Samples:
+        """Return all samples, also those that are not there; computed when it is first asked for."""
+        if self._samples is None:
+            self._samples = join(order.samples_of(items) for order, items in self._items)
+        return self._samples
+
+
+class _EraTable:
+    """Where the blocks of one era lie in memory: to look them up is cheaper than to find them."""
+
+    def __init__(self, order: EraOrder, trainable: TrainableSamples) -> None:
+        self.maps: list[Rows] = []
+        self._views = order.views
+        self._starts = np.empty(order.blocks, np.int64)
+        begin = 0
+        for partition, first, stop in order.ranges:
+            for where, tokens, rows in trainable.reader(partition).parts(np.arange(first, stop)):
+                self._starts[begin + where] = addresses_of(tokens, rows * tokens.shape[1])
+                self.maps.append(tokens)
+            begin += stop - first
+
+    def addresses(self, items: Numbers, view_bytes: int) -> Addresses:
+        """Return where items begin; a view begins with the last token of the one before."""
+        blocks, views = (items, 0) if self._views == 1 else np.divmod(items, self._views)
+        found: Addresses = self._starts[blocks] + views * view_bytes
+        return found
 
 
 class RowReader:
@@ -39,6 +76,8 @@ class RowReader:
         self._ranks = ranks
         self._length = sequence_length
         self._skip = skip
+        self._tables: dict[EraOrder, _EraTable] = {}
+        """Of the eras that the last chunk was from."""
 
     def read(self, first: int, steps: int) -> Chunk | None:
         """Return the next steps from sample ``first`` on, as many as are there, ``steps`` at most; None if none is.
@@ -50,10 +89,18 @@ class RowReader:
         ready = self._ranks.steps_in(self.trainable.ready(first, steps * self._ranks.turn))
         if not ready:
             return None
-        return self.find(self.trainable.locate(self._ranks.samples(first, ready)), ready)
+        items = self.trainable.items(self._ranks.samples(first, ready))
+        if self.trainable.checks or any(order.blocks > _TABLE_BLOCKS for order, _ in items):
+            return self.find(items, ready)
+        self._tables = {order: self._tables.get(order) or _EraTable(order, self.trainable) for order, _ in items}
+        view_bytes = self._length * self.trainable.dtype.itemsize
+        addresses = [self._tables[order].addresses(part, view_bytes) for order, part in items]
+        maps = [tokens for table in self._tables.values() for tokens in table.maps]
+        return Chunk(items, ready, self._gathering(np.concatenate(addresses), maps))
 
-    def find(self, samples: Samples, steps: int = 1) -> Chunk:
-        """Return samples, one at least, as a chunk."""
+    def find(self, items: Items, steps: int = 1) -> Chunk:
+        """Return samples, one at least, as a chunk; costs nothing that grows with their eras."""
+        samples = join(order.samples_of(part) for order, part in items)
         addresses = np.empty(len(samples.blocks), np.int64)
         kept = np.zeros(len(addresses), np.bool_) if self._skip else None
         maps: list[Rows] = []
@@ -68,9 +115,8 @@ class RowReader:
                 maps.append(tokens)
                 if kept is not None:
                     kept[into] = True
-        before = None
-        if kept is not None:
-            addresses = addresses[kept]
-            before = np.concatenate([[0], np.cumsum(kept)])
-        gathering = Gathering(addresses, self._length + 1, self.trainable.dtype, maps)
-        return Chunk(samples, steps, kept, gathering, before)
+        there = addresses if kept is None else addresses[kept]
+        return Chunk(items, steps, self._gathering(there, maps), kept)
+
+    def _gathering(self, addresses: Addresses, maps: list[Rows]) -> Gathering:
+        return Gathering(addresses, self._length + 1, self.trainable.dtype, maps)

@@ -10,9 +10,14 @@ from hypothesis import strategies as st
 from tests.consumers.scenes import CHAINS, INFO, era_store
 from tests.samples.test_trainable import open_samples
 from tests.segments.chains import tokens_of
+from tokenmill.consumers import rows
 from tokenmill.consumers.rows import RowReader
-from tokenmill.samples import Ranks, Samples
+from tokenmill.eras import Era, EraRange
+from tokenmill.samples import EraOrder, Ranks, places_of
 from tokenmill.segments import Store
+
+ALL = Era(0, bytes(16), tuple(EraRange(0, blocks, bytes(16), bytes(16)) for blocks in (23, 13, 4)), 0)
+"""All blocks of the store, as one era."""
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +36,10 @@ def test_rows_are_the_tokens_of_their_samples(store: Store, length: int, data: s
     reader = RowReader(open_samples(store, sequence_length=length), Ranks(1), length, skip=False)
     for partition in range(3):
         reader.trainable.reader(partition)
-    samples = Samples(*(np.array(column) for column in zip(*wanted, strict=True)))
-    chunk = reader.find(samples)
+    order = EraOrder(ALL, views=4 // length, shuffle=False, seed=0, passed=0)
+    chunk = reader.find([(order, np.array([order.position_of(*place) for place in wanted]))])
     assert chunk.kept is None
+    assert places_of(chunk.samples()) == wanted
     rows = chunk.rows(0, len(wanted))
     assert rows.dtype == INFO.dtype
     assert rows.tolist() == [
@@ -49,5 +55,23 @@ def test_steps_are_read_as_far_as_they_are_there(tmp_path: Path) -> None:
         chunk = reader.read(first, steps)
         assert (chunk.steps if chunk else 0) == found
         if chunk:
-            assert len(chunk.samples.blocks) == 3 * found
+            assert len(chunk.samples().blocks) == 3 * found
             assert [chunk.rows(start, 3).shape for start in (0, 1, 3)] == [(3, 5), (2, 5), (0, 5)]
+
+
+@given(st.sampled_from([1, 2, 4]), st.sampled_from([4, 1 << 20]), st.data())
+def test_rows_of_steps_are_the_tokens_of_their_samples(
+    store: Store, length: int, table_blocks: int, data: st.DataObject
+) -> None:
+    """Of one era or several, whether it is kept where their blocks lie or they are too many for that."""
+    first, steps = data.draw(st.integers(0, 39)), data.draw(st.integers(1, 14))
+    samples = open_samples(store, sequence_length=length, shuffle=data.draw(st.booleans()))
+    reader = RowReader(samples, Ranks(3), length, skip=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "_TABLE_BLOCKS", table_blocks)
+        chunks = [chunk for begin in (first, first + 3 * steps) if (chunk := reader.read(begin, steps)) is not None]
+    for chunk in chunks:
+        assert chunk.rows(0, 3 * chunk.steps).tolist() == [
+            tokens_of(CHAINS[partition], INFO)[block, view * length : view * length + length + 1].tolist()
+            for partition, block, view in places_of(chunk.samples())
+        ]

@@ -2,7 +2,7 @@
 
 from tokenmill.samples.needed import first_needed, read_state
 from tokenmill.samples.position import Position, SequenceId, StepRange
-from tokenmill.samples.sequence import EraOrder, Numbers, Ranks, Samples, count_views
+from tokenmill.samples.sequence import EraOrder, Numbers, Ranks, Samples, count_views, join
 from tokenmill.samples.source import Source, places_of, sources_of
 from tokenmill.samples.tracing import TracedRecord, TracedSample, TracedView, Tracer, Use
 from tokenmill.samples.trainable import TrainableSamples
@@ -24,6 +24,7 @@ __all__ = [
     "Use",
     "count_views",
     "first_needed",
+    "join",
     "places_of",
     "read_state",
     "sources_of",

@@ -7,6 +7,7 @@ partition and number, each with its views) in the order of a permutation of (see
 blocks: neighbours of one block in one batch would teach the same document.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -33,6 +34,12 @@ class Samples(NamedTuple):
     """Which view of the block each is, from 0."""
 
 
+def join(parts: Iterable[Samples]) -> Samples:
+    """Return samples behind each other; there is at least one part."""
+    found = list(parts)
+    return found[0] if len(found) == 1 else Samples(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+
+
 class EraOrder:
     """The samples of one era in the order of one pass."""
 
@@ -49,31 +56,39 @@ class EraOrder:
         """
         self.samples = era.blocks * views
         """How many there are."""
-        self._views = views
+        self.blocks = era.blocks
+        self.views = views
+        """Samples of each block."""
         self._order = Permutation(self.samples, seed=seed, passed=passed, era=era.number) if shuffle else None
         parts = [(partition, part) for partition, part in enumerate(era.ranges) if part.blocks]
         counts = np.array([part.blocks for _, part in parts], np.int64)
         self._starts = np.cumsum(counts) - counts
         """Of each partition's blocks among those of the era."""
+        self.ranges = [(partition, part.first, part.stop) for partition, part in parts]
+        """The blocks ``[first, stop)`` of each partition that has some, in the order in which items number them."""
         self._partitions = np.array([partition for partition, _ in parts], np.int64)
         self._shifts = np.array([part.first for _, part in parts], np.int64) - self._starts
 
     def __call__(self, positions: Numbers) -> Samples:
         """Return the samples at these positions, in ``range(samples)``."""
+        return self.samples_of(self.items(positions))
+
+    def items(self, positions: Numbers) -> Numbers:
+        """Return the items at these positions: samples as they are numbered by partition, block and view."""
         if self._order is None:
-            items = positions
-        elif self.samples <= _STORED:
-            items = self._whole[positions]
-        else:
-            items = self._order(positions)
-        blocks, views = (items, np.zeros_like(items)) if self._views == 1 else np.divmod(items, self._views)
+            return positions
+        return self._whole[positions] if self.samples <= _STORED else self._order(positions)
+
+    def samples_of(self, items: Numbers) -> Samples:
+        """Return the samples of which these are the numbers."""
+        blocks, views = (items, np.zeros_like(items)) if self.views == 1 else np.divmod(items, self.views)
         parts = np.searchsorted(self._starts, blocks, side="right") - 1
         return Samples(self._partitions[parts], blocks + self._shifts[parts], views)
 
     def position_of(self, partition: int, block: int, view: int) -> int:
         """Return the position of a sample of the era: of which `__call__` says that it lies there."""
         part = int(np.searchsorted(self._partitions, partition))
-        item = (block - int(self._shifts[part])) * self._views + view
+        item = (block - int(self._shifts[part])) * self.views + view
         return item if self._order is None else int(self._order.inverse(np.array([item]))[0])
 
     @cached_property

@@ -9,7 +9,7 @@ import numpy as np
 from tokenmill.eras import Era
 from tokenmill.errors import DamagedError, DifferenceError, InputError
 from tokenmill.samples.position import SequenceId
-from tokenmill.samples.sequence import EraOrder, Numbers, Samples
+from tokenmill.samples.sequence import EraOrder, Numbers, Samples, join
 from tokenmill.segments import OnDamage, PartitionReader, StreamInfo, open_eras
 from tokenmill.segments.layout import partition_directory
 
@@ -42,7 +42,8 @@ class TrainableSamples:
         self._info = info
         self._sequence = sequence
         self._views = views
-        self._check = check
+        self.checks = check or on_damage == "skip"
+        """Whether blocks are held against their CRCs when they are located."""
         self._on_damage: OnDamage = on_damage
         self._readers: dict[int, PartitionReader] = {}
         self._spans: deque[_Span] = deque()
@@ -64,7 +65,7 @@ class TrainableSamples:
         found = self._readers.get(partition)
         if found is None:
             directory = partition_directory(self._store, self._info.name, partition)
-            found = PartitionReader(directory, self._info, partition, check=self._check, on_damage=self._on_damage)
+            found = PartitionReader(directory, self._info, partition, check=self.checks, on_damage=self._on_damage)
             self._readers[partition] = found
         return found
 
@@ -94,14 +95,16 @@ class TrainableSamples:
 
     def locate(self, samples: Numbers) -> Samples:
         """Return where samples lie whose numbers ascend and which `ready` has just counted."""
+        return join(order.samples_of(items) for order, items in self.items(samples))
+
+    def items(self, samples: Numbers) -> list[tuple[EraOrder, Numbers]]:
+        """Return the same as items of each era."""
         found = []
         for span in self._spans:
             first, stop = np.searchsorted(samples, (span.start, span.stop)).tolist()
             if first < stop:
-                found.append(span.order(samples[first:stop] - span.start))
-        if len(found) == 1:
-            return found[0]
-        return Samples(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+                found.append((span.order, span.order.items(samples[first:stop] - span.start)))
+        return found
 
     def next_era(self, sample: int) -> int:
         """Return the era that holds a sample, or the one that must come before that is known."""
