@@ -84,7 +84,7 @@ def test_retired_blocks_are_refused(tmp_path: Path) -> None:
     fill(store, INFO, CHAINS[0], [12])
     write_eras(store, eras)
     retire(store.path, STREAM, 0, 4)
-    with pytest.raises(InputError, match=r"begins at block 4: .* Name later eras"):
+    with pytest.raises(InputError, match=r"begins at block 4: .* Ask for later eras or steps"):
         open_samples(store).ready(0, 1)
     assert open_samples(store, eras=(1, 2)).ready(0, 99) == 8
 

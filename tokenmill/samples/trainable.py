@@ -191,8 +191,8 @@ class TrainableSamples:
             if part.first < reader.first_block:
                 raise InputError(
                     f"era {era.number} of {self._info.name} begins at block {part.first} of partition {partition}, but "
-                    f"{self._store} begins at block {reader.first_block}: its older segments were retired. Name later "
-                    "eras, or read a store that still holds them"
+                    f"{self._store} begins at block {reader.first_block}: its older segments were retired. Ask for "
+                    "later eras or steps, or read a store that still holds them"
                 )
             try:
                 chain = reader.chain_before(part.stop)
