@@ -241,7 +241,8 @@ class BatchConsumer(driver.Consumer):
             if not self.transport.app.should_stop:
                 raise
         except asyncio.CancelledError:
-            raise
+            if not fetcher._stopped.is_set():  # noqa: SLF001 - a fetcher that is stopped during a rebalance would take
+                raise  # this for the rebalance's, and crash the app: its fetcher has no supervisor to start it again
         except BaseException as error:  # noqa: BLE001 - whatever it is, the process must not stand still over it
             self.handler.failed(error)
 

@@ -11,7 +11,7 @@ import aiokafka
 import faust
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from faust.transport.consumer import Consumer
+from faust.transport.consumer import Consumer, Fetcher
 from faust.types import TP
 
 from tests.conftest import TopicFactory
@@ -195,6 +195,23 @@ def test_silent_partition_brings_a_batch_when_its_position_moves(batch_consumer:
         records.epochs, records.positions = {tp: 2}, {tp: position}
         batch_consumer._deliver(records)
     assert [(batch.records, batch.position, batch.epoch) for batch in delivered] == [((), 9, 2)]
+
+
+async def test_a_worker_that_is_stopped_during_a_rebalance_does_not_crash(batch_consumer: Any) -> None:
+    """Faust's own fetcher is cancelled then; it takes a cancellation during a rebalance for a reason to start anew."""
+    polled = asyncio.Event()
+
+    async def poll(**_: object) -> None:
+        polled.set()
+        await asyncio.Event().wait()
+
+    batch_consumer._stopped, batch_consumer.flow_active = asyncio.Event(), True
+    batch_consumer._get_active_partitions, batch_consumer._getmany = lambda: {TP("raw", 0)}, poll
+    fetcher: Any = Fetcher(cast("Any", SimpleNamespace(consumer=batch_consumer, rebalancing=True)))
+    await fetcher.start()
+    await asyncio.wait_for(polled.wait(), 10)
+    await fetcher.stop()
+    assert not fetcher.crashed
 
 
 @pytest.fixture
