@@ -35,10 +35,10 @@ console = Console(width=140, highlight=False)
 
 def main(
     *,
-    rounds: Annotated[int, typer.Option(help="How often everything is measured.", min=1)] = 5,
+    rounds: Annotated[int, typer.Option(help="How often everything is measured.", min=1)] = 3,
     blocks: Annotated[
         int, typer.Option(help="Blocks of 1025 tokens; 2 kB each, once for each of six formats.")
-    ] = 200_000,
+    ] = 1_000_000,
     large: Annotated[int, typer.Option(help="Small blocks in the large store; 0 leaves it out.")] = 10_000_000,
     seconds: Annotated[float, typer.Option(help="How long each loader reads in each cell.")] = 1.0,
     only: Annotated[str, typer.Option(help="These loaders, with commas.")] = ",".join(NAMES),

@@ -142,7 +142,9 @@ class Batches:
         self._waited = self._worked = 0.0
         self._head = Head(open_eras(store, stream), sequence, views)
         self._skips = on_damage == "skip"
-        self._trainable = TrainableSamples(self._store, self._info, sequence, views, check=check, on_damage=on_damage)
+        self._trainable = TrainableSamples(
+            self._store, self._info, sequence, views, check=check, on_damage=on_damage, whole=True
+        )
         self._reader = RowReader(self._trainable, self._ranks, sequence_length, skip=self._skips)
         self._row_bytes = (sequence_length + 1) * self._info.dtype.itemsize
         self._chunk_steps = max(min(_CHUNK_BYTES // self._row_bytes, _CHUNK_SAMPLES) // batch_size, 1)

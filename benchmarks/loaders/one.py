@@ -13,7 +13,7 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
-from benchmarks.loaders.place import Stock, forget
+from benchmarks.loaders.place import Stock, forget, warm
 
 OURS = ("tokenmill", "limit", "nanogpt")
 
@@ -36,6 +36,7 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
     if task["do"] == "prepare":
         loader.prepare(stock)
         return {"versions": {package: version(package) for package in loader.packages}}
+    warm(stock.directory / loader.folder(stock))
     next(loader.batches(stock, shuffle=True, wide=True))  # imports what it needs, which does not count
     return {"cells": [_cell(loader, stock, task["seconds"], **cell) for cell in task["cells"]]}
 

@@ -318,3 +318,17 @@ def test_parts_say_where_blocks_lie(store: Store, numbers: list[int]) -> None:
         assert tokens[rows].tolist() == TOKENS[numbers][where].tolist()
         seen += where.tolist()
     assert sorted(seen) == list(range(len(numbers)))
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="a kernel without large pages")
+@pytest.mark.parametrize("whole", [False, True])
+def test_whole_segments_are_mapped_in_large_pages(tmp_path: Path, whole: bool) -> None:  # noqa: FBT001
+    """The kernel is asked for them (``hg`` in proc(5)'s smaps) where all of a segment is going to be read."""
+    store = make_store(tmp_path, INFO)
+    fill(store, INFO, CHAIN, [22])
+    reader = PartitionReader(directory_of(store), INFO, 0, whole=whole)
+    segment, _ = reader.locate(0)
+    assert segment.tokens.tolist() == TOKENS[: len(segment.tokens)].tolist()
+    maps = Path("/proc/self/smaps").read_text().split(str(segment.paths.tokens))[1]
+    flags = next(line for line in maps.splitlines() if line.startswith("VmFlags:")).split()
+    assert ("hg" in flags) == whole

@@ -34,9 +34,17 @@ class TrainableSamples:
     """
 
     def __init__(
-        self, store: Path, info: StreamInfo, sequence: SequenceId, views: int, *, check: bool, on_damage: OnDamage
+        self,
+        store: Path,
+        info: StreamInfo,
+        sequence: SequenceId,
+        views: int,
+        *,
+        check: bool,
+        on_damage: OnDamage,
+        whole: bool = False,
     ) -> None:
-        """Open the eras of a stream."""
+        """Open the eras of a stream; ``whole``: all samples of an era will be read, one after the other."""
         self.eras = open_eras(store, info.name)
         self._store = store
         self._info = info
@@ -45,6 +53,7 @@ class TrainableSamples:
         self.checks = check or on_damage == "skip"
         """Whether blocks are held against their CRCs when they are located."""
         self._on_damage: OnDamage = on_damage
+        self._whole = whole
         self._readers: dict[int, PartitionReader] = {}
         self._spans: deque[_Span] = deque()
         self._trainable = -1
@@ -65,7 +74,8 @@ class TrainableSamples:
         found = self._readers.get(partition)
         if found is None:
             directory = partition_directory(self._store, self._info.name, partition)
-            found = PartitionReader(directory, self._info, partition, check=self.checks, on_damage=self._on_damage)
+            options = {"check": self.checks, "whole": self._whole}
+            found = PartitionReader(directory, self._info, partition, on_damage=self._on_damage, **options)
             self._readers[partition] = found
         return found
 

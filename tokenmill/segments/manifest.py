@@ -50,7 +50,6 @@ class Manifest:
         for name in ("fingerprint", "chain_before", "chain_after"):
             if values[name] != bytes.fromhex(str(values[name])).hex():
                 raise ValueError(f"its {name} is no hexadecimal number")
-        manifest = cls(**values)
-        if manifest.encode() != data:
+        if canonical_json(values) + b"\n" != data:
             raise ValueError("it is not spelled as it was written")
-        return manifest
+        return cls(**values)

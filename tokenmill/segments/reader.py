@@ -54,10 +54,13 @@ class PartitionReader:
         check: bool = False,
         on_damage: OnDamage = "refuse",
         open_segments: int = _OPEN_SEGMENTS,
+        whole: bool = False,
     ) -> None:
         """Open what there is; a partition without a directory has no blocks yet.
 
         With ``check``, each read is held against the block's CRC, which about halves its speed; skipping needs it.
+        ``whole`` says that all blocks of a segment will be read soon after the first: the system may then read and map
+        it in large pieces, which costs less than page by page, but more than a few blocks do.
         """
         self.info = info
         self.partition = partition
@@ -73,6 +76,7 @@ class PartitionReader:
         self._check = check or on_damage == "skip"
         self._skip = on_damage == "skip"
         self._open_segments = open_segments
+        self._whole = whole
         self._tail: Segment | None = None
         self._cache: OrderedDict[int, Segment] = OrderedDict()
         self._known: OrderedDict[int, Segment] = OrderedDict()
@@ -359,7 +363,8 @@ class PartitionReader:
             unused.unmap()
 
     def _open(self, first: int) -> Segment:
-        return Segment(SegmentPaths(self._directory, first), self.info, self.partition, refuse=not self._skip)
+        paths = SegmentPaths(self._directory, first)
+        return Segment(paths, self.info, self.partition, refuse=not self._skip, whole=self._whole)
 
     def _find_tail(self) -> Segment | None:
         """Return the last segment that there is, or None if there is none yet."""
