@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from functools import wraps
+from inspect import isasyncgenfunction
 from typing import Any, Final, NamedTuple, NoReturn
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -125,7 +126,7 @@ def arm(point: Failpoint) -> None:
 
 
 def _wrap(owner: Any, name: str, step: str, countdown: _Countdown) -> None:
-    """Count the calls of a coroutine function."""
+    """Count the calls of a coroutine function, or of an asynchronous generator: its step is to come to the end."""
     function = getattr(owner, name)
 
     @wraps(function)
@@ -135,7 +136,14 @@ def _wrap(owner: Any, name: str, step: str, countdown: _Countdown) -> None:
         done()
         return answer
 
-    setattr(owner, name, counted)
+    @wraps(function)
+    async def counted_items(*args: Any, **named: Any) -> Any:
+        done = countdown.step(step)
+        async for item in function(*args, **named):
+            yield item
+        done()
+
+    setattr(owner, name, counted_items if isasyncgenfunction(function) else counted)
 
 
 if __name__ == "__main__":
