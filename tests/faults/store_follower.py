@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from tokenmill.errors import StoreError
+from tokenmill.errors import DamagedError, StoreError
 from tokenmill.segments import PartitionReader, open_partition, partitions_in, streams_in
 
 ROOT: Final = Path(__file__).parents[2]
@@ -45,25 +45,37 @@ class Following:
 
 def follow(store: Path) -> int:
     """Read until standard input ends and nothing new is there; return the number of blocks."""
-    readers: dict[tuple[str, int], tuple[PartitionReader, int]] = {}
+    readers: dict[tuple[str, int], PartitionReader] = {}
+    seen: dict[tuple[str, int], int] = {}
     stopping = False
     while True:
         new = 0
         for stream in streams_in(store):
             for partition in partitions_in(store, stream):
                 key = (stream, partition)
-                reader, seen = readers.get(key) or (open_partition(store, stream, partition, check=True), 0)
-                blocks = reader.refresh()
-                assert blocks >= seen
-                reader.gather(range(seen, blocks))
-                for number in range(seen, blocks):
-                    reader.documents(number)
-                readers[key] = reader, blocks
-                new += blocks - seen
+                try:
+                    reader = readers.get(key) or open_partition(store, stream, partition, check=True)
+                    blocks = _read(reader, seen.get(key, 0))
+                except (DamagedError, StoreError):
+                    if store.exists():
+                        raise
+                    break  # a test moved it away: there is another look
+                new += blocks - seen.get(key, 0)
+                readers[key], seen[key] = reader, blocks
         if stopping and not new:
-            return sum(blocks for _, blocks in readers.values())
+            return sum(seen.values())
         stopping = stopping or not wait_for_input()
         time.sleep(PAUSE_SECONDS)
+
+
+def _read(reader: PartitionReader, seen: int) -> int:
+    """Read what is new, tokens and documents; return how many blocks there are."""
+    blocks = reader.refresh()
+    assert blocks >= seen
+    reader.gather(range(seen, blocks))
+    for number in range(seen, blocks):
+        reader.documents(number)
+    return blocks
 
 
 def wait_for_input() -> bool:
