@@ -69,12 +69,8 @@ class EraOrder:
         self._partitions = np.array([partition for partition, _ in parts], np.int64)
         self._shifts = np.array([part.first for _, part in parts], np.int64) - self._starts
 
-    def __call__(self, positions: Numbers) -> Samples:
-        """Return the samples at these positions, in ``range(samples)``."""
-        return self.samples_of(self.items(positions))
-
     def items(self, positions: Numbers) -> Numbers:
-        """Return the items at these positions: samples as they are numbered by partition, block and view."""
+        """Return the items at these positions, in ``range(samples)``: samples numbered by partition, block and view."""
         if self._order is None:
             return positions
         return self._whole[positions] if self.samples <= _STORED else self._order(positions)
@@ -86,7 +82,7 @@ class EraOrder:
         return Samples(self._partitions[parts], blocks + self._shifts[parts], views)
 
     def position_of(self, partition: int, block: int, view: int) -> int:
-        """Return the position of a sample of the era: of which `__call__` says that it lies there."""
+        """Return the position of a sample of the era: of whose item `samples_of` says that it lies there."""
         part = int(np.searchsorted(self._partitions, partition))
         item = (block - int(self._shifts[part])) * self.views + view
         return item if self._order is None else int(self._order.inverse(np.array([item]))[0])
