@@ -34,12 +34,15 @@ async def check(settings: Settings, tell: Callable[[str], None]) -> VerifyResult
 
 
 def tell_result(view: View, killed: int, result: VerifyResult) -> bool:
-    """Say in one line what became of every block, and return whether that is as it should be."""
-    lost = result.lost + result.behind
+    """Say in one line what became of every block, and return whether that is as it should be.
+
+    An era that was written as the verification began may still be on its way to the store: that is no fault.
+    """
+    lost = result.lost + result.behind + result.store_behind
     line = (
         f"killed {killed}, lost {lost}, duplicated {result.duplicated}, {result.blocks:,} blocks equal to the reference"
     )
-    good = result.complete and result.blocks > 0
+    good = result.ok and not lost and result.blocks > 0
     view.say(line, "bold green" if good else "bold red")
     for difference in result.differences:
         view.say(str(difference), "red")

@@ -210,6 +210,11 @@ class VerifyResult:
         return sum(chain.behind for chain in self.chains)
 
     @property
+    def store_behind(self) -> int:
+        """Blocks of the token topics that the store does not hold (yet)."""
+        return sum(chain.store_behind for chain in self.chains)
+
+    @property
     def lost(self) -> int:
         """Blocks that lack before later ones, and documents left out: at least, for only the first of each counts."""
         return sum(chain.lost for chain in self.chains) + self._count("skipped")
