@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
+from itertools import count
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, Self
@@ -171,6 +172,7 @@ class Batches:
         self._settle()
         turn, first, skips = self._turn, self._position.step, self._skips
         source = _run_ahead(self._produce(), self._prefetch) if self._prefetch else self._produce()
+        waiting = False
         asked = perf_counter()
         while not self._stop():
             made = next(source, _END)
@@ -181,8 +183,11 @@ class Batches:
                 now = perf_counter()
                 self._waited += now - asked
                 asked = now
+                waiting = True
                 continue
-            self._patience.end()
+            if waiting:
+                self._patience.end()
+                waiting = False
             batch, staged = made
             self._staging.deliver(staged)
             if self._mask_loss:
@@ -282,7 +287,7 @@ class Batches:
     def _produce(self) -> Iterator[_Made | None]:
         """Yield batches ahead of those that were delivered; None where the next one must be waited for."""
         sample, step = self._position.sample, self._position.step
-        size, ranks = self._ranks.batch_size, self._ranks
+        size, ranks, send = self._ranks.batch_size, self._ranks, self._staging.send
         while True:
             chunk = self._reader.read(sample, self._chunk_steps)
             if chunk is None:
@@ -290,14 +295,13 @@ class Batches:
                     return
                 yield None
                 continue
-            for number in range(chunk.steps):
-                start, stop = number * size, (number + 1) * size
-                rows = chunk.rows(start, stop)
+            numbers = count(step + ranks.worker, ranks.workers)
+            starts = range(0, chunk.steps * size, size)
+            for number, start, rows in zip(numbers, starts, chunk.batches(size), strict=False):
                 if not len(rows):  # all of it is damaged
                     continue
-                staged = self._staging.send(rows)
-                made = step + ranks.worker + number * ranks.workers
-                yield Batch(staged, made, chunk, start, stop, self._trainable), staged
+                staged = send(rows)
+                yield Batch(staged, number, chunk, start, start + size, self._trainable), staged
             sample += chunk.steps * ranks.turn
             step += chunk.steps * ranks.workers
 

@@ -87,7 +87,7 @@ class EraDataset(Dataset[Sample]):
             trainable = self._open()
             trainable.is_trainable(self._merged)  # sees that the blocks are there
             self._rows = RowReader(trainable, Ranks(1), self._length, skip=False)
-        rows = self._rows.find([(self._order, wanted % max(len(self), 1))]).rows(0, len(wanted))
+        rows = self._rows.find([(self._order, wanted % max(len(self), 1))]).rows()
         wide = rows.astype(np.int64)
         return [(row[:-1], row[1:]) for row in wide]
 

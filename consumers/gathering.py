@@ -5,7 +5,7 @@ numpy copies fastest out of one array. So the places are given to it as items of
 them and reaches to the highest: nothing between them is touched, and nothing is copied twice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +13,9 @@ import numpy.typing as npt
 
 _INTERFACE_VERSION: Final = 3
 """Of numpy's array interface: https://numpy.org/doc/stable/reference/arrays.interface.html."""
+
+_STRETCH_BYTES: Final = 256 << 10
+"""Of rows that are copied in one go: several batches share the call's cost, and they fit into a core's own cache."""
 
 Rows = npt.NDArray[np.unsignedinteger]
 Addresses = npt.NDArray[np.int64]
@@ -29,8 +32,8 @@ def addresses_of(tokens: Rows, starts: npt.NDArray[np.int64]) -> Addresses:
 class Gathering:
     """Rows of ``columns`` tokens, each from an address on, that are copied when they are asked for.
 
-    Keeps the arrays that they lie in. A part of a few rows costs a microsecond beside its copy; what it is copied into
-    is new, and so the memory of the part before, still in the core's cache, if that was let go.
+    Keeps the arrays that they lie in. Each copy costs a microsecond beside its bytes; what it is copied into is new,
+    and so the memory of the copy before, still in the core's cache, if that was let go.
     """
 
     __slots__ = ("_columns", "_dtype", "_items", "_maps", "_memory")
@@ -58,6 +61,15 @@ class Gathering:
     def rows(self, start: int = 0, stop: int | None = None) -> Rows:
         """Return those of the rows, ``[stop - start, columns]``, in memory of their own."""
         return self._memory[self._items[start:stop]].view(self._dtype).reshape(-1, self._columns)
+
+    def batches(self, size: int) -> Iterator[Rows]:
+        """Yield all rows, ``size`` at a time, which divides them: ``[size, columns]``, contiguous.
+
+        They are copied some batches ahead, into memory that these have together: whoever keeps one, keeps 256 KiB.
+        """
+        together = max(_STRETCH_BYTES // (size * self._columns * self._dtype.itemsize), 1) * size
+        for start in range(0, len(self._items), together):
+            yield from self.rows(start, start + together).reshape(-1, size, self._columns)
 
 
 class _Memory:

@@ -1,6 +1,7 @@
 """The tokens of samples, many batches at a time, in numpy."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -20,7 +21,7 @@ Items = Sequence[tuple[EraOrder, Numbers]]
 class Chunk:
     """Consecutive batches of one rank: where their samples lie."""
 
-    __slots__ = ("_before", "_gathering", "_items", "_samples", "kept", "steps")
+    __slots__ = ("_gathering", "_items", "_samples", "kept", "steps")
 
     def __init__(
         self, items: Items, steps: int, gathering: Gathering, kept: npt.NDArray[np.bool_] | None = None
@@ -32,13 +33,17 @@ class Chunk:
         self._items = items
         self._gathering = gathering
         self._samples: Samples | None = None
-        self._before = None if kept is None else np.concatenate([[0], np.cumsum(kept)])
 
-    def rows(self, start: int, stop: int) -> Rows:
-        """Return the tokens of these samples, of those that are there, ``[samples, sequence_length + 1]``."""
-        if self._before is not None:
-            start, stop = int(self._before[start]), int(self._before[stop])
-        return self._gathering.rows(start, stop)
+    def rows(self) -> Rows:
+        """Return the tokens of all samples that are there, ``[samples, sequence_length + 1]``."""
+        return self._gathering.rows()
+
+    def batches(self, size: int) -> Iterator[Rows]:
+        """Yield, for each ``size`` samples, the tokens of those that are there, ``[samples, sequence_length + 1]``."""
+        if self.kept is None:
+            return self._gathering.batches(size)
+        stops = np.cumsum(self.kept)[size - 1 :: size].tolist()
+        return (self._gathering.rows(start, stop) for start, stop in pairwise([0, *stops]))
 
     def samples(self) -> Samples:
         """Return all samples, also those that are not there; computed when it is first asked for."""

@@ -109,7 +109,12 @@ class TopicSettings(BaseModel):
         default="earliest", description="Where new streams begin: earliest, or a moment with a time zone."
     )
     stream_suffix: str = Field(default="", description="Ends the names of the streams: what new settings need, as -v2.")
-    segment_blocks: int = Field(default=4096, ge=1, description="Blocks in one file of a store.")
+    segment_blocks: int = Field(
+        default=32768,
+        ge=1,
+        description="Blocks in one file of a store: 67 MB of 1,025 two-byte tokens each. Larger files are read faster, "
+        "and sealed later.",
+    )
     era_blocks: int = Field(
         default=8192,
         ge=1,

@@ -15,7 +15,7 @@ from tokenmill.segments import EraWriter, PartitionWriter, Store, StreamInfo
 
 PARTITIONS: Final = 2
 VOCABULARY: Final = 50_257
-SEGMENT_BLOCKS: Final = 4096
+SEGMENT_BLOCKS: Final = 32_768
 """The default of the service."""
 ERA_BLOCKS: Final = 8192
 """The same."""

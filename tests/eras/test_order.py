@@ -34,6 +34,14 @@ def test_positions_can_be_asked_for_one_by_one(size: int, seed: int, data: st.Da
     assert order(positions.reshape(1, -1)).tolist() == [items.tolist()]
 
 
+@pytest.mark.parametrize("size", [1, 60, 3000, 8192, 40_000, 65_536, 70_000])
+def test_all_positions_at_once_give_what_few_do(size: int) -> None:
+    """By tables of bytes, by wider tables, or by computing each: whichever is cheapest."""
+    order = Permutation(size, seed=5, passed=1, era=2)
+    parts = np.array_split(np.arange(size), 64)
+    assert order(np.arange(size)).tolist() == np.concatenate([order(part) for part in parts]).tolist()
+
+
 def test_seed_pass_and_era_give_orders_of_their_own() -> None:
     """None of them shares what another one has."""
     orders = {

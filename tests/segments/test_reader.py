@@ -23,6 +23,8 @@ from tokenmill.acceptance import Blocks
 from tokenmill.errors import DamagedError, InputError
 from tokenmill.pieces import PADDING, Piece, encode_entry
 from tokenmill.segments import DocumentPiece, PartitionReader, PartitionWriter, Store, open_partition
+from tokenmill.segments.retiring import retire
+from tokenmill.segments.rows import BLOCK_ROW
 
 INFO = make_info()
 CHAIN = make_chain(INFO, 22)
@@ -111,6 +113,38 @@ def test_hashes_tell_where_a_chain_was(store: Store) -> None:
     """Before every block that is there and the next; not beyond."""
     reader = open_partition(store.path, STREAM, 0)
     assert [reader.chain_before(block) for block in range(1, 24)] == [*CHAIN.chains, None]
+
+
+@pytest.mark.parametrize("spoilt", [(), (5,), (4, 5, 6, 7)])
+def test_a_single_hash_is_asked_for_without_the_whole_index(tmp_path: Path, spoilt: tuple[int, ...]) -> None:
+    """The one that is wanted is right, whatever stands beside it; any other is only given by a sound index."""
+    store = make_store(tmp_path, INFO)
+    fill(store, INFO, CHAIN, [22])
+    index = directory_of(store) / f"{4:012d}.index"
+    for block in spoilt:
+        damage(index, (block - 4) * BLOCK_ROW.itemsize + 20)
+    if len(spoilt) == 4:
+        index.unlink()
+
+    reader = open_partition(tmp_path, STREAM, 0)
+    for block, chain in enumerate(CHAIN.chains):
+        if block in spoilt:
+            with pytest.raises(DamagedError, match=index.name):
+                reader.has_chain_before(block + 1, chain)
+        else:
+            assert reader.has_chain_before(block + 1, chain)
+    if not spoilt:
+        assert not any(reader.has_chain_before(block, bytes(16)) for block in range(25))
+
+
+def test_a_retired_hash_is_not_damage(tmp_path: Path) -> None:
+    """Whoever opened the partition before is told what became of it."""
+    store = make_store(tmp_path, INFO)
+    fill(store, INFO, CHAIN, [22])
+    reader = open_partition(tmp_path, STREAM, 0)
+    retire(tmp_path, STREAM, 0, 12)
+    with pytest.raises(InputError, match="segments were retired"):
+        reader.has_chain_before(6, CHAIN.chains[5])
 
 
 def test_a_partition_that_does_not_exist_yet_has_no_blocks(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ _BITS_AT_LEAST: Final = 3
 likely as each other only with more rounds, and halves of three bits or more: measured by chi squared."""
 _WORTH_A_TABLE: Final = 4
 """A table of the whole square is cheaper from one position for four of its items on."""
+_BYTE_BITS: Final = 8
+"""Halves of so many bits are looked up as bytes, at half the cost: eras of up to 65,536 samples."""
 _KEY: Final = Struct("<qQQB")
 _MIX: Final = (
     (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)),
@@ -71,15 +73,38 @@ class Permutation:
 
     def _walk(self, positions: Positions) -> Positions:
         """Do the same with a table of the whole square: walking then costs look-ups."""
-        table = self._encipher(np.arange(1 << 2 * self._bits, dtype=np.uint64)).astype(np.int64)
-        items = table[positions]
-        outside = np.flatnonzero(items >= self._size)
+        table = self._square()
+        items = table.take(positions)
         flat = items.reshape(-1)
+        outside = np.flatnonzero(flat >= self._size)
+        moved = flat.take(outside)
         while len(outside):
-            moved = table[flat[outside]]
+            moved = table.take(moved)
             flat[outside] = moved
-            outside = outside[moved >= self._size]
+            still = np.flatnonzero(moved >= self._size)
+            outside, moved = outside.take(still), moved.take(still)
         return items
+
+    def _square(self) -> Positions:
+        """Return what the network makes of every value in its square."""
+        if self._bits > _BYTE_BITS:
+            return self._encipher(np.arange(1 << 2 * self._bits, dtype=np.uint64)).view(np.int64)
+        halves = np.arange(1 << self._bits, dtype=np.uint8)
+        left, right = np.repeat(halves, len(halves)), np.tile(halves, len(halves))
+        for table in self._tables():
+            left ^= np.frombuffer(right.tobytes().translate(table.astype(np.uint8).tobytes().ljust(256)), np.uint8)
+            left, right = right, left
+        square = left.astype(np.int64)
+        square <<= self._bits
+        square |= right
+        return square
+
+    def _tables(self) -> npt.NDArray[np.uint64]:
+        """Return what each round makes of each value of a half, ``[rounds, values]``."""
+        tables = np.arange(1 << self._bits, dtype=np.uint64) + np.array(self._keys)[:, None]
+        _mix(tables, np.empty_like(tables))
+        tables &= np.uint64((1 << self._bits) - 1)
+        return tables
 
     def _encipher(self, values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
         """Return what the network makes of values in its square.
@@ -90,10 +115,7 @@ class Permutation:
         left, right = values >> bits, values & mask
         mixed = np.empty_like(values)
         if values.size > 1 << self._bits:
-            tables = np.arange(1 << self._bits, dtype=np.uint64) + np.array(self._keys)[:, None]
-            _mix(tables, np.empty_like(tables))
-            tables &= mask
-            for table in tables:
+            for table in self._tables():
                 np.take(table, right.view(np.int64), out=mixed, mode="clip")
                 left ^= mixed
                 left, right = right, left

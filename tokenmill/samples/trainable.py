@@ -205,12 +205,12 @@ class TrainableSamples:
                     "later eras or steps, or read a store that still holds them"
                 )
             try:
-                chain = reader.chain_before(part.stop)
+                agrees = reader.has_chain_before(part.stop, part.after)
             except DamagedError:
                 if self._on_damage == "refuse":
                     raise
                 continue  # the blocks that can be read are
-            if chain != part.after:
+            if not agrees:
                 raise DifferenceError(
                     f"era {era.number} of {self._info.name} speaks of other blocks than {self._store} holds in "
                     f"partition {partition} before block {part.stop}: check the store with `tokenmill verify`, and "

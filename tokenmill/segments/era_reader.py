@@ -170,8 +170,11 @@ def _size(path: Path) -> int:
 def _read(path: Path, first: int, stop: int | None = None) -> bytes:
     """Return the bytes ``[first, stop)`` of a file, as many as there are; none where there is no file."""
     try:
-        with path.open("rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            return os.pread(file.fileno(), max(min(size, size if stop is None else stop) - first, 0), first)
+        descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return b""
+    try:
+        size = os.fstat(descriptor).st_size
+        return os.pread(descriptor, max(min(size, size if stop is None else stop) - first, 0), first)
+    finally:
+        os.close(descriptor)

@@ -227,6 +227,23 @@ class PartitionReader:
             return chain_after(segment.rows, local)
         return None
 
+    def has_chain_before(self, number: int, chain: bytes) -> bool:
+        """Return whether the hash before a committed block or the next one is this one; costs less than `chain_before`.
+
+        Raises:
+            InputError: the block before was retired since.
+            DamagedError: it is not, because the index is damaged.
+
+        """
+        if not self.first_block < number <= self.blocks:
+            return self.chain_before(number) == chain
+        try:
+            segment, local = self.locate(number - 1)
+            return segment.has_chain_after(local, chain)
+        except DamagedError:
+            self._forget(number - 1)
+            raise
+
     def _decode(self, number: int) -> tuple[list[Piece], list[dict[str, Any]]]:
         """Return the pieces of a block, and their metas as JSON values."""
         segment, local = self.locate(number)

@@ -14,8 +14,8 @@ from tokenmill.errors import DamagedError
 from tokenmill.segments.commit_log import Scan, scan
 from tokenmill.segments.damage import damaged
 from tokenmill.segments.layout import SegmentPaths
-from tokenmill.segments.rows import BLOCK_ROW, Rows, entry_span
-from tokenmill.segments.sealed import load_index, load_manifest
+from tokenmill.segments.rows import BLOCK_ROW, Rows, chain_after, entry_span
+from tokenmill.segments.sealed import load_index, load_manifest, load_row
 from tokenmill.segments.stream import StreamInfo
 
 
@@ -75,6 +75,19 @@ class Segment:
         if len(self._parts) != 1:
             self._parts = [np.concatenate([np.empty(0, BLOCK_ROW), *self._parts])]
         return self._parts[0]
+
+    def has_chain_after(self, number: int, chain: bytes) -> bool:
+        """Return whether the chain hash after a block is this one; reads one row where it is.
+
+        Raises:
+            DamagedError: it is another one, and the index is not what the manifest says.
+
+        """
+        if self.manifest is not None and not self._parts:
+            row = load_row(self.paths, number)
+            if len(row) and chain_after(row, 0) == chain:
+                return True
+        return chain_after(self.rows, number) == chain
 
     @property
     def tokens(self) -> npt.NDArray[np.unsignedinteger]:
