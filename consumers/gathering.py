@@ -14,7 +14,7 @@ import numpy.typing as npt
 _INTERFACE_VERSION: Final = 3
 """Of numpy's array interface: https://numpy.org/doc/stable/reference/arrays.interface.html."""
 
-_STRETCH_BYTES: Final = 256 << 10
+_STRETCH_BYTES: Final = 512 << 10
 """Of rows that are copied in one go: several batches share the call's cost, and they fit into a core's own cache."""
 
 Rows = npt.NDArray[np.unsignedinteger]
@@ -65,7 +65,7 @@ class Gathering:
     def batches(self, size: int) -> Iterator[Rows]:
         """Yield all rows, ``size`` at a time, which divides them: ``[size, columns]``, contiguous.
 
-        They are copied some batches ahead, into memory that these have together: whoever keeps one, keeps 256 KiB.
+        They are copied some batches ahead, into memory that these have together: whoever keeps one, keeps 512 KiB.
         """
         together = max(_STRETCH_BYTES // (size * self._columns * self._dtype.itemsize), 1) * size
         for start in range(0, len(self._items), together):

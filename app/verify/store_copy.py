@@ -5,6 +5,7 @@ from zlib import crc32
 
 from tokenmill.segments import StreamInfo
 from tokenmill.segments.damage import damaged
+from tokenmill.segments.file_part import read_part
 from tokenmill.segments.layout import SegmentPaths, partition_directory
 from tokenmill.segments.megatron import megatron_index
 from tokenmill.segments.rows import chain_after, entry_span, make_rows
@@ -71,7 +72,10 @@ class StoreCopy:
         made = make_rows(memoryview(tokens), entries, blocks.chains[number - blocks.first : end - blocks.first], start)
         if made.tobytes() != rows.tobytes():
             return 0
-        if segment.tokens[low:high].tobytes() != tokens or segment.documents(start, stop) != documents:
+        size, paths = self._info.block_bytes, segment.paths
+        if read_part(paths.tokens, low * size, high * size) != tokens:
+            return 0
+        if read_part(paths.documents, start, stop) != documents:
             return 0
         crcs = crc32(tokens, self._tokens_crc), crc32(documents, self._documents_crc)
         if high == self._info.segment_blocks:

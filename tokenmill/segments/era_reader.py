@@ -1,6 +1,5 @@
 """Reading the eras of a store, while they grow: by number and by block, in constant memory."""
 
-import os
 from bisect import bisect_right
 from pathlib import Path
 from typing import Final
@@ -9,6 +8,7 @@ from zlib import crc32
 from tokenmill.eras import Era
 from tokenmill.errors import DamagedError, InputError
 from tokenmill.segments.era_rows import COMMIT_ROWS, END, ROW_BYTES, EraRow, EraScan, row_seed, scan
+from tokenmill.segments.file_part import read_part
 from tokenmill.segments.layout import ERA_INDEX_FILE, ERA_LINES_FILE, stream_directory
 from tokenmill.segments.store import read_stream
 from tokenmill.segments.stream import StreamInfo
@@ -76,7 +76,7 @@ class EraReader:
         """
         self._require(number)
         row, first = self.row(number), self.row(number - 1).stop
-        line = _read(self._lines, first, row.stop)
+        line = read_part(self._lines, first, row.stop)
         if len(line) != row.stop - first or crc32(line) != row.line:
             raise self._damaged(self._lines, f"era {number}, at byte {first}, is not what was committed")
         try:
@@ -115,7 +115,7 @@ class EraReader:
         if number == -1:
             return EraRow()
         self._require(number)
-        row = _read(self._index, number * ROW_BYTES, (number + 1) * ROW_BYTES)
+        row = read_part(self._index, number * ROW_BYTES, (number + 1) * ROW_BYTES)
         if len(row) != ROW_BYTES:
             raise self._damaged(self._index, f"the row of era {number} is missing")
         return EraRow.decode(row)
@@ -124,7 +124,7 @@ class EraReader:
         """See which of the rows in an index of ``size`` bytes count, and take these over."""
         rows = size // ROW_BYTES
         first = max(self.eras, rows - COMMIT_ROWS - 1)  # it, and those before, belong to finished commits
-        new = _read(self._index, first * ROW_BYTES, rows * ROW_BYTES)
+        new = read_part(self._index, first * ROW_BYTES, rows * ROW_BYTES)
         found = scan(new, self._seed, first)
         if found.damage is None and found.count:
             self.eras = first + found.count
@@ -165,16 +165,3 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
-
-
-def _read(path: Path, first: int, stop: int | None = None) -> bytes:
-    """Return the bytes ``[first, stop)`` of a file, as many as there are; none where there is no file."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return b""
-    try:
-        size = os.fstat(descriptor).st_size
-        return os.pread(descriptor, max(min(size, size if stop is None else stop) - first, 0), first)
-    finally:
-        os.close(descriptor)

@@ -1,11 +1,11 @@
 """Sealed segments: reading a manifest, and holding the other files against it."""
 
-import os
 from zlib import crc32
 
 import numpy as np
 
 from tokenmill.segments.damage import damaged
+from tokenmill.segments.file_part import read_part
 from tokenmill.segments.layout import SegmentPaths
 from tokenmill.segments.manifest import Manifest
 from tokenmill.segments.rows import BLOCK_ROW, Rows, chain_after
@@ -58,11 +58,7 @@ def load_row(paths: SegmentPaths, number: int) -> Rows:
 
     It is not held against the manifest: only a hash in it that is the wanted one is known to be right.
     """
-    try:
-        with paths.index.open("rb", buffering=0) as file:
-            row = os.pread(file.fileno(), BLOCK_ROW.itemsize, number * BLOCK_ROW.itemsize)
-    except FileNotFoundError:
-        row = b""
+    row = read_part(paths.index, number * BLOCK_ROW.itemsize, (number + 1) * BLOCK_ROW.itemsize)
     return np.frombuffer(row, BLOCK_ROW, count=len(row) // BLOCK_ROW.itemsize)
 
 
