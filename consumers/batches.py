@@ -172,7 +172,6 @@ class Batches:
         self._settle()
         turn, first, skips = self._turn, self._position.step, self._skips
         source = _run_ahead(self._produce(), self._prefetch) if self._prefetch else self._produce()
-        waiting = False
         asked = perf_counter()
         while not self._stop():
             made = next(source, _END)
@@ -183,11 +182,8 @@ class Batches:
                 now = perf_counter()
                 self._waited += now - asked
                 asked = now
-                waiting = True
                 continue
-            if waiting:
-                self._patience.end()
-                waiting = False
+            self._patience.end()
             batch, staged = made
             self._staging.deliver(staged)
             if self._mask_loss:

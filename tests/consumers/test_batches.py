@@ -5,6 +5,7 @@ import logging
 import threading
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -276,6 +277,28 @@ def test_waiting_is_counted_said_and_ended(
     assert batches.waited_seconds > 0
     assert batches.state_dict()["sample"] == 4
     assert list(open_batches(store, stop=lambda: True)) == []
+
+
+def test_patience_begins_anew_with_each_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the iteration before was stopped while it waited."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr("tokenmill.consumers.waiting.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    store = make_store(tmp_path, INFO)
+    batches = open_batches(store, timeout=10.0, poll_seconds=1.0, stop=lambda: now[0] >= 6)
+    assert list(batches) == []
+    assert batches.waited_seconds == 6
+
+    grow(store, ERAS[:1])
+    sleep(100)
+    batches._stop = lambda: False
+    with pytest.raises(StoreError, match=r"nothing came within 10\.0 seconds"):
+        list(batches)
+    assert batches.state_dict()["sample"] == 4
+    assert batches.waited_seconds > 16
 
 
 def damage(store: Store, blocks: list[int]) -> list[list[int]]:
