@@ -5,10 +5,11 @@ partition appends accepted blocks; a block is visible when its commit record is 
 `PartitionReader` follow, in any process. `EraWriter` and `EraReader` are the same for the stream's eras.
 """
 
-from tokenmill.segments.era_reader import EraReader, open_eras
+from tokenmill.segments.era_reader import EraReader
 from tokenmill.segments.era_writer import EraWriter
 from tokenmill.segments.lock import StoreLock
-from tokenmill.segments.reader import OnDamage, PartitionReader, open_partition
+from tokenmill.segments.opening import open_eras, open_partition
+from tokenmill.segments.reader import OnDamage, PartitionReader
 from tokenmill.segments.start import Start
 from tokenmill.segments.store import Store, partitions_in, read_stream, streams_in
 from tokenmill.segments.stream import StreamInfo

@@ -9,8 +9,7 @@ from tokenmill.eras import Era
 from tokenmill.errors import DamagedError, InputError
 from tokenmill.segments.era_rows import COMMIT_ROWS, END, ROW_BYTES, EraRow, EraScan, row_seed, scan
 from tokenmill.segments.file_part import read_part
-from tokenmill.segments.layout import ERA_INDEX_FILE, ERA_LINES_FILE, stream_directory
-from tokenmill.segments.store import read_stream
+from tokenmill.segments.layout import ERA_INDEX_FILE, ERA_LINES_FILE
 from tokenmill.segments.stream import StreamInfo
 
 ERA_ADVICE: Final = (
@@ -147,17 +146,6 @@ class EraReader:
             f"{path}: {what}",
             ERA_ADVICE,
         )
-
-
-def open_eras(store: Path | str, stream: str) -> EraReader:
-    """Open the eras of a stream in a store, or in any copy of one, for reading.
-
-    Raises:
-        StoreError: the store holds no such stream.
-        DamagedError: what was committed was changed or is missing.
-
-    """
-    return EraReader(stream_directory(Path(store), stream), read_stream(store, stream))
 
 
 def _size(path: Path) -> int:

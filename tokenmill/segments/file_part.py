@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 
-def read_part(path: Path, first: int, stop: int | None = None) -> bytes:
+def read_part(path: Path, first: int, stop: int) -> bytes:
     """Return the bytes ``[first, stop)`` of a file, as many as there are; none where there is no file."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -12,6 +12,6 @@ def read_part(path: Path, first: int, stop: int | None = None) -> bytes:
         return b""
     try:
         size = os.fstat(descriptor).st_size
-        return os.pread(descriptor, max(min(size, size if stop is None else stop) - first, 0), first)
+        return os.pread(descriptor, max(min(size, stop) - first, 0), first)
     finally:
         os.close(descriptor)

@@ -14,11 +14,10 @@ import numpy.typing as npt
 from tokenmill.errors import DamagedError, InputError
 from tokenmill.pieces import ENTRY_HEADER, PIECE, Piece, decode_entry
 from tokenmill.segments.damage import damaged
-from tokenmill.segments.layout import SegmentPaths, partition_directory, segment_firsts
+from tokenmill.segments.layout import SegmentPaths, segment_firsts
 from tokenmill.segments.rows import Rows, chain_after
 from tokenmill.segments.segment import Segment
 from tokenmill.segments.start import read_start
-from tokenmill.segments.store import read_stream
 from tokenmill.segments.stream import StreamInfo
 from tokenmill.segments.views import DocumentPiece, Part, Tokens
 
@@ -395,21 +394,3 @@ class PartitionReader:
             return None
         self.blocks = max(self.blocks, firsts[-1])  # all before the last segment are there, whatever becomes of that
         return self._open(firsts[-1])
-
-
-def open_partition(
-    store: Path | str, stream: str, partition: int, *, check: bool = False, on_damage: OnDamage = "refuse"
-) -> PartitionReader:
-    """Open one partition of a stream in a store, or in any copy of one, for reading.
-
-    With ``check``, each block that is read is held against its CRC; with ``on_damage="skip"``, it is, and those that
-    differ are left out by `PartitionReader.gather`. A partition that the store holds nothing of yet has no blocks;
-    `PartitionReader.refresh` sees them come.
-
-    Raises:
-        StoreError: the store holds no such stream.
-        DamagedError: a commit log or manifest was changed, or belongs to another stream.
-
-    """
-    directory = partition_directory(Path(store), stream, partition)
-    return PartitionReader(directory, read_stream(store, stream), partition, check=check, on_damage=on_damage)
