@@ -194,8 +194,7 @@ def create_app(settings: Settings) -> BatchApp:
 
         @app.agent(source, name=f"mill-{raw_topic}", isolated_partitions=True)
         async def agent(stream: StreamT[Batch]) -> None:
-            async for batch in stream:
-                await mill.partitions.feed(batch)
+            await mill.partitions.feed_all(stream)
 
     @app.timer(interval=TICK_SECONDS)  # type: ignore[untyped-decorator]
     async def tick() -> None:

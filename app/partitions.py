@@ -1,7 +1,8 @@
 """The partitions that a worker owns: taken over, started each in its own time, and given up together."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable
+from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 import structlog
@@ -65,6 +66,17 @@ class Partitions(Generic[P]):
     def failed(self, error: BaseException) -> None:
         """End the process: the next start checks everything."""
         end_process("the consumer cannot go on", error=error)
+
+    async def feed_all(self, batches: AsyncIterable[Batch]) -> None:
+        """Hand each batch to its partition, if it is still owned; an error ends the process.
+
+        This is all that an agent's actor does, for one partition. When the partition moves to another worker, Faust
+        cancels it in the middle of whatever it does. It ends in order then: Faust would take a cancelled actor for one
+        that crashed, start it again, and end the worker at the second in 10 ms.
+        """
+        with suppress(asyncio.CancelledError):
+            async for batch in batches:
+                await self.feed(batch)
 
     async def feed(self, batch: Batch) -> None:
         """Hand a batch to its partition, if it is still owned; an error ends the process."""

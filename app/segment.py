@@ -146,8 +146,7 @@ def create_app(settings: Settings) -> BatchApp:
 
     @app.agent(tokens, name="append", isolated_partitions=True)
     async def append(stream: StreamT[Batch]) -> None:
-        async for batch in stream:
-            await writer.partitions.feed(batch)
+        await writer.partitions.feed_all(stream)
 
     return app
 

@@ -6,7 +6,7 @@ from typing import Final, NoReturn
 
 import faust
 
-from .ending import end_process
+from .ending import RESUME_CODE, end_process
 from .garbage import keep_loaded
 from .logs import set_up_logging
 from .settings import Settings
@@ -24,10 +24,10 @@ class Worker(faust.Worker):
     """
 
     async def stop(self) -> None:
-        """Stop in order, or else at once."""
-        end = threading.Timer(
-            STOP_SECONDS, end_process, [f"it did not stop in order in {STOP_SECONDS:.0f} s"], {"code": 0}
-        )
+        """Stop in order, or else at once; with code 0 if it was asked to, and nothing of Faust's had crashed."""
+        code = RESUME_CODE if self.crashed else 0
+        reason = f"it did not stop in order in {STOP_SECONDS:.0f} s"
+        end = threading.Timer(STOP_SECONDS, end_process, [reason], {"code": code})
         end.daemon = True
         end.start()
         await super().stop()

@@ -1,24 +1,54 @@
 """How a worker's process ends."""
 
+import random
 from pathlib import Path
 
 from tests.conftest import TopicFactory
+from tests.faults.feeding import Feeder
 from tests.service import Service, service_settings
+from tokenmill.app.ending import RESUME_CODE
 from tokenmill.app.local.broker import Broker
-
-
-class Stubborn(Service):
-    """A service whose workers do not stop in order."""
-
-    entry = "tests.app.stubborn"
 
 
 def test_a_worker_that_cannot_stop_in_order_ends_all_the_same(
     broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """Before a container engine or a supervisor would lose patience, with the code of an orderly end."""
-    with Stubborn(service_settings(broker, topic(), tmp_path), tmp_path) as service:
+    with Service(service_settings(broker, topic(), tmp_path), tmp_path) as service:
+        service.entry = "tests.app.stubborn"
         (mill,) = service.mill()
         service.wait_until(lambda: bool(mill.partitions))
         assert mill.stop() == 0
         assert "did not stop in order in 8 s" in mill.log
+
+
+def test_a_worker_that_crashed_does_not_end_as_if_it_were_asked_to(
+    broker: Broker, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Whoever starts failed workers anew sees by the code that this one failed."""
+    with Service(service_settings(broker, topic(), tmp_path), tmp_path) as service:
+        service.entry = "tests.app.crashing"
+        (mill,) = service.mill()
+        assert service.wait_until_ended(mill) == RESUME_CODE
+        assert "did not stop in order in 8 s" in mill.log
+
+
+def test_partitions_that_move_while_they_are_written_end_no_worker(
+    broker: Broker, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Faust cancels what it was doing with them, and takes two such ends at once for a reason to end the process."""
+    settings = service_settings(broker, topic(6), tmp_path, splits={"train": 1000}, segment_blocks=100_000)
+    with Service(settings, tmp_path) as service:
+        service.entry = "tests.app.slow_disk"
+        service.mill()
+        first = service.segment()
+        with Feeder(settings, random.Random(1)):
+            service.wait_until(
+                lambda: len(first.partitions) == 6 and all(p["block"] for p in first.partitions.values())
+            )
+            second = service.segment()
+            service.wait_until(lambda: len(second.partitions) == len(first.partitions) == 3)
+        service.wait_until_complete()
+        assert first.running
+        assert second.running
+        assert "Crashed" not in first.log
