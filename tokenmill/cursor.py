@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final, Self
-from zlib import crc32
+
+from zlib_ng.zlib_ng import crc32
 
 NO_RECORD: Final = -1
 

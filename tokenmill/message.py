@@ -21,7 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
-from zlib import crc32
+
+from zlib_ng.zlib_ng import crc32
 
 from tokenmill.cursor import Cursor
 from tokenmill.errors import DamagedError

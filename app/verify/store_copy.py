@@ -1,7 +1,8 @@
 """The store's side of a chain: its blocks in order, straight from the files, with every checksum."""
 
 from pathlib import Path
-from zlib import crc32
+
+from zlib_ng.zlib_ng import crc32
 
 from tokenmill.segments import StreamInfo
 from tokenmill.segments.damage import damaged

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Self
-from zlib import crc32
+
+from zlib_ng.zlib_ng import crc32
 
 from tokenmill.eras import Era
 from tokenmill.errors import DamagedError

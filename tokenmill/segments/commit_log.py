@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from struct import Struct
 from typing import Final
-from zlib import crc32
 
 import numpy as np
+from zlib_ng.zlib_ng import crc32
 
 from tokenmill.segments.rows import BLOCK_ROW, Rows, chain_after
 

@@ -3,7 +3,8 @@
 from bisect import bisect_right
 from pathlib import Path
 from typing import Final
-from zlib import crc32
+
+from zlib_ng.zlib_ng import crc32
 
 from tokenmill.eras import Era
 from tokenmill.errors import DamagedError, InputError

@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final, NamedTuple, Self
-from zlib import crc32
+
+from zlib_ng.zlib_ng import crc32
 
 from tokenmill.eras import Era
 

@@ -8,9 +8,9 @@ import os
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from zlib import crc32
 
 import numpy as np
+from zlib_ng.zlib_ng import crc32
 
 from tokenmill.chain import next_hash
 from tokenmill.segments.commit_log import UNKNOWN, Scan, scan

@@ -7,10 +7,10 @@ a sealed segment is the rows of all its blocks.
 
 from collections.abc import Sequence
 from typing import Final, TypeAlias
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
+from zlib_ng.zlib_ng import crc32
 
 BLOCK_ROW: Final = np.dtype([("docs_end", "<u8"), ("tokens_crc", "<u4"), ("entry_crc", "<u4"), ("chain", "V16")])
 
@@ -25,7 +25,7 @@ def make_rows(tokens: memoryview, entries: Sequence[bytes], chains: Sequence[byt
     """
     rows = np.empty(len(entries), BLOCK_ROW)
     size = len(tokens) // max(len(entries), 1)
-    rows["docs_end"] = docs_bytes + np.cumsum([len(entry) for entry in entries], dtype=np.uint64)
+    rows["docs_end"] = docs_bytes + np.cumsum(np.fromiter(map(len, entries), np.uint64, len(entries)))
     rows["tokens_crc"] = [crc32(tokens[number * size : (number + 1) * size]) for number in range(len(entries))]
     rows["entry_crc"] = [crc32(entry) for entry in entries]
     rows["chain"] = np.frombuffer(b"".join(chains), "V16")

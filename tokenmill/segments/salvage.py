@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
-from zlib import crc32
 
 import numpy as np
+from zlib_ng.zlib_ng import crc32
 
 from tokenmill.chain import next_hash
 from tokenmill.errors import DamagedError

@@ -1,8 +1,7 @@
 """Sealed segments: reading a manifest, and holding the other files against it."""
 
-from zlib import crc32
-
 import numpy as np
+from zlib_ng.zlib_ng import crc32
 
 from tokenmill.segments.damage import damaged
 from tokenmill.segments.file_part import read_part

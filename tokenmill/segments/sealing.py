@@ -4,7 +4,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
-from zlib import crc32
+
+from zlib_ng.zlib_ng import crc32
 
 from tokenmill.segments.damage import damaged
 from tokenmill.segments.durable import put_file

@@ -5,10 +5,10 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
+from zlib_ng.zlib_ng import crc32
 
 from tokenmill.errors import DamagedError
 from tokenmill.segments.commit_log import Scan, scan

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zlib import crc32
+
+from zlib_ng.zlib_ng import crc32
 
 from tokenmill.canonical import canonical_json
 from tokenmill.chain import HASH_BYTES, genesis_hash
