@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aiokafka import ConsumerRecord, TopicPartition
+from aiokafka import TopicPartition
+
+from tokenmill.records import SourceRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,7 +13,7 @@ class Batch:
     """The records of one partition that came together."""
 
     tp: TopicPartition
-    records: Sequence[ConsumerRecord]
+    records: Sequence[SourceRecord]
     """In the order of their offsets; empty where the fetch only passed offsets without records."""
     position: int
     """The offset after all that was passed, transaction markers and other gaps included."""

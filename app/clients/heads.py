@@ -22,7 +22,7 @@ async def last_messages(client: AIOKafkaConsumer, tokens: TopicPartition) -> lis
     """
     first, end = (await offsets(client, [tokens]))[tokens]
     start = max(first, end - FIRST_TAIL)
-    return [message_of(record) async for record in read_range(client, tokens, start, end)]
+    return [message_of(record, tokens) async for record in read_range(client, tokens, start, end)]
 
 
 def furthest(messages: Sequence[Message]) -> Message | None:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
@@ -22,6 +22,7 @@ from aiokafka.errors import (
 )
 
 from tokenmill.errors import BrokerError, MovedError, SettingsError
+from tokenmill.records import SourceRecord
 
 from ..settings import ConnectionSettings, Settings
 from .calm import calm
@@ -217,7 +218,7 @@ async def offsets(client: AIOKafkaConsumer, partitions: list[TopicPartition]) ->
 
 async def read_range(
     client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int
-) -> AsyncIterator[ConsumerRecord]:
+) -> AsyncIterator[SourceRecord]:
     """Yield the committed records of a partition with ``start <= offset < end``, then return.
 
     Ends at ``end`` also where the last offsets before it hold no records (transaction markers, compaction). The
@@ -234,7 +235,7 @@ async def read_range(
 
 async def read_batches(
     client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int
-) -> AsyncIterator[Sequence[ConsumerRecord]]:
+) -> AsyncIterator[Sequence[SourceRecord]]:
     """Yield what `read_range` yields, as lists that are not empty: all that a fetch brought at once.
 
     Raises:

@@ -77,7 +77,7 @@ async def _in_topic(settings: Settings, stream: str, partition: int, block: int)
             f"{tokens.topic}[{partition}] does not hold block {block} (nor does a store): "
             f"`tokenmill inspect stream {stream}` says which blocks there are"
         )
-    message = message_of(record)
+    message = message_of(record, tokens)
     index = block - message.first
     size = recipe.block_bytes
     return FoundBlock(

@@ -4,12 +4,13 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from aiokafka import ConsumerRecord, TopicPartition
+from aiokafka import TopicPartition
 
 from tokenmill.engines import REFERENCE, open_engine
 from tokenmill.errors import InputError, SourceError, TopicError
 from tokenmill.message import HEADER_NAME, MAGIC, Message
 from tokenmill.pieces import Piece, decode_entry
+from tokenmill.records import SourceRecord
 
 from ..clients.control import require_topic
 from ..clients.discovery import settled_stream, tokenizer_of
@@ -42,7 +43,7 @@ async def inspect_message(settings: Settings, topic: str, partition: int, offset
         "value_bytes": None if record.value is None else len(record.value),
     }
     if (dict(record.headers).get(HEADER_NAME) or b"").startswith(MAGIC):
-        values["message"] = await _describe(settings, topic, message_of(record))
+        values["message"] = await _describe(settings, topic, message_of(record, TopicPartition(topic, partition)))
     else:
         values["value"] = None if record.value is None else beginning(record.value.decode(errors="replace"))
         if flush := dict(record.headers).get(HEADER_NAME):
@@ -50,7 +51,7 @@ async def inspect_message(settings: Settings, topic: str, partition: int, offset
     return values
 
 
-async def _read(settings: Settings, topic: str, partition: int, offset: int) -> ConsumerRecord:
+async def _read(settings: Settings, topic: str, partition: int, offset: int) -> SourceRecord:
     async with consumer(settings) as client:
         count = await require_topic(client, topic)
         if not 0 <= partition < count:

@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from aiokafka import ConsumerRecord
-
 from tokenmill.cursor import Cursor
 from tokenmill.milling import ChainMill
+from tokenmill.records import SourceRecord
 from tokenmill.totals import Totals
 
 from .measuring import Standing, State
@@ -52,11 +51,11 @@ class MillMeter:
         self._trail.begin(timestamp)
         self._look()
 
-    def fetched(self, records: Sequence[ConsumerRecord]) -> None:
+    def fetched(self, records: Sequence[SourceRecord]) -> None:
         """Take note of what is milled next."""
         self._trail.passed(records)
 
-    def fed(self, records: Sequence[ConsumerRecord], value_bytes: int) -> None:
+    def fed(self, records: Sequence[SourceRecord], value_bytes: int) -> None:
         """Count a fetch that has been milled."""
         RECORDS.labels(self._topic).inc(len(records))
         CONSUMED_BYTES.labels(self._topic).inc(value_bytes)

@@ -53,7 +53,7 @@ class Heads:
             if first < end != self._ends.get(tp) and flow.reached.get(tp, 0) < end:
                 record = await record_at(client, tp, end - 1, end)
                 if record is not None:
-                    self.found[tp] = max(self.found.get(tp, 0), message_of(record).end)
+                    self.found[tp] = max(self.found.get(tp, 0), message_of(record, tp).end)
                 self._ends[tp] = end
 
 

@@ -3,13 +3,14 @@
 from collections.abc import AsyncIterator, Sequence
 
 import structlog
-from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill import continuing
 from tokenmill.continuing import Tail, find_tail
 from tokenmill.errors import MovedError
 from tokenmill.genesis import Genesis
 from tokenmill.message import Message
+from tokenmill.records import SourceRecord
 from tokenmill.resume import ResumePoint
 
 from ..clients.kafka import consumer, offsets, read_range
@@ -41,9 +42,9 @@ class KafkaLogs:
     async def messages(self, start: int, end: int) -> AsyncIterator[Message]:
         """Yield the messages of the token partition at the offsets ``[start, end)``; raises as `ChainLogs` says."""
         async for record in read_range(self._client, self._tokens, start, end):
-            yield message_of(record)
+            yield message_of(record, self._tokens)
 
-    async def record(self, offset: int) -> ConsumerRecord | None:
+    async def record(self, offset: int) -> SourceRecord | None:
         """Return the raw partition's record at an offset; None where there is none."""
         async for record in read_range(self._client, self._raw, offset, offset + 1):
             return record
@@ -82,6 +83,6 @@ async def messages_between(
         first, _ = (await offsets(client, [tokens]))[tokens]
         try:
             records = read_range(client, tokens, max(first, start), end)
-            return [(record.offset, message_of(record)) async for record in records]
+            return [(record.offset, message_of(record, tokens)) async for record in records]
         except MovedError:
             return ()

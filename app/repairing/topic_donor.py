@@ -45,7 +45,7 @@ class TopicDonor:
             low = span[0]
             try:
                 oldest = await record_at(client, self._tokens, *span)
-                if oldest is None or (span[0] and message_of(oldest).first >= end):
+                if oldest is None or (span[0] and message_of(oldest, self._tokens).first >= end):
                     return []
                 low = await offset_before(client, self._tokens, first, span)
             except DamagedError as error:  # somebody else's message: what is wanted lies anywhere
@@ -61,7 +61,7 @@ class TopicDonor:
         missing = set(range(first, end))
         async for record in read_range(client, self._tokens, *span):
             try:
-                blocks = self._blocks(message_of(record))
+                blocks = self._blocks(message_of(record, self._tokens))
             except DamagedError:
                 continue
             wanted = [block for block in blocks if first <= block.number < end]

@@ -1,12 +1,14 @@
 """Finding a block on a token partition by its number, without reading all of it."""
 
-from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from tokenmill.records import SourceRecord
 
 from ..clients.kafka import read_range
 from ..clients.messages import message_of
 
 
-async def record_at(client: AIOKafkaConsumer, tokens: TopicPartition, start: int, end: int) -> ConsumerRecord | None:
+async def record_at(client: AIOKafkaConsumer, tokens: TopicPartition, start: int, end: int) -> SourceRecord | None:
     """Return the first record at or after ``start``; None where there is none before ``end``."""
     return await anext(read_range(client, tokens, start, end), None)
 
@@ -21,7 +23,7 @@ async def offset_before(client: AIOKafkaConsumer, tokens: TopicPartition, block:
     while high - low > 1:
         middle = (low + high) // 2
         record = await record_at(client, tokens, middle, span[1])
-        if record is not None and message_of(record).first <= block:
+        if record is not None and message_of(record, tokens).first <= block:
             low = middle
         else:
             high = middle
@@ -30,13 +32,13 @@ async def offset_before(client: AIOKafkaConsumer, tokens: TopicPartition, block:
 
 async def message_with(
     client: AIOKafkaConsumer, tokens: TopicPartition, block: int, span: tuple[int, int]
-) -> ConsumerRecord | None:
+) -> SourceRecord | None:
     """Return the message of ``span`` with a block: searched by number; where these do not rise, by reading all."""
     first, end = span
     low = await offset_before(client, tokens, block, span)
     for start, stop in ((low, min(low + 1, end)), (first, end)):
         async for record in read_range(client, tokens, start, stop):
-            message = message_of(record)
+            message = message_of(record, tokens)
             if message.first <= block < message.end:
                 return record
     return None

@@ -31,7 +31,7 @@ async def late_start(
     acceptor: Acceptor | None = None
     border = 0
     async for record in read_range(client, tokens, first, end):
-        message = message_of(record)
+        message = message_of(record, tokens)
         if acceptor is None or isinstance(acceptor.offer(message), Gap):  # what is below a gap was cut off as well
             acceptor = _acceptor_before(message, recipe, tokens.partition)
             border = -(-message.first // segment_blocks) * segment_blocks

@@ -8,13 +8,14 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 import structlog
-from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.acceptance import Acceptor, Gap, Taken
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, GapError, StoreError
 from tokenmill.following import Search, find_start
 from tokenmill.message import Message
 from tokenmill.recipe import Recipe
+from tokenmill.records import SourceRecord
 from tokenmill.segments import PartitionWriter, Store
 
 from .. import metrics
@@ -145,7 +146,7 @@ class TokenPartition:
         tokens = TopicPartition(self.tp.topic, self.tp.partition)
         span = (await offsets(client, [tokens]))[tokens]
         oldest = await record_at(client, tokens, *span)
-        reaches = not span[0] or oldest is None or message_of(oldest).first <= writer.next_block
+        reaches = not span[0] or oldest is None or message_of(oldest, self.tp).first <= writer.next_block
         if not (reaches or writer.begun):
             start = await late_start(client, tokens, self._context.recipe, writer.segment_blocks)
             reaches = start is not None
@@ -175,7 +176,7 @@ class TokenPartition:
 
         async def first_message(offset: int) -> Message | None:
             record = await record_at(client, partition, offset, held[1])
-            return None if record is None else message_of(record)
+            return None if record is None else message_of(record, self.tp)
 
         start, hint = await find_start(held, writer.next_block, writer.chain, writer.source_hint, first_message)
         if hint is not None:
@@ -272,7 +273,7 @@ class TokenPartition:
         self._epoch = None
         self._context.fail(error)
 
-    def _append(self, writer: PartitionWriter, records: Sequence[ConsumerRecord]) -> Gap | None:
+    def _append(self, writer: PartitionWriter, records: Sequence[SourceRecord]) -> Gap | None:
         """Append the records' new blocks; return a gap that is worth looking through the topic for."""
         gap: Gap | None = None
         acceptor = self._acceptor
@@ -280,7 +281,7 @@ class TokenPartition:
             return None
         for record in records:
             try:
-                message = message_of(record)
+                message = message_of(record, self.tp)
                 self._search.saw(message)
                 verdict = acceptor.offer(message)
             except HALTING:

@@ -129,5 +129,5 @@ class OtherHashes:
         record = await message_with(self._client, self._tokens, block - 1, self._span)
         if record is None:
             return None
-        message = message_of(record)
+        message = message_of(record, self._tokens)
         return roll(message.before, message.tokens, message.entries)[block - 1 - message.first]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
-from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.engines import reference_of
 from tokenmill.outcomes import Stages
@@ -22,7 +22,7 @@ from .result import Advance, ChainResult
 from .sample import SampleCheck, Sampler
 from .task import PartitionTask
 
-FETCHING: Final = {"max_partition_fetch_bytes": 2 * 1024 * 1024, "check_crcs": False}
+FETCHING: Final = {"max_partition_fetch_bytes": 4 * 1024 * 1024, "check_crcs": False}
 """How the clients fetch. Fewer bytes at once cost more for each record, and more leave the processor's caches. The
 checksums on the wire are left out: a bit that flips on its way here makes blocks different, and so does not pass."""
 
@@ -81,7 +81,7 @@ class _PartitionCheck:
         for check in self._checks:
             await check.finish(self._dead)
 
-    async def _batch(self, records: Sequence[ConsumerRecord]) -> None:
+    async def _batch(self, records: Sequence[SourceRecord]) -> None:
         """Verify what one fetch brought."""
         blocks = sum(check.result.reference_blocks for check in self._checks)
         for check in self._checks:
@@ -96,8 +96,8 @@ class _PartitionCheck:
         self._report(Advance(len(records), made, size))
 
     def _parts(
-        self, records: Sequence[ConsumerRecord], low: int, high: int
-    ) -> Iterator[tuple[Sequence[ConsumerRecord], bool]]:
+        self, records: Sequence[SourceRecord], low: int, high: int
+    ) -> Iterator[tuple[Sequence[SourceRecord], bool]]:
         """Divide records where a carry stands, and around the sample ``[low, high)``; tell which parts are of it."""
         first, last = records[0].offset, records[-1].offset
         cuts = {offset for check in self._checks for offset in check.carries_within(first, last)}

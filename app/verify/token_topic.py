@@ -5,12 +5,13 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.acceptance import Acceptor, Blocks, Dropped, Gap, Taken
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, TokenMillError
 from tokenmill.message import Message
 from tokenmill.recipe import Recipe
+from tokenmill.records import SourceRecord
 
 from ..clients.kafka import read_range
 from ..clients.messages import message_of
@@ -216,9 +217,9 @@ class TokenTopic:
         chain = self._since.carry.after if self._since is not None else None
         return Acceptor(fingerprint, number, size, block=self.next_block, chain=chain)
 
-    def _decode(self, record: ConsumerRecord) -> Message:
+    def _decode(self, record: SourceRecord) -> Message:
         try:
-            return message_of(record)
+            return message_of(record, self._partition)
         except DamagedError as error:
             block = self._ahead[-1].blocks.end if self._ahead else self.next_block
             raise RogueMessageError("foreign", block, str(error)) from error

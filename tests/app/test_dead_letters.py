@@ -136,7 +136,7 @@ def test_repaired_records_go_back_and_are_milled(
     back = {record.value: record for part in raw_records(settings, name) for record in part[1:]}
     repaired = back["café".encode()]
     assert (repaired.offset, repaired.key) == (2, b"key")
-    assert repaired.headers == ((*own, (RESENT, f"{name}/1/0".encode())))
+    assert list(repaired.headers) == [*own, (RESENT, f"{name}/1/0".encode())]
     counts = in_own_loop(lambda: count_dead_letters(settings, name))
     assert (counts.letters, counts.reasons, counts.resent) == (5, {"invalid_utf8": 5}, 3)
     write_again(settings)

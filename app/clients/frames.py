@@ -1,0 +1,149 @@
+"""Receiving answers from brokers: where they are read from, instead of into buffers that grow and are copied.
+
+aiokafka reads through asyncio's `StreamReader`: the system's bytes are copied into an object, from there to the end of
+a `bytearray` that has grown for it, and that is emptied again with every answer; of a fetch, what the log holds is
+copied once more. For megabytes that is most of the processor time that fetching takes. Here the system writes small
+answers into one buffer for each connection, and a large one into a buffer of its own, which is handed on as it is.
+"""
+
+import asyncio
+import io
+import weakref
+from types import SimpleNamespace
+from typing import Any, Final
+
+import aiokafka.conn
+import numpy as np
+
+SMALL_BYTES: Final = 64 * 1024
+"""Size of the buffer of a connection: heartbeats and acknowledgements come in one read. No string of Kafka's protocol
+is half as long, so what is most of a larger answer is wanted as bytes, which may be a view."""
+
+
+class FrameProtocol(aiokafka.conn.AIOKafkaProtocol, asyncio.BufferedProtocol):  # type: ignore[misc]  # untyped there
+    """aiokafka's protocol; its reader keeps the state of the connection, and no bytes pass through it."""
+
+    def __init__(
+        self,
+        closed: "asyncio.Future[None]",
+        reader: asyncio.StreamReader,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        **kwargs: Any,
+    ) -> None:
+        """Take over ``reader.readexactly``, the one way in which aiokafka reads."""
+        super().__init__(closed, reader, loop=loop, **kwargs)
+        self._frame_reader = weakref.ref(reader)  # it holds us: a cycle would stay until Python looks for some
+        self._frame_loop = loop
+        self._frame_transport: asyncio.ReadTransport | None = None
+        self._small = memoryview(b"")  # while no broker answers, connections are tried by the thousand
+        self._view = self._small
+        """What is being received into: the small buffer, or one for a large answer."""
+        self._low = self._high = 0
+        """What was received and not read yet is ``view[low:high]``."""
+        self._wanted = 0
+        self._waiter: asyncio.Future[None] | None = None
+        reader.readexactly = self.readexactly  # type: ignore[method-assign,assignment]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to receive."""
+        super().connection_made(transport)
+        if not isinstance(transport, asyncio.ReadTransport):
+            raise TypeError(transport)
+        self._frame_transport = transport
+        self._small = self._view = memoryview(bytearray(SMALL_BYTES))
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - a hint of no use here
+        """Return where the transport may write next."""
+        return self._view[self._high :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Note that the transport has written; it is held up where there is no room any more."""
+        self._high += nbytes
+        if self._high - self._low >= self._wanted:
+            self._wake()
+        if self._high == len(self._view) and self._frame_transport is not None:
+            self._frame_transport.pause_reading()
+
+    def eof_received(self) -> bool | None:
+        """Tell who waits that no more comes."""
+        keep: bool | None = super().eof_received()
+        self._wake()
+        return keep
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell who waits that no more comes, and why; keep only what was not read yet."""
+        super().connection_lost(exc)
+        rest = bytes(self._view[self._low : self._high])
+        self._small, self._view, self._low, self._high = memoryview(b""), memoryview(rest), 0, len(rest)
+        self._wake()
+
+    async def readexactly(self, n: int) -> bytes | memoryview:
+        """Return the next ``n`` bytes, as `asyncio.StreamReader.readexactly` does; a view of them if they are many.
+
+        Raises:
+            IncompleteReadError: the connection ended before.
+            OSError: it broke.
+
+        """
+        while self._high - self._low < n:
+            reader = self._frame_reader()
+            broken = reader.exception() if reader is not None else None
+            if broken is not None:
+                raise broken
+            if reader is None or reader.at_eof():
+                raise asyncio.IncompleteReadError(bytes(self._view[self._low : self._high]), n)
+            self._make_room(n)
+            self._wanted = n
+            self._waiter = self._frame_loop.create_future()
+            await self._waiter
+        frame = self._view[self._low : self._low + n]
+        self._low += n
+        if self._low == self._high:
+            self._low = self._high = 0
+            self._view = self._small  # a large answer fills its buffer, which is whoever's that holds the answer
+        return bytes(frame) if n <= SMALL_BYTES else frame
+
+    def _make_room(self, n: int) -> None:
+        """Let ``n`` bytes from ``low`` on fit into the buffer; go on receiving, if that was held up."""
+        if len(self._view) - self._low < n or self._high == len(self._view):
+            held = bytes(self._view[self._low : self._high])
+            if n > SMALL_BYTES:
+                self._view = np.empty(n, np.uint8).data  # not zeroed first, as a bytearray would be
+            self._view[: len(held)] = held
+            self._low, self._high = 0, len(held)
+        if self._frame_transport is not None:
+            self._frame_transport.resume_reading()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Frame:
+    """A large answer, read as `io.BytesIO` is read, but for a part that is most of it: that is a view.
+
+    A view keeps the whole answer. What a paused partition got may lie for long, and with it the rest of the answer,
+    which other partitions got: for each partition, that could be an answer with the bytes of all.
+    """
+
+    def __init__(self, data: memoryview) -> None:
+        """Begin at the beginning of ``data``."""
+        self._data = data
+        self._at = 0
+
+    def read(self, size: int) -> bytes | memoryview:
+        """Return the next ``size`` bytes, or as many as there are."""
+        part = self._data[self._at : self._at + size]
+        self._at += len(part)
+        return part if 2 * len(part) > len(self._data) else bytes(part)
+
+
+def receive_in_place() -> None:
+    """Let all connections of this process that are made from now on receive so."""
+    aiokafka.conn.AIOKafkaProtocol = FrameProtocol
+    aiokafka.conn.io = SimpleNamespace(BytesIO=_readable)
+
+
+def _readable(data: bytes | memoryview) -> io.BytesIO | Frame:
+    return Frame(data) if isinstance(data, memoryview) else io.BytesIO(data)
