@@ -10,7 +10,7 @@ With ``n`` the next wanted block and ``h`` the chain hash before it:
    A difference is loud: after a broker lost the tails of both logs, other text can stand at the same offsets.
 """
 
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -90,7 +90,8 @@ class Acceptor:
         self._partition = partition
         self._block_bytes = block_bytes
         self._recall = recall
-        self._remembered: OrderedDict[int, bytes] = OrderedDict({block: self.chain})
+        self._remembered = deque((self.chain,), MEMORY)
+        """The hashes before the last blocks, `next_block` included."""
 
     def offer(self, message: Message) -> Taken | Dropped | Gap:
         """Take what is new in the message.
@@ -116,7 +117,8 @@ class Acceptor:
 
     def chain_at(self, block: int) -> bytes | None:
         """Return the chain hash before a block that was taken, or None where nothing tells it any more."""
-        return self._remembered.get(block) or self._recall(block)
+        at = block - self.next_block - 1
+        return self._remembered[at] if -len(self._remembered) <= at < 0 else self._recall(block)
 
     def require_hash(self, block: int, chain: bytes) -> None:
         """Check that ``chain`` is the hash before a block that was taken, where anything still tells that.
@@ -157,12 +159,8 @@ class Acceptor:
             entries=message.entries[dropped:],
             chains=chains[dropped:],
         )
-        for chain in blocks.chains:
-            self.next_block += 1
-            self.chain = chain
-            self._remembered[self.next_block] = chain
-        while len(self._remembered) > MEMORY:
-            self._remembered.popitem(last=False)
+        self._remembered += blocks.chains
+        self.next_block, self.chain = blocks.end, self._remembered[-1]
         return blocks
 
     def _check_dropped(self, message: Message, chains: list[bytes]) -> bool:

@@ -3,6 +3,7 @@
 The answer is that of `tokenmill.reference`, whatever the batches, whoever computes it and however often it restarts.
 """
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
@@ -154,17 +155,16 @@ class ChainMill:
 
     def _cuts(self, packed: Packed) -> Iterator[tuple[int, int]]:
         """Divide the blocks into runs of about ``message_bytes``, and at the blocks where a message must end."""
-        low, size, block_bytes = 0, HEADER_OVERHEAD, self.recipe.block_bytes
-        first = self.next_block
-        ends = {end - first for end in self._ends}
-        for block, entry in enumerate(packed.entries):
-            block_size = block_bytes + len(entry)
-            if block > low and (size + block_size > self._message_bytes or block in ends):
-                yield low, block
-                low, size = block, HEADER_OVERHEAD
-            size += block_size
-        if low < len(packed.entries):
-            yield low, len(packed.entries)
+        count, first = len(packed.entries), self.next_block
+        bytes_to = np.cumsum([0, *map(len, packed.entries)]) + np.arange(count + 1) * self.recipe.block_bytes
+        forced = sorted(end - first for end in self._ends)
+        low, room = 0, self._message_bytes - HEADER_OVERHEAD
+        while low < count:
+            high = max(low + 1, int(np.searchsorted(bytes_to, bytes_to[low] + room, side="right")) - 1)
+            at = bisect_right(forced, low)
+            high = min((high, *forced[at : at + 1]))
+            yield low, high
+            low = high
 
     def _cursor(self, next_offset: int, taken: int, last: SourceRecord | None, block: int | None = None) -> Cursor:
         block = self._position.block if block is None else block

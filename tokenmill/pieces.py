@@ -8,6 +8,7 @@ as the same bytes. It speaks of its own block alone, so that a message can be cu
 All integers are little-endian; nothing is aligned.
 """
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
@@ -69,14 +70,18 @@ def split_entries(buffer: bytes | memoryview, count: int) -> list[bytes]:
         ValueError: the buffer is shorter or longer than its entries.
 
     """
-    entries = []
-    at = 0
-    for _ in range(count):
-        size = entry_size(buffer, at)
-        entries.append(bytes(buffer[at : at + size]))
-        at += size
-    if at != len(buffer):
-        raise ValueError(f"{len(buffer) - at} bytes follow the last of {count} entries")
+    data, at = bytes(buffer), 0
+    entries, unpack = [], ENTRY_HEADER.unpack_from
+    try:
+        for _ in range(count):
+            pieces, metas = unpack(data, at)
+            end = at + ENTRY_HEADER.size + pieces * PIECE.itemsize + metas
+            entries.append(data[at:end])
+            at = end
+    except struct.error:
+        raise ValueError(f"{len(data)} bytes are {len(entries)} entries and a part of one, not {count}") from None
+    if at != len(data):
+        raise ValueError(f"{count} entries have {at} bytes, not {len(data)}")
     return entries
 
 

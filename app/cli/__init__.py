@@ -4,6 +4,7 @@ Data goes to standard output, messages to standard error. The exit code says wha
 (`tokenmill.errors`); 2 also stands for wrong usage, 130 for Ctrl-C.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -17,6 +18,10 @@ from tokenmill.errors import TokenMillError
 from ..garbage import collect_seldom
 from .output import say
 
+BLAS_THREADS: Final = ("OPENBLAS_NUM_THREADS", "1")
+"""Said to numpy before it is loaded, unless the environment says it. Nothing here multiplies matrices, and in each
+process that starts a thread for every further core would wait for such work, busily, for a tenth of a second. Whose own
+filter or transform does, sets the variable."""
 INTERRUPTED: Final = 130
 """What shells make of a process that SIGINT ended: 128 + 2."""
 
@@ -84,6 +89,7 @@ def _nothing() -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command of ``arguments`` (of the process without them) and exit with its code."""
     collect_seldom()
+    os.environ.setdefault(*BLAS_THREADS)
     sys.path.insert(0, str(Path.cwd()))  # a user's own function may lie where they stand, as for `python -m`
     given = sys.argv[1:] if arguments is None else arguments
     try:

@@ -85,13 +85,13 @@ class ChainCheck:
         }
 
     def compare(self, messages: Collection[Message]) -> None:
-        """Hold what was milled next against both sides."""
-        for message in messages:
+        """Hold what was milled next against both sides: the topic's a message at a time, the store's files at once."""
+        runs = [Expected.of(message) for message in messages]
+        for message, blocks in zip(messages, runs, strict=True):
             self.result.reference_blocks = message.end
-            blocks = Expected.of(message)
             self._topic_side.compare(message, blocks)
-            if self.result.store_blocks is not None:
-                self._store_side.compare(blocks)
+        if runs and self.result.store_blocks is not None:
+            self._store_side.compare(Expected.joined(runs))
 
     def check_carries(self, offset: int) -> None:
         """Check the carries whose next offset is reached, with nothing but gaps from there to ``offset``."""

@@ -31,7 +31,7 @@ class Expected:
     ) -> None:
         """Take the blocks from ``first`` on, with ``tokens`` back to back; ``chains`` are the hashes after each."""
         self.first = first
-        self.tokens = memoryview(tokens)
+        self.tokens = bytes(tokens)
         self.entries = entries
         self._chains: Callable[[], Sequence[bytes]] = cache(chains)
         self._size = len(tokens) // max(1, len(entries))
@@ -41,6 +41,19 @@ class Expected:
         """Return the blocks of a message."""
         chains = partial(roll, message.before, message.tokens, message.entries)
         return cls(message.first, message.tokens, message.entries, chains)
+
+    @classmethod
+    def joined(cls, runs: Sequence[Self]) -> Self:
+        """Return the blocks of ``runs``, one at least, each of which continues the one before."""
+        if len(runs) == 1:
+            return runs[0]
+        entries = [entry for run in runs for entry in run.entries]
+        return cls(
+            runs[0].first,
+            b"".join([run.tokens for run in runs]),
+            entries,
+            lambda: [chain for run in runs for chain in run.chains],
+        )
 
     @property
     def end(self) -> int:
@@ -67,7 +80,7 @@ class Expected:
     def tokens_from(self, first: int, count: int) -> bytes:
         """Return the tokens of so many blocks from ``first`` on."""
         at = (first - self.first) * self._size
-        return bytes(self.tokens[at : at + count * self._size])
+        return self.tokens[at : at + count * self._size]
 
     def entries_from(self, first: int, count: int) -> Sequence[bytes]:
         """Return the entries of so many blocks from ``first`` on."""

@@ -2,7 +2,10 @@
 
 import gzip
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,6 +58,27 @@ def cli(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
 def test_version_is_data(cli: Cli) -> None:
     """One line on standard output."""
     assert cli("version") == (0, f"{tokenmill.__version__}\n", "")
+
+
+COUNT_THREADS = """
+import os
+from tokenmill.app.cli import main
+try:
+    main(["version"])
+except SystemExit:
+    import numpy
+    print(len(os.listdir("/proc/self/task")))
+"""
+
+
+@pytest.mark.parametrize("said", [None, "2"])
+def test_a_command_has_no_threads_for_matrices_unless_the_environment_says_so(said: str | None) -> None:
+    """Numpy starts one for each further core, which then waits busily; whoever needs them gets them."""
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    environment |= {"OPENBLAS_NUM_THREADS": said} if said else {}
+    ended = subprocess.run([sys.executable, "-c", COUNT_THREADS], check=True, capture_output=True, env=environment)
+    cores = len(os.sched_getaffinity(0))
+    assert int(ended.stdout.split()[-1]) == (min(int(said), cores) if said else 1)
 
 
 @pytest.mark.parametrize("command", [["produce"], ["flush"], ["train-tokenizer"], ["topics", "create"], ["config"]])

@@ -48,15 +48,23 @@ class ConcatPacking:
         """Append documents, each followed by the end-of-document id; return the blocks that became full."""
         if not documents:
             return self._cut(self._tokens, _NONE)
-        first = documents.bounds[0]
-        ids = documents.ids[first : documents.bounds[-1]].astype(self._dtype)
-        tokens = np.insert(ids, documents.bounds[1:] - first, self._separator[0])
         lengths = np.diff(documents.bounds) + 1
         lengths[0] -= documents.taken
         positions = np.zeros(len(lengths), np.int64)
         positions[0] = documents.taken
-        stream = np.concatenate([self._tokens, tokens[documents.taken :]])
+        stream = self._with_separators(documents, lengths)
         return self._cut(stream, _Run(documents.offsets, lengths, positions, documents.metas))
+
+    def _with_separators(self, documents: Documents, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.unsignedinteger]:
+        """Return the open block's tokens, and after them those of the documents, of which ``lengths`` are left."""
+        separators = len(self._tokens) + np.cumsum(lengths) - 1
+        stream = np.empty(separators[-1] + 1, self._dtype)
+        from_documents = np.ones(len(stream), np.bool_)
+        from_documents[: len(self._tokens)] = from_documents[separators] = False
+        stream[: len(self._tokens)] = self._tokens
+        stream[separators] = self._separator
+        stream[from_documents] = documents.ids[documents.bounds[0] + documents.taken : documents.bounds[-1]]
+        return stream
 
     def fill(self, offset: int) -> Packed:
         """Fill the open block with padding that the flush record at ``offset`` asked for; nothing if it is empty."""
@@ -86,17 +94,19 @@ class ConcatPacking:
         self, numbers: npt.NDArray[np.int64], rows: npt.NDArray[np.void], metas: Sequence[bytes], blocks: int
     ) -> list[bytes]:
         """Return the entries of the full blocks; ``numbers`` are the blocks of the new pieces."""
-        bounds = np.searchsorted(numbers, np.arange(blocks + 1)).tolist()
-        data = rows.tobytes()
-        head, head_metas = self._rows.tobytes(), self._metas
-        entries = []
-        for low, high in pairwise(bounds):
-            block_rows = head + data[low * PIECE.itemsize : high * PIECE.itemsize]
-            entries.append(join_entry(block_rows, head_metas + b"".join(metas[low:high])))
-            head = head_metas = b""
-        last = bounds[-1]
-        self._rows = np.frombuffer(head + data[last * PIECE.itemsize :], dtype=PIECE)
-        self._metas = head_metas + b"".join(metas[last:])
+        bounds = len(self._rows) + np.searchsorted(numbers, np.arange(blocks + 1))
+        bounds[0] = 0  # the open block's pieces are the first block's first
+        every = np.concatenate([self._rows, rows])
+        meta_bounds = np.append(0, np.cumsum(every["meta_bytes"], dtype=np.int64))[bounds]
+        heads = np.stack([np.diff(bounds), np.diff(meta_bounds)], axis=1).astype("<u4").tobytes()
+        data, texts = every.tobytes(), self._metas + b"".join(metas)
+        ends = zip(pairwise((bounds * PIECE.itemsize).tolist()), pairwise(meta_bounds.tolist()), strict=True)
+        entries = [
+            heads[number * ENTRY_HEADER.size : (number + 1) * ENTRY_HEADER.size] + data[low:high] + texts[start:end]
+            for number, ((low, high), (start, end)) in enumerate(ends)
+        ]
+        self._rows = every[bounds[-1] :]
+        self._metas = texts[meta_bounds[-1] :]
         return entries
 
 
