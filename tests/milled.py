@@ -55,10 +55,11 @@ def mill_everything(broker: Broker, raw_topic: str, directory: Path) -> Milled:
     with Service(settings, directory) as service:
         service.mill(2)
         service.segment()
+        service.wait_until(lambda: all(worker.partitions for worker in service.workers))  # nothing is done twice then
         for part in (sent[:90], sent[90:170], sent[170:]):
             send(settings, part)
             chains = service.wait_until_complete()
-            service.wait_until(partial(_all_in_eras, settings, chains))
+            service.wait_until(partial(all_in_eras, settings, chains))
         send(settings, [LAST])
         service.wait_until(lambda: all(_is_carry(head(settings, stream.name, 0)) for stream in settings.streams()))
         service.stop()
@@ -89,7 +90,7 @@ def head(settings: Settings, stream: str, partition: int) -> Message | None:
     return in_own_loop(read)
 
 
-def _all_in_eras(settings: Settings, chains: Mapping[Chain, Sequence[ReferenceBlock]]) -> bool:
+def all_in_eras(settings: Settings, chains: Mapping[Chain, Sequence[ReferenceBlock]]) -> bool:
     """Return whether the eras in the store have all blocks of these chains."""
     for stream in settings.streams():
         wanted = sum(len(blocks) for (name, _), blocks in chains.items() if name == stream.name)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TopicFactory
-from tests.milled import Milled
+from tests.milled import Milled, all_in_eras
 from tests.service import WAIT_SECONDS, Raw, Service, in_own_loop, reference_blocks, send, service_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.skips import skip
@@ -33,7 +33,8 @@ def test_a_skipped_record_no_longer_kills_workers(broker: Broker, topic: TopicFa
         assert list(skipped.streams) == [stream.name for stream in settings.streams()]
         service.mill()
         service.segment()
-        service.wait_until_complete(skips=[POISON])
+        chains = service.wait_until_complete(skips=[POISON])
+        service.wait_until(lambda: all_in_eras(settings, chains))
         service.stop()
     result = verify(settings, store=settings.store, processes=1)
     assert result.complete

@@ -11,7 +11,7 @@ from aiokafka import TopicPartition
 from aiokafka.admin import RecordsToDelete
 
 from tests.conftest import TopicFactory
-from tests.milled import SPLITS, Milled, head, mill_everything
+from tests.milled import SPLITS, Milled, all_in_eras, head, mill_everything
 from tests.segments.chains import make_chain, make_info
 from tests.service import Raw, Service, in_own_loop, send, service_settings
 from tokenmill.app.cli import main
@@ -217,7 +217,8 @@ def test_an_ever_growing_topic_is_verified_up_to_a_mark(broker: Broker, topic: T
             send(settings, [Raw(f"a text of the flood {number} {n}".encode()) for n in range(400)])
             service.wait_until(lambda: head(settings, settings.streams()[0].name, 0) is not None)
             results.append(verify(settings, store=settings.store))
-        service.wait_until_complete()
+        chains = service.wait_until_complete()
+        service.wait_until(lambda: all_in_eras(settings, chains))
     results.append(verify(settings, store=settings.store))
 
     assert [result.differences for result in results] == [[], [], []]
