@@ -44,7 +44,7 @@ def messages(draw: st.DrawFn) -> Message:
 
 @given(messages())
 def test_a_message_survives_the_wire(message: Message) -> None:
-    """Everything in it, from header and value; the tokens are a view of the value."""
+    """Everything in it, from header and value; the tokens are the value, uncopied."""
     decoded = decode_message(encode_header(message), bytes(message.tokens))
     assert replace(decoded, tokens=bytes(decoded.tokens)) == message
     assert (decoded.count, decoded.end, decoded.is_carry) == (message.count, message.end, not message.entries)

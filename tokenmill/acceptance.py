@@ -155,7 +155,7 @@ class Acceptor:
     def _take(self, message: Message, chains: list[bytes], dropped: int) -> Blocks:
         blocks = Blocks(
             first=self.next_block,
-            tokens=memoryview(message.tokens)[dropped * self._block_bytes :],
+            tokens=memoryview(message.tokens)[dropped * self._block_bytes :] if dropped else message.tokens,
             entries=message.entries[dropped:],
             chains=chains[dropped:],
         )

@@ -18,7 +18,7 @@ Header ``tokenmill``, little-endian, nothing aligned::
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import Final
 
@@ -56,6 +56,8 @@ class Message:
     """A carry's open block so far; the same dtype as the tokens."""
     open_entry: bytes = b""
     """The open block's entry; empty where ``open_tokens`` is."""
+    chains: Sequence[bytes] = field(default=(), repr=False, compare=False)
+    """The hash after each block, known to who made them; not sent along, so nothing in a message that was read."""
 
     @property
     def count(self) -> int:
@@ -94,7 +96,7 @@ def encode_header(message: Message) -> bytes:
 
 
 def decode_message(header: bytes, value: bytes | memoryview | None) -> Message:
-    """Return the message that a header and a value make; the tokens are a view of ``value``.
+    """Return the message that a header and a value make; the tokens are ``value``, uncopied.
 
     Raises:
         DamagedError: the header is not one of this format, fails its CRC, or does not fit the value.
@@ -112,7 +114,7 @@ def decode_message(header: bytes, value: bytes | memoryview | None) -> Message:
     if totals_bytes + entries_bytes + open_bytes != len(rest):
         raise DamagedError("the header's lengths do not add up: the message was written by another version")
     entries_data = rest[totals_bytes : totals_bytes + entries_bytes]
-    tokens = memoryview(value or b"")
+    tokens = value or b""
     try:
         # a carry's header holds one entry if it has an open block
         entries = split_entries(entries_data, count or int(open_bytes > 0))

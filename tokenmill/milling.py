@@ -4,7 +4,8 @@ The answer is that of `tokenmill.reference`, whatever the batches, whoever compu
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,21 +22,32 @@ from tokenmill.records import SourceRecord
 from tokenmill.resume import ResumePoint
 from tokenmill.totals import Totals
 
+Roll: TypeAlias = Callable[[bytes, bytes, Sequence[bytes]], Sequence[bytes]]
+"""What gives the hashes after consecutive blocks, from the one before them: `tokenmill.chain.roll`, or its answers."""
+
 
 class ChainMill:
     """The state of one chain between two batches: its open block, cursor, totals and hash."""
 
     def __init__(
-        self, recipe: Recipe, point: ResumePoint, *, message_bytes: int, ends: Collection[int] = frozenset()
+        self,
+        recipe: Recipe,
+        point: ResumePoint,
+        *,
+        message_bytes: int,
+        ends: Collection[int] = frozenset(),
+        roll: Roll = roll,
     ) -> None:
         """Continue at ``point``; cut messages at about ``message_bytes``, one block at least.
 
         A message that reaches a block of ``ends``, which is looked at anew in every feed, ends before it: so who
-        verifies a topic gets messages that can be held against those that stand there.
+        verifies a topic gets messages that can be held against those that stand there; and may know their hashes, by a
+        ``roll`` of his own.
         """
         self.recipe = recipe
         self._message_bytes = message_bytes
         self._ends = ends
+        self._roll = roll
         self._fingerprint = recipe.fingerprint
         self._packing = open_packing(recipe, open_tokens=point.open_tokens, open_entry=point.open_entry)
         self._position = point.cursor
@@ -124,7 +136,6 @@ class ChainMill:
 
         ``writers`` are the indices of the records whose tokens or padding is in the blocks.
         """
-        chains = roll(self._chain, packed.tokens.reshape(-1).data.cast("B"), packed.entries) if packed.entries else []
         messages = []
         for low, high in self._cuts(packed):
             owner = int(writers[packed.documents[high - 1]])
@@ -134,14 +145,16 @@ class ChainMill:
             counted = passed
             record = fates.record(owner)
             self._position = self._cursor(record.offset + (not taken), taken, record, self.next_block + high - low)
-            messages.append(self._message(packed, low, high, chains))
+            messages.append(self._message(packed, low, high))
         fates.count(self._totals, counted, end)
         self._last = fates.record(end - 1)
         self._position = self._cursor(self._last.offset + 1, 0, self._last)
         return messages
 
-    def _message(self, packed: Packed, low: int, high: int, chains: Sequence[bytes]) -> Message:
-        before, self._chain = self._chain, chains[high - 1]
+    def _message(self, packed: Packed, low: int, high: int) -> Message:
+        tokens, entries = packed.tokens[low:high].tobytes(), packed.entries[low:high]
+        before, chains = self._chain, self._roll(self._chain, tokens, entries)
+        self._chain = chains[-1]
         return Message(
             fingerprint=self._fingerprint,
             first=self.next_block - (high - low),
@@ -149,8 +162,9 @@ class ChainMill:
             before=before,
             after=self._chain,
             totals=self._totals.copy(),
-            tokens=packed.tokens[low:high].tobytes(),
-            entries=packed.entries[low:high],
+            tokens=tokens,
+            entries=entries,
+            chains=chains,
         )
 
     def _cuts(self, packed: Packed) -> Iterator[tuple[int, int]]:

@@ -1,7 +1,6 @@
 """One chain on its way through a verification: what must be is held against token topic and store, run by run."""
 
 from collections.abc import Collection
-from functools import partial
 from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -54,7 +53,9 @@ class ChainCheck:
         copy = StoreCopy(store or Path(), info, marks.partition, held or StoreMark(0, 0), since=begin)
         self._store_side = StoreSide(copy, self.recipe, self.result)
         self.result.reference_blocks = begin
-        self._mill = ChainMill(self.recipe, self._point(), message_bytes=ONE_MESSAGE, ends=self.ends)
+        self._mill = ChainMill(
+            self.recipe, self._point(), message_bytes=ONE_MESSAGE, ends=self.ends, roll=self._topic.roll
+        )
 
     @property
     def mill(self) -> ChainMill:
@@ -138,7 +139,7 @@ class ChainCheck:
             run = self._topic_side.take(0, ONE_MESSAGE)
             if run is None:
                 break
-            self._store_side.compare(Expected(run.first, run.tokens, run.entries, partial(list, run.chains)))
+            self._store_side.compare(Expected(run.first, run.tokens, run.entries, run.chains))
         await self._check_other_ends()
         self._topic.carries.clear()
         self.result.totals = self._topic.last.totals if self._topic.last else Totals()

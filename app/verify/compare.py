@@ -1,13 +1,11 @@
 """Two versions of one block: where they first differ, and in which document. Pure."""
 
 import json
-from collections.abc import Callable, Sequence
-from functools import cache, partial
+from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 import numpy as np
 
-from tokenmill.chain import roll
 from tokenmill.message import Message
 from tokenmill.pieces import PADDING, Piece, decode_entry
 
@@ -27,20 +25,20 @@ class Expected:
     """Consecutive blocks as they must be, compared as a whole where all is well, and one by one where it is not."""
 
     def __init__(
-        self, first: int, tokens: bytes | memoryview, entries: Sequence[bytes], chains: Callable[[], Sequence[bytes]]
+        self, first: int, tokens: bytes | memoryview, entries: Sequence[bytes], chains: Sequence[bytes]
     ) -> None:
         """Take the blocks from ``first`` on, with ``tokens`` back to back; ``chains`` are the hashes after each."""
         self.first = first
         self.tokens = bytes(tokens)
         self.entries = entries
-        self._chains: Callable[[], Sequence[bytes]] = cache(chains)
+        self.chains = chains
+        """The chain hash after each block."""
         self._size = len(tokens) // max(1, len(entries))
 
     @classmethod
     def of(cls, message: Message) -> Self:
-        """Return the blocks of a message."""
-        chains = partial(roll, message.before, message.tokens, message.entries)
-        return cls(message.first, message.tokens, message.entries, chains)
+        """Return the blocks of a message that was made here."""
+        return cls(message.first, message.tokens, message.entries, message.chains)
 
     @classmethod
     def joined(cls, runs: Sequence[Self]) -> Self:
@@ -52,23 +50,13 @@ class Expected:
             runs[0].first,
             b"".join([run.tokens for run in runs]),
             entries,
-            lambda: [chain for run in runs for chain in run.chains],
+            [chain for run in runs for chain in run.chains],
         )
 
     @property
     def end(self) -> int:
         """Number of the block after the last one."""
         return self.first + len(self.entries)
-
-    def chains_are(self, first: int, chains: Sequence[bytes]) -> None:
-        """Take the hashes from one who has computed them of equal blocks; nothing unless they are those of all."""
-        if first == self.first and len(chains) == len(self.entries):
-            self._chains = partial(list, chains)
-
-    @property
-    def chains(self) -> Sequence[bytes]:
-        """The chain hash after each block."""
-        return self._chains()
 
     def block(self, number: int) -> BlockBytes:
         """Return one block."""

@@ -8,6 +8,7 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.acceptance import Acceptor, Blocks, Dropped, Gap, Taken
+from tokenmill.chain import roll
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, TokenMillError
 from tokenmill.message import Message
 from tokenmill.recipe import Recipe
@@ -47,7 +48,7 @@ class TopicRun:
     """Consecutive blocks of one message."""
 
     first: int
-    tokens: memoryview
+    tokens: bytes | memoryview
     entries: Sequence[bytes]
     chains: Sequence[bytes]
     """The hash after each block."""
@@ -93,6 +94,8 @@ class TokenTopic:
         self._messages = self._accepted()
         self._ahead: deque[Accepted] = deque()
         self._ahead_bytes = 0
+        self._hashed: dict[bytes, Blocks] = {}
+        """The blocks of the messages that were read ahead, by the hash before them."""
         self._passed: int | None = None
         """The source offset at which the last block that was read ahead ends."""
         self._ended = False
@@ -127,6 +130,16 @@ class TokenTopic:
         """Where the messages begin whose blocks were not all taken."""
         return self._ahead[0].offset if self._ahead else self._span[1]
 
+    def roll(self, before: bytes, tokens: bytes, entries: Sequence[bytes]) -> Sequence[bytes]:
+        """Return what `tokenmill.chain.roll` does; for the very blocks of a message that was read ahead, its hashes.
+
+        These are the object that `take` gives with them, so that whoever has both need not compare the blocks again.
+        """
+        read = self._hashed.get(before)
+        if read is not None and bytes(read.tokens) == tokens and read.entries == entries:
+            return read.chains
+        return roll(before, tokens, entries)
+
     def take(self, first: int, end: int) -> TopicRun | None:
         """Return the next run of blocks within ``[first, end)``; None where the topic holds none of them at the mark.
 
@@ -151,10 +164,13 @@ class TokenTopic:
         if whole:
             self._ahead.popleft()
             self._ahead_bytes -= len(blocks.tokens)
+            self._hashed.pop(accepted.message.before, None)
             self.last = accepted.message
-        view = memoryview(blocks.tokens)[low * size : high * size]
         message = accepted.message if whole else None
-        return TopicRun(blocks.first + low, view, blocks.entries[low:high], blocks.chains[low:high], message)
+        if whole and not low:
+            return TopicRun(blocks.first, blocks.tokens, blocks.entries, blocks.chains, message)
+        tokens = memoryview(blocks.tokens)[low * size : high * size]
+        return TopicRun(blocks.first + low, tokens, blocks.entries[low:high], blocks.chains[low:high], message)
 
     async def _advance(self) -> None:
         """Read the next message that brings something; a refused one waits for `take`."""
@@ -170,6 +186,8 @@ class TokenTopic:
             self.carries.append(accepted.message)
         else:
             self._ahead.append(accepted)
+            if accepted.blocks.first == accepted.message.first:
+                self._hashed[accepted.message.before] = accepted.blocks
             self._ahead_bytes += len(accepted.blocks.tokens)
             self._passed = accepted.message.cursor.next_offset
 

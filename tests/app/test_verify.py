@@ -13,19 +13,22 @@ from aiokafka.admin import RecordsToDelete
 from tests.conftest import TopicFactory
 from tests.milled import SPLITS, Milled, all_in_eras, head, mill_everything
 from tests.segments.chains import make_chain, make_info
-from tests.service import Raw, Service, in_own_loop, send, service_settings
+from tests.service import Raw, Service, in_own_loop, raw_records, send, service_settings
 from tokenmill.app.cli import main
-from tokenmill.app.clients.control import write_control
+from tokenmill.app.clients.control import settle, write_control
 from tokenmill.app.clients.kafka import admin
 from tokenmill.app.local.broker import Broker
+from tokenmill.app.raw.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.verify import ChainResult, VerifyResult, verify
 from tokenmill.app.verify.compare import BlockBytes, compare_blocks
 from tokenmill.app.verify.dead_letters import check_dead_letters
-from tokenmill.chain import roll
+from tokenmill.chain import genesis_hash, roll
 from tokenmill.eras import ERA_KEY, Era, EraRange
 from tokenmill.errors import InputError, StoreError, TopicError
 from tokenmill.message import HEADER_NAME, Message, encode_header
+from tokenmill.milling import ChainMill, genesis_point
+from tokenmill.partition import PartitionMill
 from tokenmill.pieces import decode_entry, encode_entry
 from tokenmill.segments import open_eras
 
@@ -164,6 +167,26 @@ def test_what_stands_wrongly_in_the_topic_is_different(broker: Broker, topic: To
     assert result.lost == 5
     check_false_eras(milled, train)
     check_retention(milled, train)
+
+
+def test_another_history_in_the_topic_is_different(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """It hashes to what it says, message after message; the first block that the records do not make is named."""
+    settings = service_settings(broker, topic(), tmp_path, splits={"train": 1000})
+    send(settings, [Raw(b"x" * 40) for _ in range(100)])
+    (records,) = raw_records(settings, settings.raw_topics[0])
+    records[20] = records[20]._replace(value=b"y" * 40)
+    plan = plan_topic(settings, settings.raw_topics[0])
+    ((stream, recipe),) = plan.recipes.items()
+    in_own_loop(lambda: settle(settings, stream, recipe, plan.tokenizer.content))
+    chain = ChainMill(recipe, genesis_point(0, genesis_hash(recipe.fingerprint, 0)), message_bytes=1024)
+    for message in PartitionMill(plan.stages, [chain]).feed(records).messages[recipe.split]:
+        publish(settings, stream.name, 0, message)
+
+    result = verify(settings)
+
+    block = 20 * 41 // recipe.block_tokens
+    assert [(d.side, d.kind, d.block, d.offset) for d in result.differences] == [("topic", "different", block, 20)]
+    assert result.chains[0].topic_equal == block
 
 
 def check_false_eras(milled: Milled, train: str) -> None:
