@@ -55,10 +55,11 @@ class Columns:
 
         ``note`` is told the offset, twice, of each record that a user's function is about to see.
         """
+        values = [record.value for record in records]
         offsets = np.array([record.offset for record in records], dtype=np.int64)
-        sizes = np.array([len(record.value or b"") for record in records], dtype=np.int64)
+        sizes = np.array([len(value or b"") for value in values], dtype=np.int64)
         columns = cls(records, offsets, sizes, {split: Kept([], []) for split in stages.splits.splits})
-        columns._step(stages, *columns._decode(stages, skips), note if stages.custom else None)
+        columns._step(stages, *columns._decode(stages, values, skips), note if stages.custom else None)
         columns.others.sort(key=itemgetter(0))
         return columns
 
@@ -71,49 +72,51 @@ class Columns:
         """Return how many records lie below ``offset``."""
         return int(np.searchsorted(self.offsets, offset))
 
-    def _decode(self, stages: Stages, skips: Collection[int]) -> Kept:
-        """Return the records that are documents, whatever their split."""
-        found = Kept([], [])
-        decode, add_index, add_document = stages.decoder, found.indices.append, found.documents.append
-        for index, record in enumerate(self.records):
-            value = record.value
-            if value is None or (skips and record.offset in skips):
-                self.others.append((index, stages.outcome(record, skips)))
-                continue
-            try:
-                add_document(decode(value))
-            except RecordError as error:
-                split = stages.splits.split_of_bytes(value)
-                self.others.append((index, stages.refused(record, split, error)))
-            else:
-                add_index(index)
-        return found
+    def _decode(self, stages: Stages, values: Sequence[bytes | None], skips: Collection[int]) -> Kept:
+        """Return the records that are documents, whatever their split; ``values`` are the records'."""
+        indices = [index for index, value in enumerate(values) if value is not None]
+        if skips:
+            indices = [index for index in indices if self.records[index].offset not in skips]
+        if len(indices) < len(values):
+            aside = sorted(set(range(len(values))).difference(indices))
+            self.others.extend((index, stages.outcome(self.records[index], skips)) for index in aside)
+        documents, refused = stages.decoder.many([value for index in indices if (value := values[index]) is not None])
+        for at, error in refused:
+            record = self.records[indices[at]]
+            split = stages.splits.split_of_bytes(record.value or b"")
+            self.others.append((indices[at], stages.refused(record, split, error)))
+        if refused:
+            gone = {at for at, _ in refused}
+            indices = [index for at, index in enumerate(indices) if at not in gone]
+        return Kept(indices, documents)
 
     def _step(
         self,
         stages: Stages,
-        indices: Sequence[int],
-        documents: Sequence[Document],
+        indices: list[int],
+        documents: list[Document],
         note: Callable[[int, int], None] | None,
     ) -> None:
-        """Sort the documents by split, and take each through the steps."""
+        """Sort the documents by split, and take each through the steps that may not just let it pass."""
         splits = stages.splits.splits_of_documents(documents)
-        after_steps = stages.after_steps
-        add_to = {split: (kept.indices.append, kept.documents.append) for split, kept in self.kept.items()}
-        for index, document, split in zip(indices, documents, splits, strict=True):
+        for at in sorted({at for step in stages.steps for at in step.touched(documents)}):
+            index, split = indices[at], splits[at]
             if split is None:
                 continue
             if note is not None:
                 offset = self.records[index].offset
                 note(offset, offset)
             try:
-                answer = after_steps(document)
+                answer = stages.after_steps(documents[at])
             except RecordError as error:
+                splits[at] = None
                 self.others.append((index, stages.refused(self.records[index], split, error)))
                 continue
             if isinstance(answer, Rejected):
+                splits[at] = None
                 self.others.append((index, Outcome(self.records[index], Kind.FILTERED, split, answer.reason)))
                 continue
-            add_index, add_document = add_to[split]
-            add_index(index)
-            add_document(answer)
+            documents[at] = answer
+        for split in self.kept:
+            places = [at for at, owner in enumerate(splits) if owner == split]
+            self.kept[split] = Kept([indices[at] for at in places], [documents[at] for at in places])

@@ -59,10 +59,20 @@ class Limits:
         """The length of the longest meta that passes `check_id` and `check_fields`."""
         return _META_FRAME + self.max_id_bytes + self.max_fields_bytes
 
+    @property
+    def surely_short_text(self) -> int:
+        """So many characters pass `check_text`, whatever they are."""
+        return self.max_text_bytes // _LONGEST_CHARACTER
+
+    @property
+    def surely_short_id(self) -> int:
+        """So many characters pass `check_id`, whatever they are."""
+        return self.max_id_bytes // _WORST_ESCAPE
+
     def check_text(self, text: str) -> None:
         """Raise `RecordError` (`TOO_LARGE`) if the text is too long."""
         length = len(text)
-        if length * _LONGEST_CHARACTER <= self.max_text_bytes:
+        if length <= self.surely_short_text:
             return
         if length > self.max_text_bytes or (not text.isascii() and len(text.encode()) > self.max_text_bytes):
             raise RecordError(TOO_LARGE, f"the text is longer than {self.max_text_bytes} bytes (max_text_bytes)")
@@ -72,7 +82,7 @@ class Limits:
         if value is None:
             return
         if isinstance(value, str):
-            if len(value) * _WORST_ESCAPE <= self.max_id_bytes:
+            if len(value) <= self.surely_short_id:
                 return
             length = len(orjson.dumps(value)) - 2
         else:

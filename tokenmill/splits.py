@@ -90,13 +90,13 @@ class SplitRule:
 
     def split_of_document(self, document: Document) -> str | None:
         """Return the split of a document as it was decoded, before any step; None where no split owns its shard."""
-        return self._only if self._only is not None else self._split(self._key(document))
+        return self._only if self._only is not None else self._split(self._keys([document])[0].encode())
 
     def splits_of_documents(self, documents: Sequence[Document]) -> list[str | None]:
         """Return what `split_of_document` says of each."""
         if self._only is not None:
             return [self._only] * len(documents)
-        digests = b"".join([_MD5(key).digest() for key in map(self._key, documents)])
+        digests = b"".join([_MD5(key.encode()).digest() for key in self._keys(documents)])
         words = np.frombuffer(digests, dtype=">u8").astype(np.uint64).reshape(-1, 2)
         # (high * 2**64 + low) % shards, each factor reduced first: no product reaches 2**64
         shards = np.uint64(self.shards)
@@ -113,9 +113,10 @@ class SplitRule:
         """Return, as JSON types, all that decides the answers; the order of the splits does."""
         return {"shards": self.shards, "splits": [[name, size] for name, size in self.splits.items()], "by": self.by}
 
-    def _key(self, document: Document) -> bytes:
-        key = document.text if self.by == "content" or document.id is None else str(document.id)
-        return key.encode()
+    def _keys(self, documents: Sequence[Document]) -> list[str]:
+        if self.by == "content":
+            return [text for text, _, _ in documents]
+        return [text if name is None else str(name) for text, name, _ in documents]
 
     def _split(self, key: bytes) -> str | None:
         shard = int.from_bytes(_MD5(key).digest(), "big") % self.shards

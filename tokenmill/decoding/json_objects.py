@@ -1,12 +1,13 @@
 """Mode ``json``: every value is a JSON object with a text; and what such an object is as a document."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 
 from tokenmill.decoding.plain_text import BOM
+from tokenmill.decoding.protocol import Decoded, one_by_one
 from tokenmill.decoding.reasons import MISSING_TEXT, NOT_AN_OBJECT, WRONG_TYPE
 from tokenmill.decoding.refusals import refusal
 from tokenmill.documents import NO_FIELDS, Document, Limits, Scalar
@@ -87,6 +88,10 @@ class JsonDecoder:
         if document is None:
             raise self._without_text(parsed)
         return document
+
+    def many(self, values: Sequence[bytes]) -> Decoded:
+        """Return what each value is."""
+        return one_by_one(self, values)
 
     def _without_text(self, value: Mapping[str, Any]) -> RecordError:
         for name in self.fields.text_fields:

@@ -1,8 +1,10 @@
 """Mode ``text``: the value is the text."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tokenmill.decoding.protocol import Decoded, one_by_one
 from tokenmill.decoding.reasons import INVALID_UTF8
 from tokenmill.documents import TOO_LARGE, Document, Limits
 from tokenmill.errors import RecordError
@@ -25,6 +27,10 @@ class TextDecoder:
             limit = self.limits.max_text_bytes
             raise RecordError(TOO_LARGE, f"the text has {len(value)} bytes, over {limit} (max_text_bytes)")
         return Document(text)
+
+    def many(self, values: Sequence[bytes]) -> Decoded:
+        """Return what each value is."""
+        return one_by_one(self, values)
 
 
 def decode_utf8(value: bytes) -> str:

@@ -1,8 +1,19 @@
 """What every decoder promises."""
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from tokenmill.documents import Document
+from tokenmill.errors import RecordError
+
+
+class Decoded(NamedTuple):
+    """What many values are."""
+
+    documents: list[Document]
+    """Of the values that are documents, in their order."""
+    refused: list[tuple[int, RecordError]]
+    """The indices of all others, ascending, each with the reason."""
 
 
 class Decoder(Protocol):
@@ -16,3 +27,17 @@ class Decoder(Protocol):
                 ever raised.
 
         """
+
+    def many(self, values: Sequence[bytes]) -> Decoded:
+        """Return what the decoder says of each value alone."""
+
+
+def one_by_one(decoder: Decoder, values: Sequence[bytes]) -> Decoded:
+    """Return what ``decoder`` says of each value, for those that have no quicker way to say it."""
+    decoded = Decoded([], [])
+    for index, value in enumerate(values):
+        try:
+            decoded.documents.append(decoder(value))
+        except RecordError as error:
+            decoded.refused.append((index, error))
+    return decoded

@@ -1,5 +1,6 @@
 """The filter ``min_chars``: short documents are left out."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,3 +29,7 @@ class MinChars:
     def __call__(self, document: Document) -> Document | Rejected:
         """Return the document, or the reason `TOO_SHORT`."""
         return document if len(document.text) >= self.characters else Rejected(TOO_SHORT)
+
+    def touched(self, documents: Sequence[Document]) -> Iterable[int]:
+        """Return those that are filtered out."""
+        return [index for index, (text, _, _) in enumerate(documents) if len(text) < self.characters]

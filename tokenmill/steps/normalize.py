@@ -1,5 +1,6 @@
 """The transform ``normalize``: Unicode normalisation (UAX #15)."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 from unicodedata import is_normalized, normalize, unidata_version
@@ -34,3 +35,7 @@ class Normalize:
         if is_normalized(self.form, document.text):
             return document
         return document._replace(text=normalize(self.form, document.text))
+
+    def touched(self, documents: Sequence[Document]) -> Iterable[int]:
+        """Return those that change."""
+        return [index for index, (text, _, _) in enumerate(documents) if not is_normalized(self.form, text)]

@@ -1,5 +1,6 @@
 """The filter ``not_empty``, which is always there: a document without text has nothing to train on."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,3 +29,7 @@ class NotEmpty:
         if not document.text or document.text.isspace():
             return Rejected(EMPTY)
         return document
+
+    def touched(self, documents: Sequence[Document]) -> Iterable[int]:
+        """Return those that are filtered out."""
+        return [index for index, (text, _, _) in enumerate(documents) if not text or text.isspace()]

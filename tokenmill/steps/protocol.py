@@ -1,5 +1,6 @@
 """What every step promises."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -36,4 +37,8 @@ class Step(Protocol):
             RecordError: the step cannot answer for this document, which is dead-lettered.
 
         """
+        ...
+
+    def touched(self, documents: Sequence[Document]) -> Iterable[int]:
+        """Return the indices of the documents that must be asked about: of all others the answer is the document."""
         ...
