@@ -93,7 +93,7 @@ class Batches:
             widen: False leaves x and y in the dtype that the tokens have on disk (torch.uint8, uint16 or uint32), as
                 overlapping views of one tensor, for those who convert them themselves; see also ``Batch.rows``.
             worker: number and count of the processes that read this rank's steps in turns; `StepDataset` gives them.
-            check: hold every block against its CRC (halves the reading speed).
+            check: hold every block against its CRC (halves the reading speed; without ``widen``, a quarter is left).
             on_damage: "skip" checks, and leaves damaged blocks out: a batch is smaller by them (one that would hold
                 none is left out), ``skipped`` counts them, and the log names them. Steps stay what they are, so ranks
                 still agree on all others.

@@ -9,16 +9,11 @@ from tokenmill.app.ending import RESUME_CODE
 from tokenmill.app.local.broker import Broker
 
 
-class Broken(Service):
-    """A service whose workers are alone."""
-
-    entry = "tests.app.broken"
-
-
 def test_workers_that_stand_still_end_themselves(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
     """A mill that knows nothing of what its group gave it, a segment worker that never ends with a batch; no other."""
     settings = service_settings(broker, topic(2), tmp_path, session_timeout=2.0, metrics_port=0)
-    with Broken(settings, tmp_path) as service:
+    with Service(settings, tmp_path) as service:
+        service.entry = "tests.app.broken"
         (well,) = service.mill()
         (deaf,) = service.mill(environment={VARIABLE: "deaf"})
         assert service.wait_until_ended(deaf) == RESUME_CODE  # meanwhile nothing comes: the other one does not mind
