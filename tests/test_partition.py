@@ -1,5 +1,6 @@
 """One raw partition with several chains: they are milled together, and each is as if it were alone."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from tests.mills import RECIPE, Source, assert_follow, divide, make_source, named, text, tiny_bpe, write
 from tests.strategies import feed_sizes, message_bytes, record_lists, sources
 from tokenmill import partition
+from tokenmill.engines import Engine, TokenBatch
 from tokenmill.message import Message
 from tokenmill.outcomes import Kind
 from tokenmill.partition import PartitionMill
@@ -103,14 +105,26 @@ def test_documents_that_no_chain_needs_are_not_tokenized() -> None:
 
 
 def test_batches_for_the_engine_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many documents, and documents larger than a batch: the blocks are the same."""
-    source = make_source(replace(RECIPE, dtype="uint16"), engine=tiny_bpe())
+    """Many documents, and documents larger than a batch: the blocks are the same, and no document is left out."""
+    engine, batches = tiny_bpe(), list[Sequence[str]]()
+    encode = type(engine).encode
+
+    def listen(self: Engine, texts: Sequence[str]) -> TokenBatch:
+        batches.append(texts)
+        return encode(self, texts)
+
+    monkeypatch.setattr(type(engine), "encode", listen)
+    source = make_source(replace(RECIPE, dtype="uint16"), engine=engine)
     records = [text(offset, "ab" * (offset % 30) + "b") for offset in range(100)]
     blocks = source.blocks(source.recipes[0], records)
     for documents, characters in ((1, 1000), (7, 1000), (100, 1), (100, 40)):
         monkeypatch.setattr(partition, "BATCH_DOCUMENTS", documents)
         monkeypatch.setattr(partition, "BATCH_CHARACTERS", characters)
+        batches.clear()
         assert_follow(source.mill().feed(records).messages["train"], blocks, source.recipes[0])
+        assert [text for texts in batches for text in texts] == ["ab" * (offset % 30) + "b" for offset in range(100)]
+        assert max(map(len, batches)) <= documents
+        assert all(sum(map(len, texts)) <= characters or len(texts) == 1 for texts in batches)
 
 
 def test_milled_counts_what_was_tokenized() -> None:

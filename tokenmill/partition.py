@@ -1,14 +1,14 @@
 """One raw partition: records go in, every chain's messages and the dead letters come out. Pure."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import accumulate
 from time import perf_counter
 from typing import Final, NamedTuple
 
 from tokenmill.columns import Columns, Kept
-from tokenmill.documents import Document
 from tokenmill.engines import REFERENCE, TokenBatch, joined
 from tokenmill.errors import EngineError
 from tokenmill.fates import Fates
@@ -104,12 +104,12 @@ class PartitionMill:
 
     def _encode(self, columns: Columns, wanted: Iterable[Kept]) -> TokenBatch:
         """Encode all wanted documents, those of one split after those of the other."""
-        documents = [document for kept in wanted for document in kept.documents]
+        texts = [text for kept in wanted for text, _, _ in kept.documents]
         batches = []
-        for low, high in _batches(documents):
+        for low, high in _batches(texts):
             self._tell(columns.records)
             try:
-                batches.append(self._stages.engine.encode([document.text for document in documents[low:high]]))
+                batches.append(self._stages.engine.encode(texts[low:high]))
             except EngineError as error:
                 raise self._explained(error, columns) from error
         return joined(batches)
@@ -131,14 +131,12 @@ def _offset(record: SourceRecord) -> int:
     return record.offset
 
 
-def _batches(documents: Sequence[Document]) -> Iterator[tuple[int, int]]:
-    """Divide documents into batches for the engine."""
-    low = characters = 0
-    for number, document in enumerate(documents):
-        size = len(document.text)
-        if number > low and (number - low == BATCH_DOCUMENTS or characters + size > BATCH_CHARACTERS):
-            yield low, number
-            low, characters = number, 0
-        characters += size
-    if low < len(documents):
-        yield low, len(documents)
+def _batches(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Divide texts into batches for the engine."""
+    characters_to = [0, *accumulate(map(len, texts))]
+    low = 0
+    while low < len(texts):
+        room = bisect_right(characters_to, characters_to[low] + BATCH_CHARACTERS) - 1
+        high = min(max(room, low + 1), low + BATCH_DOCUMENTS)
+        yield low, min(high, len(texts))
+        low = high
