@@ -82,9 +82,9 @@ class Columns:
             self.others.extend((index, stages.outcome(self.records[index], skips)) for index in aside)
         documents, refused = stages.decoder.many([value for index in indices if (value := values[index]) is not None])
         for at, error in refused:
-            record = self.records[indices[at]]
-            split = stages.splits.split_of_bytes(record.value or b"")
-            self.others.append((indices[at], stages.refused(record, split, error)))
+            index = indices[at]
+            split = stages.splits.split_of_bytes(values[index] or b"")
+            self.others.append((index, stages.refused(self.records[index], split, error)))
         if refused:
             gone = {at for at, _ in refused}
             indices = [index for at, index in enumerate(indices) if at not in gone]
@@ -117,6 +117,9 @@ class Columns:
                 self.others.append((index, Outcome(self.records[index], Kind.FILTERED, split, answer.reason)))
                 continue
             documents[at] = answer
-        for split in self.kept:
-            places = [at for at, owner in enumerate(splits) if owner == split]
-            self.kept[split] = Kept([indices[at] for at in places], [documents[at] for at in places])
+        add_to = {split: (kept.indices.append, kept.documents.append) for split, kept in self.kept.items()}
+        for index, document, split in zip(indices, documents, splits, strict=True):
+            if split is not None:
+                add_index, add_document = add_to[split]
+                add_index(index)
+                add_document(document)
