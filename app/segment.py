@@ -22,7 +22,7 @@ from .clients.kafka import require_group
 from .clients.topics import require_topics
 from .ending import end_for, end_process
 from .eras.bringing import EraBringer
-from .faust_settings import SEGMENT_FETCH_BYTES, faust_options
+from .faust_settings import faust_options
 from .heartbeat import STORE_VARIABLE
 from .metrics import DISK_FREE_BYTES
 from .metrics.measuring import free_bytes, measure
@@ -137,11 +137,11 @@ def create_app(settings: Settings) -> BatchApp:
     """
     store = _open_store(settings.store)
     StoreLock(store.path, alone=False)  # as long as this process lives
-    app = BatchApp(f"{settings.group}-store-{store.id}", **faust_options(settings, fetch_bytes=SEGMENT_FETCH_BYTES))
+    app = BatchApp(f"{settings.group}-store-{store.id}", **faust_options(settings))
     writer = SegmentWriter(settings, app, store)
     app.handler = writer.partitions
     app.prepare = writer.prepare
-    app.fetch_min_bytes = SEGMENT_FETCH_BYTES
+    app.gathers = True
     tokens = app.topic(*[stream.tokens_topic for stream in settings.streams()], value_type=bytes)
 
     @app.agent(tokens, name="append", isolated_partitions=True)

@@ -30,6 +30,7 @@ from faust.types.tuples import ConsumerMessage
 from .batch import Batch
 from .clients.calm import calm
 from .faust_parts import check_faust
+from .faust_settings import fetch_share
 
 FETCH_WAIT_MS: Final = 500
 """Longest wait of a fetch for its first byte; Faust fixes 1,500, which a partition that starts would have to wait."""
@@ -91,9 +92,7 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
     def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
         consumer = super()._create_worker_consumer(transport)
         consumer._isolation_level = "read_committed"  # noqa: SLF001 - Faust has no setting for it
-        fetch_min_bytes = transport.app.fetch_min_bytes
-        consumer._fetch_min_bytes = fetch_min_bytes  # noqa: SLF001
-        consumer._fetch_max_wait_ms = GATHER_WAIT_MS if fetch_min_bytes > 1 else FETCH_WAIT_MS  # noqa: SLF001
+        consumer._fetch_max_wait_ms = GATHER_WAIT_MS if transport.app.gathers else FETCH_WAIT_MS  # noqa: SLF001
         consumer._auto_offset_reset = "none"  # noqa: SLF001 - out of range must be an error, never a jump
         calm(consumer._client)  # noqa: SLF001
         return consumer
@@ -101,6 +100,8 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
     def hold(self, partitions: Iterable[TopicPartition]) -> None:
         """Pause new partitions at an arbitrary position, so that no committed offset is asked for."""
         consumer = self._ensure_consumer()
+        partitions = list(partitions)
+        self._share_fetches(consumer, len(partitions))
         self._leaders.clear()
         self._leaders_before.clear()
         for partition in partitions:
@@ -108,6 +109,12 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
             consumer.seek(partition, 0)
             tp = TP(partition.topic, partition.partition)
             self._leaders_before[tp] = self._leader(tp)
+
+    def _share_fetches(self, consumer: aiokafka.AIOKafkaConsumer, partitions: int) -> None:
+        """Bound what a fetch brings of each partition; an app that gathers waits until one could bring as much."""
+        fetcher = consumer._fetcher  # noqa: SLF001 - aiokafka's limits are fixed when it starts
+        fetcher._max_partition_fetch_bytes = share = fetch_share(partitions)  # noqa: SLF001
+        fetcher._fetch_min_bytes = share if cast("BatchApp", self.transport.app).gathers else 1  # noqa: SLF001
 
     async def start_at(self, tp: TP, offset: int) -> int | None:
         """Seek and go, with no await in between; return the new epoch, or None if the partition is no longer ours."""
@@ -335,8 +342,8 @@ class BatchApp(faust.App):
     handler: Handler
     prepare: Callable[[], Awaitable[None]]
     """Awaited before anything else of the app starts."""
-    fetch_min_bytes: int = 1
-    """A fetch waits for so much, or `GATHER_WAIT_MS`: many small fetches cost more than few large ones."""
+    gathers: bool = False
+    """Whether a fetch waits for as much, or `GATHER_WAIT_MS`: many small fetches cost more than few large ones."""
 
     async def on_first_start(self) -> None:
         """Prepare, then start as Faust does."""

@@ -38,6 +38,7 @@ async def keep_asking(
             async with consumer(settings) as client:
                 while True:
                     await ask(client)
+                    client.pause(*client.assignment())  # else it would ask the brokers on, for records nobody takes
                     said = ""
                     await asyncio.sleep(seconds)
         except (*PASSING, *passing) as error:

@@ -14,12 +14,13 @@ from faust.types import TP
 
 from tests.conftest import TopicFactory
 from tests.service import WAIT_SECONDS, Raw, send
+from tokenmill.app import transport
 from tokenmill.app.batch import Batch
 from tokenmill.app.clients.kafka import admin
-from tokenmill.app.faust_settings import QUEUED_BATCHES, faust_options
+from tokenmill.app.faust_settings import FETCH_BYTES, FETCHED_BYTES, QUEUED_BATCHES, faust_options, fetch_share
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.transport import FETCH_WAIT_MS, BatchApp, BatchConsumer, LeaderChangedError
+from tokenmill.app.transport import FETCH_WAIT_MS, GATHER_WAIT_MS, BatchApp, BatchConsumer, LeaderChangedError
 
 RECORDS = 60
 
@@ -69,10 +70,11 @@ class Running(Recorder):
 
 
 @asynccontextmanager
-async def running(settings: Settings, **options: Any) -> AsyncIterator[Running]:
+async def running(settings: Settings, *, gathers: bool = False) -> AsyncIterator[Running]:
     """Run an app on the first raw topic until the block ends; in the block it has its partitions."""
     found = Running()
-    app = BatchApp(settings.group, **faust_options(settings, **options))
+    app = BatchApp(settings.group, **faust_options(settings))
+    app.gathers = gathers
     app.handler, found.app = found, app
     prepared = asyncio.Event()
 
@@ -180,12 +182,16 @@ async def test_what_a_fetch_cannot_get_over_is_told(settings: Settings) -> None:
         assert isinstance(found.failures[0], LeaderChangedError)
 
 
-async def test_an_agent_that_is_held_up_holds_up_its_partition(settings: Settings) -> None:
+async def test_an_agent_that_is_held_up_holds_up_its_partition(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A few fetches wait, no more are made; the other partition goes on; then everything comes, once and in order."""
     (name,) = settings.raw_topics
     held = TP(name, 0)
     send(settings, [Raw(b"x" * 1000, n % 2) for n in range(20 * RECORDS)])
-    async with running(settings, fetch_bytes=4000) as found:
+    monkeypatch.setattr(transport, "fetch_share", lambda partitions: 2000 * partitions)
+    async with running(settings) as found:
+        assert found.client._fetcher._max_partition_fetch_bytes == 4000
         found.open.clear()
         await found.consumer.start_partition(held, 0)
         await until(lambda: held not in found.consumer._get_active_partitions())
@@ -203,11 +209,28 @@ async def test_the_client_that_fetches_has_our_settings_and_a_name_in_its_group(
     async with running(settings) as found:
         fetcher = found.client._fetcher
         assert (fetcher._fetch_min_bytes, fetcher._fetch_max_wait_ms) == (1, FETCH_WAIT_MS)
+        assert fetcher._max_partition_fetch_bytes == fetch_share(2)
         async with admin(settings) as client:
             (answer,) = await client.describe_consumer_groups([settings.group])
         ((member, *_),) = answer.groups[0][5]
         assert found.app.member == member
     assert found.app.why_not_ready(prepared=True) == "no broker is connected"
+
+
+async def test_an_app_that_gathers_waits_for_as_much_as_one_partition_gives(settings: Settings) -> None:
+    """More would never be there when one partition alone has a backlog, and each fetch would take the longest wait."""
+    async with running(settings, gathers=True) as found:
+        fetcher = found.client._fetcher
+        assert (fetcher._fetch_min_bytes, fetcher._fetch_max_wait_ms) == (fetch_share(2), GATHER_WAIT_MS)
+        assert fetcher._max_partition_fetch_bytes == fetch_share(2)
+
+
+@pytest.mark.parametrize("partitions", [0, 1, 16, 17, 64, 100, 256])
+def test_many_partitions_share_what_a_fetch_may_bring(partitions: int) -> None:
+    """Few of them get as much as is of use."""
+    assert fetch_share(partitions) * partitions <= FETCHED_BYTES
+    assert fetch_share(partitions) <= FETCH_BYTES
+    assert partitions > FETCHED_BYTES // FETCH_BYTES or fetch_share(partitions) == FETCH_BYTES
 
 
 async def test_the_producer_asks_all_replicas_and_writes_nothing_twice(settings: Settings) -> None:
