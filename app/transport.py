@@ -27,10 +27,10 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from faust.types.tuples import ConsumerMessage
 
+from . import faust_settings
 from .batch import Batch
 from .clients.calm import calm
 from .faust_parts import check_faust
-from .faust_settings import fetch_share
 
 FETCH_WAIT_MS: Final = 500
 """Longest wait of a fetch for its first byte; Faust fixes 1,500, which a partition that starts would have to wait."""
@@ -82,6 +82,7 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
     """The thread in which aiokafka runs."""
 
     logger = LOGGER
+    _gathers = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.epochs: dict[TP, int] = {}
@@ -92,7 +93,8 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
     def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
         consumer = super()._create_worker_consumer(transport)
         consumer._isolation_level = "read_committed"  # noqa: SLF001 - Faust has no setting for it
-        consumer._fetch_max_wait_ms = GATHER_WAIT_MS if transport.app.gathers else FETCH_WAIT_MS  # noqa: SLF001
+        self._gathers = transport.app.gathers
+        consumer._fetch_max_wait_ms = GATHER_WAIT_MS if self._gathers else FETCH_WAIT_MS  # noqa: SLF001
         consumer._auto_offset_reset = "none"  # noqa: SLF001 - out of range must be an error, never a jump
         calm(consumer._client)  # noqa: SLF001
         return consumer
@@ -113,8 +115,8 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
     def _share_fetches(self, consumer: aiokafka.AIOKafkaConsumer, partitions: int) -> None:
         """Bound what a fetch brings of each partition; an app that gathers waits until one could bring as much."""
         fetcher = consumer._fetcher  # noqa: SLF001 - aiokafka's limits are fixed when it starts
-        fetcher._max_partition_fetch_bytes = share = fetch_share(partitions)  # noqa: SLF001
-        fetcher._fetch_min_bytes = share if cast("BatchApp", self.transport.app).gathers else 1  # noqa: SLF001
+        fetcher._max_partition_fetch_bytes = share = faust_settings.fetch_share(partitions)  # noqa: SLF001
+        fetcher._fetch_min_bytes = share if self._gathers else 1  # noqa: SLF001
 
     async def start_at(self, tp: TP, offset: int) -> int | None:
         """Seek and go, with no await in between; return the new epoch, or None if the partition is no longer ours."""

@@ -128,7 +128,8 @@ def test_batches_for_the_engine_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_milled_counts_what_was_tokenized() -> None:
-    """Documents and tokens, without end-of-document ids."""
+    """Documents and tokens, without end-of-document ids; and how much was read for them."""
     source = make_source()
     milled = source.mill().feed([text(0, "abc"), text(1, ""), text(2, "de")])
     assert (milled.documents, milled.tokens) == (2, 5)
+    assert milled.value_bytes == sum(len(text(0, part).value or b"") for part in ("abc", "", "de"))

@@ -46,6 +46,8 @@ class Milled:
     """Documents that were tokenized."""
     tokens: int
     """Their tokens, without end-of-document ids."""
+    value_bytes: int
+    """Bytes of the values of all records that some chain still wanted."""
     seconds: Seconds
 
 
@@ -100,7 +102,8 @@ class PartitionMill:
             messages[split] = chain.feed(Fates(chain.recipe, columns, kept, encoded.part(low, high)))
             low = high
         seconds = Seconds(decoded - started, tokenized - decoded, perf_counter() - tokenized)
-        return Milled(columns.dead_letters, messages, len(encoded), len(encoded.ids), seconds)
+        value_bytes = int(columns.sizes.sum())
+        return Milled(columns.dead_letters, messages, len(encoded), len(encoded.ids), value_bytes, seconds)
 
     def _encode(self, columns: Columns, wanted: Iterable[Kept]) -> TokenBatch:
         """Encode all wanted documents, those of one split after those of the other."""

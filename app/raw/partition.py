@@ -204,7 +204,8 @@ class RawPartition:
             for split, messages in milled.messages.items():
                 await self._publish(split, messages)
             self.position = max(batch.position, self._mill.next_offset)
-            self._count(batch)
+            self._bytes += milled.value_bytes
+            self._meter.fed(batch.records, milled.value_bytes)
             await self._publish_carries(self._mill)  # here, too: under load, `tick` always finds it at work
             self._meter.clock.wait()
 
@@ -273,11 +274,6 @@ class RawPartition:
         metrics.BLOCKS.labels(stream, "topic").inc(message.count)
         lowest = min(publisher.durable.next_offset for publisher in self._publishers.values())
         self._context.set_durable(self.tp, lowest)
-
-    def _count(self, batch: Batch) -> None:
-        size = sum(len(record.value or b"") for record in batch.records)
-        self._bytes += size
-        self._meter.fed(batch.records, size)
 
     def standing(self) -> Standing:
         """Return where the partition stands, for its gauges."""

@@ -14,7 +14,7 @@ from faust.types import TP
 
 from tests.conftest import TopicFactory
 from tests.service import WAIT_SECONDS, Raw, send
-from tokenmill.app import transport
+from tokenmill.app import faust_settings
 from tokenmill.app.batch import Batch
 from tokenmill.app.clients.kafka import admin
 from tokenmill.app.faust_settings import FETCH_BYTES, FETCHED_BYTES, QUEUED_BATCHES, faust_options, fetch_share
@@ -189,7 +189,7 @@ async def test_an_agent_that_is_held_up_holds_up_its_partition(
     (name,) = settings.raw_topics
     held = TP(name, 0)
     send(settings, [Raw(b"x" * 1000, n % 2) for n in range(20 * RECORDS)])
-    monkeypatch.setattr(transport, "fetch_share", lambda partitions: 2000 * partitions)
+    monkeypatch.setattr(faust_settings, "fetch_share", lambda partitions: 2000 * partitions)
     async with running(settings) as found:
         assert found.client._fetcher._max_partition_fetch_bytes == 4000
         found.open.clear()

@@ -1,4 +1,7 @@
-"""`tokenmill`, whose messages of blocks wait while a file exists: ``STALL=file``, ``-m tests.faults.stalling mill``."""
+"""`tokenmill`, whose messages of blocks wait while a file exists: ``STALL=file``, ``-m tests.faults.stalling mill``.
+
+Its fetches are small, so that a few of them are little beside a backlog that a test can afford.
+"""
 
 import asyncio
 import os
@@ -8,9 +11,12 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
 
+from tokenmill.app import faust_settings
 from tokenmill.app.cli import main
 
 VARIABLE: Final = "STALL"
+FETCH_BYTES: Final = 1 << 20
+"""The most that a fetch brings of a partition."""
 
 
 def stall(while_exists: Path) -> None:
@@ -26,6 +32,12 @@ def stall(while_exists: Path) -> None:
     AIOKafkaProducer.send = stalled
 
 
+def fetch_little(partitions: int) -> int:
+    """Return the same for any number of partitions."""
+    return FETCH_BYTES
+
+
 if __name__ == "__main__":
+    faust_settings.fetch_share = fetch_little
     stall(Path(os.environ[VARIABLE]))
     main()

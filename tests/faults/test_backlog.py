@@ -10,10 +10,9 @@ from tests.conftest import TopicFactory
 from tests.faults.breaking import most_memory
 from tests.faults.feeding import flush_all
 from tests.faults.oracle import judge
-from tests.faults.stalling import VARIABLE
+from tests.faults.stalling import FETCH_BYTES, VARIABLE
 from tests.faults.trial import Trial
 from tests.service import Raw, Service, Worker, send, service_settings
-from tokenmill.app.faust_settings import FETCH_BYTES
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.raw.publisher import PENDING_BYTES
 
