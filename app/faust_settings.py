@@ -17,8 +17,9 @@ FETCH_BYTES: Final = 4 * 1024 * 1024
 once a fetch, larger ones for memory that the processor's caches do not hold: at 1 and 8 MiB, a sixth more."""
 FETCHED_BYTES: Final = 16 * FETCH_BYTES
 """Most bytes of all partitions of a worker in one fetch, of which each gets its share. Bounds memory, with queues."""
-LEAST_FETCH_BYTES: Final = 256 * 1024
-"""A share is no smaller: about one message. Kafka gives a record that is larger all the same."""
+LEAST_FETCH_BYTES: Final = 1280 * 1024
+"""A share is no smaller: a message of the usual size, and its header. Kafka gives what is larger all the same, but of
+one partition in a fetch."""
 QUEUED_BATCHES: Final = 3
 """Size of an agent's queue, in batches; its high-water mark is two. Bounds memory with the size of a fetch."""
 NEVER_SECONDS: Final = 10 * 86400.0

@@ -24,8 +24,8 @@ from tokenmill.resume import ResumePoint, Run, RunFinder
 
 FIRST_TAIL: Final = 8
 """Messages read at first: more than writers have in flight, so that a zombie's last words do not hide the run."""
-LONGEST_TAIL: Final = 128
-"""Messages after which the whole partition is read instead: 32 MiB of the usual 256 KiB."""
+LONGEST_TAIL: Final = 32
+"""Messages after which the whole partition is read instead: 32 MiB of the usual 1 MiB."""
 
 ADVICE: Final = "the topic was deleted, recreated or rewritten; begin a new stream with stream_suffix"
 

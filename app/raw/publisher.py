@@ -14,7 +14,7 @@ from .. import metrics
 from ..ending import end_process
 
 PENDING_BYTES: Final = 8 * 1024 * 1024
-"""Tokens that may wait for one token partition: 32 messages of the usual size, so that the wire never waits."""
+"""Tokens that may wait for one token partition: 8 messages of the usual size, so that the wire never waits."""
 
 
 class Send(Protocol):

@@ -31,8 +31,7 @@ ENVIRONMENT_PREFIX: Final = "TOKENMILL_"
 MAX_TOPIC_NAME: Final = 249
 """Longest topic name (org.apache.kafka.common.internals.Topic): a log's directory must fit a file name of 255."""
 LONGEST_PREFIX: Final = len("control.")
-KIB: Final = 1024
-MIB: Final = 1024 * KIB
+MIB: Final = 1024 * 1024
 
 
 class Stream(NamedTuple):
@@ -171,7 +170,7 @@ class Settings(TopicSettings, ConnectionSettings, BaseSettings):
         ge=1,
         description="Largest raw record: limit of raw topics when created, and of what produce sends.",
     )
-    message_bytes: Size = Field(default=256 * KIB, ge=1, description="Size at which a message of blocks is sent.")
+    message_bytes: Size = Field(default=MIB, ge=1, description="Size at which a message of blocks is sent.")
     workers: int = Field(default=2, ge=1, description="Mill workers that `serve` and `up` start.")
     carry_bytes: Size = Field(
         default=64 * MIB, ge=1, description="Source read without a finished block before a carry."
