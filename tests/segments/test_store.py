@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -107,6 +109,23 @@ def test_a_stream_is_brought_in_once(tmp_path: Path) -> None:
     assert store.add_stream(info, b"other").values == info.values
     assert (tmp_path / STREAM / "tokenizer.json").read_bytes() == b"{}"
     assert (streams_in(tmp_path), partitions_in(tmp_path, STREAM)) == ([STREAM], [])
+
+
+def test_two_who_bring_a_stream_in_at_once_both_succeed(tmp_path: Path) -> None:
+    """Two segment workers that start on a new store: neither takes away what the other is about to put in its place."""
+    store, plain = Store.open_or_create(tmp_path), make_info()
+    together = threading.Barrier(2)
+
+    def bring(info: StreamInfo) -> StreamInfo:
+        together.wait()
+        return store.add_stream(info, b"{}")
+
+    with ThreadPoolExecutor(2) as threads:
+        for number in range(100):
+            info = StreamInfo.from_values({**plain.values, "stream": f"stream-{number}"})
+            assert [known.values for known in threads.map(bring, [info, info])] == [info.values] * 2
+            assert read_stream(tmp_path, info.name).values == info.values
+            assert not list((tmp_path / info.name).glob("*.tmp"))
 
 
 @pytest.mark.parametrize("change", [{"fingerprint": "ff" * 16}, {"segment_blocks": 8}])

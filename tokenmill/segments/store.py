@@ -163,8 +163,8 @@ class Store:
         directory.mkdir(exist_ok=True)
         sync_directory(self.path)
         if tokenizer is not None:
-            put_file(directory / TOKENIZER_FILE, tokenizer)
-        put_file(directory / STREAM_FILE, info.encode())
+            _put_shared(directory / TOKENIZER_FILE, tokenizer)
+        _put_shared(directory / STREAM_FILE, info.encode())
         return info
 
 
@@ -211,6 +211,14 @@ def _adopt(path: Path) -> str:
 def _identity(path: Path, identity: str) -> bytes:
     host, directory = _here(path)
     return canonical_json({"format": FORMAT, "id": identity, "host": host, "directory": directory}) + b"\n"
+
+
+def _put_shared(path: Path, data: bytes) -> None:
+    """Put a file in its place that others may be putting there at the same time, of the same content."""
+    mine = path.with_name(f"{path.name}.{uuid.uuid4().hex}{TEMPORARY}")
+    put_file(mine, data)
+    mine.rename(path)
+    sync_directory(path.parent)
 
 
 def _create_identity(path: Path) -> None:
