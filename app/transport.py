@@ -15,7 +15,7 @@ Here one event carries all the records that a fetch brought for a partition (abo
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
@@ -99,10 +99,9 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         calm(consumer._client)  # noqa: SLF001
         return consumer
 
-    def hold(self, partitions: Iterable[TopicPartition]) -> None:
+    def hold(self, partitions: Collection[TopicPartition]) -> None:
         """Pause new partitions at an arbitrary position, so that no committed offset is asked for."""
         consumer = self._ensure_consumer()
-        partitions = list(partitions)
         self._share_fetches(consumer, len(partitions))
         self._leaders.clear()
         self._leaders_before.clear()

@@ -103,12 +103,12 @@ class BatchBuilder(message_accumulator.BatchBuilder):  # type: ignore[misc]  # u
         self._transactional = is_transactional
 
     def append(
-        self, *, timestamp: int | None, key: bytes | None, value: bytes | None, headers: Headers | None = ()
+        self, *, timestamp: int | None, key: bytes | None, value: bytes | None, headers: Headers | None = None
     ) -> Any:
         """Take a record, and return its metadata; None when the batch is full."""
         if self._plain and not self._relative_offset and value is not None and len(value) >= LARGE_BYTES:
             self._builder = LargeRecordBatch(is_transactional=self._transactional)
-        return super().append(timestamp=timestamp, key=key, value=value, headers=list(headers or ()))
+        return super().append(timestamp=timestamp, key=key, value=value, headers=headers)
 
     def _set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
         self._builder.set_producer_state(producer_id, producer_epoch, base_sequence)

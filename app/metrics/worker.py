@@ -21,7 +21,7 @@ WIRE_BUCKETS: Final = tuple(0.001 * 2**k for k in range(16))
 WAIT_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600)
 """0.1 s, which nobody waits for, to an hour, which is a backlog: blocks fill at the pace of the source."""
 MESSAGE_BUCKETS: Final = tuple(float(1024 * 4**k) for k in range(8))
-"""1 KiB to 16 MiB and so around the usual 1 MiB."""
+"""1 KiB to 16 MiB; the usual is 1 MiB."""
 
 RECORDS: Final = Counter("tokenmill_records_consumed", "Raw records taken from Kafka.", ["topic"], registry=WORKER)
 CONSUMED_BYTES: Final = Counter("tokenmill_consumed_bytes", "Bytes of their values.", ["topic"], registry=WORKER)
