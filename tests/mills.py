@@ -11,7 +11,8 @@ from tokenizers import Tokenizer, normalizers
 from tokenmill.chain import genesis_hash
 from tokenmill.columns import Columns
 from tokenmill.engines import RAW_BYTES, Engine, TokenBatch, TokenizerFile, open_engine
-from tokenmill.fates import Fates
+from tokenmill.fates import Fates, Part
+from tokenmill.fetch import Fetch
 from tokenmill.message import Message
 from tokenmill.milling import ChainMill, genesis_point
 from tokenmill.opening import RAW_BYTES_SHA256, open_stages
@@ -113,7 +114,8 @@ def fates(source: Source, recipe: Recipe, records: Sequence[Record], tokens: Seq
     """Return what a chain makes of the records, where each kept document has so many tokens (all of them 0)."""
     columns = Columns.sort(source.stages, records, source.skips)
     bounds = np.cumsum([0, *tokens])
-    return Fates(recipe, columns, columns.kept[recipe.split], TokenBatch(np.zeros(bounds[-1], np.uint32), bounds))
+    batch = TokenBatch(np.zeros(bounds[-1], np.uint32), bounds)
+    return Fates(Fetch.of(records), [Part.of(recipe, columns, columns.kept[recipe.split], batch)])
 
 
 def text(offset: int, value: str) -> Record:

@@ -2,15 +2,17 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.mills import Source, make_source, named, text
+from tests.mills import Source, make_source, text
 from tests.steps import user_functions
 from tests.strategies import record_lists, sources
 from tokenmill.columns import Columns, Kept
-from tokenmill.documents import Limits
+from tokenmill.document_columns import DocumentColumns
+from tokenmill.documents import Document, Limits
 from tokenmill.outcomes import Kind, Outcome
 from tokenmill.records import Record
 from tokenmill.steps.custom import open_function
@@ -20,9 +22,10 @@ def _outcomes(columns: Columns) -> dict[int, Outcome]:
     """Return the outcomes by the index of their record."""
     found = dict(columns.others)
     for split, kept in columns.kept.items():
-        for index, document in zip(*kept, strict=True):
+        assert len(kept.indices) == len(kept.documents)
+        for at, index in enumerate(kept.indices.tolist()):
             assert index not in found
-            found[index] = Outcome(columns.records[index], Kind.KEPT, split, document=document)
+            found[index] = Outcome(columns.records[index], Kind.KEPT, split, document=kept.documents.at(at))
     return found
 
 
@@ -38,8 +41,6 @@ def test_outcomes_of_a_fetch_are_those_of_its_records(
         assert found.get(index, Outcome(record, Kind.KEPT)) == alone
     assert [index for index, _ in columns.others] == sorted(index for index, _ in columns.others)
     assert columns.dead_letters == [o for _, o in columns.others if o.kind is Kind.DEAD_LETTERED]
-    assert columns.offsets.tolist() == [record.offset for record in records]
-    assert columns.sizes.tolist() == [len(record.value or b"") for record in records]
 
 
 @pytest.mark.parametrize(("name", "kind"), [("picky", Kind.FILTERED), ("careful", Kind.DEAD_LETTERED)])
@@ -53,18 +54,11 @@ def test_a_document_that_a_step_refuses_leaves_its_neighbours_alone(name: str, k
     assert found == {n: stages.outcome(record) for n, record in enumerate(records)}
 
 
-@given(record_lists(), st.integers(0, 50))
-def test_columns_know_where_an_offset_lies(records: list[Record], offset: int) -> None:
-    """As many records lie below it as there are with smaller offsets, gaps or not."""
-    columns = Columns.sort(make_source().stages, records)
-    assert columns.index(offset) == sum(record.offset < offset for record in records)
-
-
-@given(st.lists(st.integers(0, 30), unique=True).map(sorted), st.integers(0, 30))
+@given(st.lists(st.integers(0, 30), unique=True).map(sorted), st.integers(-3, 33))
 def test_kept_documents_since_a_record_are_those_of_it_and_later_ones(indices: list[int], first: int) -> None:
     """Documents go with their indices."""
-    source = make_source()
-    documents = Columns.sort(source.stages, [named(n, n + 1, "a") for n in range(31)]).kept["train"].documents
-    kept = Kept(indices, [documents[n] for n in indices]).since(first)
+    documents = DocumentColumns.of(Document(f"text {n}", n, {"n": n}) for n in indices)
+    kept = Kept(np.array(indices, np.int64), documents).since(first)
     wanted = [n for n in indices if n >= first]
-    assert kept == Kept(wanted, [documents[n] for n in wanted])
+    assert kept.indices.tolist() == wanted
+    assert kept.documents == DocumentColumns.of(Document(f"text {n}", n, {"n": n}) for n in wanted)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import documents, ids, json_scalars, texts
-from tokenmill.documents import Document, Limits, document_meta, document_metas
+from tokenmill.documents import Document, Limits, document_meta
 from tokenmill.errors import RecordError
 
 CARRIED = ("score", "label", 'é"\n')
@@ -32,16 +32,6 @@ def test_a_meta_is_empty_without_id_and_carried_fields() -> None:
     assert document_meta(Document("text", None, {"label": "y"}), ()) == b""
     assert document_meta(Document("text", None, {"label": "y"}), ("other",)) == b""
     assert document_meta(Document("text", "x", {"label": "y"}), ("label",)) == b'{"fields":{"label":"y"},"id":"x"}'
-
-
-names = st.none() | st.integers(0, 99) | st.text(max_size=8) | st.text('a",:\\{', max_size=5)
-
-
-@given(st.lists(names, max_size=6) | st.lists(st.text('a",:', max_size=4), max_size=6), st.sampled_from([(), CARRIED]))
-def test_metas_of_many_are_those_of_each(ids: list[str | int | None], carried: tuple[str, ...]) -> None:
-    """Whatever quotes and commas are in the ids of them."""
-    documents = [Document("text", name, {CARRIED[0]: 1}) for name in ids]
-    assert document_metas(documents, carried) == [document_meta(document, carried) for document in documents]
 
 
 @given(ids, st.dictionaries(st.sampled_from(CARRIED), json_scalars))

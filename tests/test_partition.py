@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from tests.mills import RECIPE, Source, assert_follow, divide, make_source, named, text, tiny_bpe, write
 from tests.strategies import feed_sizes, message_bytes, record_lists, sources
-from tokenmill import partition
+from tokenmill import fetch, partition
 from tokenmill.engines import Engine, TokenBatch
+from tokenmill.engines.raw_bytes import RawBytes
 from tokenmill.message import Message
 from tokenmill.outcomes import Kind
 from tokenmill.partition import PartitionMill
@@ -92,33 +93,29 @@ def test_every_undecodable_record_is_a_dead_letter_once(
     assert all(outcome.reason for outcome in dead)
 
 
-def test_documents_that_no_chain_needs_are_not_tokenized() -> None:
+def test_documents_that_no_chain_needs_are_not_tokenized(monkeypatch: pytest.MonkeyPatch) -> None:
     """One chain is far ahead: its documents are counted as wanted only from its own cursor on."""
     source = make_source(TWO)
     records = [named(offset, offset, "abcdef") for offset in range(40)]
     train = write(source, source.recipes[0], records)
     assert train
     mill = source.mill([resume_point(train[-1]), None])
-    milled = mill.feed(records)
+    asked = list[Sequence[str]]()
+    _listen(monkeypatch, RawBytes, asked)
+    mill.feed(records)
     splits = [source.stages.outcome(record).split for record in records]
-    assert 0 < splits.count("validation") <= milled.documents < len(records)
+    assert 0 < splits.count("validation") <= sum(map(len, asked)) < len(records)
 
 
 def test_batches_for_the_engine_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many documents, and documents larger than a batch: the blocks are the same, and no document is left out."""
     engine, batches = tiny_bpe(), list[Sequence[str]]()
-    encode = type(engine).encode
-
-    def listen(self: Engine, texts: Sequence[str]) -> TokenBatch:
-        batches.append(texts)
-        return encode(self, texts)
-
-    monkeypatch.setattr(type(engine), "encode", listen)
+    _listen(monkeypatch, type(engine), batches)
     source = make_source(replace(RECIPE, dtype="uint16"), engine=engine)
     records = [text(offset, "ab" * (offset % 30) + "b") for offset in range(100)]
     blocks = source.blocks(source.recipes[0], records)
     for documents, characters in ((1, 1000), (7, 1000), (100, 1), (100, 40)):
-        monkeypatch.setattr(partition, "BATCH_DOCUMENTS", documents)
+        monkeypatch.setattr(fetch, "PART_RECORDS", documents)
         monkeypatch.setattr(partition, "BATCH_CHARACTERS", characters)
         batches.clear()
         assert_follow(source.mill().feed(records).messages["train"], blocks, source.recipes[0])
@@ -127,9 +124,18 @@ def test_batches_for_the_engine_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
         assert all(sum(map(len, texts)) <= characters or len(texts) == 1 for texts in batches)
 
 
-def test_milled_counts_what_was_tokenized() -> None:
-    """Documents and tokens, without end-of-document ids; and how much was read for them."""
-    source = make_source()
-    milled = source.mill().feed([text(0, "abc"), text(1, ""), text(2, "de")])
-    assert (milled.documents, milled.tokens) == (2, 5)
+def _listen(monkeypatch: pytest.MonkeyPatch, engine: type[Engine], batches: list[Sequence[str]]) -> None:
+    """Note what engines of this type are given."""
+    encode = engine.encode
+
+    def listen(self: Engine, texts: Sequence[str]) -> TokenBatch:
+        batches.append(texts)
+        return encode(self, texts)
+
+    monkeypatch.setattr(engine, "encode", listen)
+
+
+def test_milled_says_how_much_was_read() -> None:
+    """In bytes of all values, kept or not."""
+    milled = make_source().mill().feed([text(0, "abc"), text(1, ""), text(2, "de")])
     assert milled.value_bytes == sum(len(text(0, part).value or b"") for part in ("abc", "", "de"))

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import documents
+from tokenmill.document_columns import DocumentColumns
 from tokenmill.documents import Document
 from tokenmill.errors import SettingsError
 from tokenmill.splits import SplitRule
@@ -37,17 +38,22 @@ def test_a_document_belongs_to_the_owner_of_its_shard(rule: SplitRule, document:
     assert rule.split_of_document(document) == _owner(rule, key.encode())
 
 
+def _splits(rule: SplitRule, documents: list[Document]) -> list[str | None]:
+    names = [*rule.splits, None]
+    return [names[owner] for owner in rule.owners(DocumentColumns.of(documents)).tolist()]
+
+
 @given(rules, st.lists(documents))
 def test_many_documents_are_divided_as_each_alone(rule: SplitRule, many: list[Document]) -> None:
     """All at once is only faster."""
-    assert rule.splits_of_documents(many) == [rule.split_of_document(document) for document in many]
+    assert _splits(rule, many) == [rule.split_of_document(document) for document in many]
 
 
 def test_the_most_shards_are_counted_without_overflow() -> None:
     """Products of two remainders of the largest number of shards; one more is refused."""
     rule = SplitRule(2**31, {"low": 2**30, "high": 2**29})
     many = [Document("", number) for number in range(2000)]
-    assert rule.splits_of_documents(many) == [rule.split_of_document(document) for document in many]
+    assert _splits(rule, many) == [rule.split_of_document(document) for document in many]
     with pytest.raises(SettingsError, match="shards"):
         SplitRule(2**31 + 1, {"low": 1})
 

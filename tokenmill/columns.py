@@ -1,15 +1,14 @@
-"""The outcomes of a whole fetch in columns: what `Stages.outcome` says of each record, with little done for each."""
+"""The outcomes of many records in columns: what `Stages.outcome` says of each record, with little done for each."""
 
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.documents import Document
+from tokenmill.document_columns import DocumentColumns
 from tokenmill.errors import RecordError
 from tokenmill.outcomes import Kind, Outcome, Stages
 from tokenmill.records import SourceRecord
@@ -19,14 +18,14 @@ from tokenmill.steps import Rejected
 class Kept(NamedTuple):
     """The documents that one split keeps, after all steps, in the order of their offsets."""
 
-    indices: list[int]
-    """Of each document's record among the records."""
-    documents: list[Document]
+    indices: npt.NDArray[np.int64]
+    """Of each document's record among the records; shape ``[documents]``."""
+    documents: DocumentColumns
 
     def since(self, index: int) -> "Kept":
         """Return the documents of the records from ``index`` on."""
-        first = bisect_left(self.indices, index)
-        return Kept(self.indices[first:], self.documents[first:]) if first else self
+        first = int(np.searchsorted(self.indices, index))
+        return Kept(self.indices[first:], self.documents.since(first))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +33,6 @@ class Columns:
     """The outcomes of consecutive records; one that is in no column belongs to no split."""
 
     records: Sequence[SourceRecord]
-    offsets: npt.NDArray[np.int64]
-    """Shape ``[records]``, ascending."""
-    sizes: npt.NDArray[np.int64]
-    """Bytes of their values; shape ``[records]``."""
     kept: dict[str, Kept]
     """By split."""
     others: list[tuple[int, Outcome]] = field(default_factory=list)
@@ -55,11 +50,13 @@ class Columns:
 
         ``note`` is told the offset, twice, of each record that a user's function is about to see.
         """
-        values = [record.value for record in records]
-        offsets = np.array([record.offset for record in records], dtype=np.int64)
-        sizes = np.array([len(value or b"") for value in values], dtype=np.int64)
-        columns = cls(records, offsets, sizes, {split: Kept([], []) for split in stages.splits.splits})
-        columns._step(stages, *columns._decode(stages, values, skips), note if stages.custom else None)
+        columns = cls(records, {})
+        indices, documents = columns._decode(stages, skips)
+        owners = stages.splits.owners(documents)
+        columns._step(stages, Kept(indices, documents), owners, note if stages.custom else None)
+        for number, split in enumerate(stages.splits.splits):
+            chosen = owners == number
+            columns.kept[split] = Kept(indices[chosen], documents.chosen(chosen))
         columns.others.sort(key=itemgetter(0))
         return columns
 
@@ -68,58 +65,50 @@ class Columns:
         """The records that must be dead-lettered."""
         return [outcome for _, outcome in self.others if outcome.kind is Kind.DEAD_LETTERED]
 
-    def index(self, offset: int) -> int:
-        """Return how many records lie below ``offset``."""
-        return int(np.searchsorted(self.offsets, offset))
-
-    def _decode(self, stages: Stages, values: Sequence[bytes | None], skips: Collection[int]) -> Kept:
-        """Return the records that are documents, whatever their split; ``values`` are the records'."""
-        indices = [index for index, value in enumerate(values) if value is not None]
-        if skips:
-            indices = [index for index in indices if self.records[index].offset not in skips]
-        if len(indices) < len(values):
-            aside = sorted(set(range(len(values))).difference(indices))
+    def _decode(self, stages: Stages, skips: Collection[int]) -> Kept:
+        """Return the records that are documents, whatever their split."""
+        values = [record.value for record in self.records]
+        aside: list[int] = []
+        if None in values or skips:
+            aside = [n for n, value in enumerate(values) if value is None or self.records[n].offset in skips]
             self.others.extend((index, stages.outcome(self.records[index], skips)) for index in aside)
-        documents, refused = stages.decoder.many([value for index in indices if (value := values[index]) is not None])
+        indices = np.delete(np.arange(len(values)), aside)
+        whole = cast("list[bytes]", [values[index] for index in indices.tolist()] if aside else values)
+        documents, refused = stages.decoder.many(whole)
         for at, error in refused:
-            index = indices[at]
-            split = stages.splits.split_of_bytes(values[index] or b"")
+            index = int(indices[at])
+            split = stages.splits.split_of_bytes(whole[at])
             self.others.append((index, stages.refused(self.records[index], split, error)))
-        if refused:
-            gone = {at for at, _ in refused}
-            indices = [index for at, index in enumerate(indices) if at not in gone]
-        return Kept(indices, documents)
+        return Kept(np.delete(indices, [at for at, _ in refused]), documents)
 
     def _step(
         self,
         stages: Stages,
-        indices: list[int],
-        documents: list[Document],
+        decoded: Kept,
+        owners: npt.NDArray[np.intp],
         note: Callable[[int, int], None] | None,
     ) -> None:
-        """Sort the documents by split, and take each through the steps that may not just let it pass."""
-        splits = stages.splits.splits_of_documents(documents)
+        """Take each document that a split owns through the steps that may not just let it pass.
+
+        In ``owners`` (see `SplitRule.owners`), what no step lets pass has no owner any more.
+        """
+        indices, documents = decoded
+        names = tuple(stages.splits.splits)
         for at in sorted({at for step in stages.steps for at in step.touched(documents)}):
-            index, split = indices[at], splits[at]
-            if split is None:
+            index, owner = int(indices[at]), int(owners[at])
+            if owner == len(names):
                 continue
+            record, split = self.records[index], names[owner]
             if note is not None:
-                offset = self.records[index].offset
-                note(offset, offset)
+                note(record.offset, record.offset)
             try:
-                answer = stages.after_steps(documents[at])
+                answer = stages.after_steps(documents.at(at))
             except RecordError as error:
-                splits[at] = None
-                self.others.append((index, stages.refused(self.records[index], split, error)))
+                owners[at] = len(names)
+                self.others.append((index, stages.refused(record, split, error)))
                 continue
             if isinstance(answer, Rejected):
-                splits[at] = None
-                self.others.append((index, Outcome(self.records[index], Kind.FILTERED, split, answer.reason)))
+                owners[at] = len(names)
+                self.others.append((index, Outcome(record, Kind.FILTERED, split, answer.reason)))
                 continue
-            documents[at] = answer
-        add_to = {split: (kept.indices.append, kept.documents.append) for split, kept in self.kept.items()}
-        for index, document, split in zip(indices, documents, splits, strict=True):
-            if split is not None:
-                add_index, add_document = add_to[split]
-                add_index(index)
-                add_document(document)
+            documents.put(at, answer)

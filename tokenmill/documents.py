@@ -117,18 +117,6 @@ def document_meta(document: Document, carried: Sequence[str]) -> bytes:
     return canonical_json(meta) if _has_float(fields) else orjson.dumps(meta, option=orjson.OPT_SORT_KEYS)
 
 
-def document_metas(documents: Sequence[Document], carried: Sequence[str]) -> list[bytes]:
-    """Return what `document_meta` says of each."""
-    if carried:
-        return [document_meta(document, carried) for document in documents]
-    names = [name for _, name, _ in documents]
-    dumps = orjson.dumps
-    every = dumps(names)
-    if b"\\" not in every and every.count(b'"') == 2 * len(names) > 0:  # all are strings, and no quote is within one
-        return [b'{"id":"' + name + b'"}' for name in every[2:-2].split(b'","')]
-    return [b"" if name is None else dumps({"id": name}) for name in names]
-
-
 def _canonical(fields: dict[str, Scalar]) -> bytes:
     return canonical_json(fields) if _has_float(fields) else orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
 

@@ -2,62 +2,84 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from tokenmill.columns import Columns, Kept
-from tokenmill.documents import document_metas
-from tokenmill.engines import TokenBatch
+from tokenmill.document_columns import Metas, document_metas
+from tokenmill.engines import TokenBatch, joined
+from tokenmill.fetch import Fetch
 from tokenmill.outcomes import NO_TOKENS, Kind
 from tokenmill.packing import Documents
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
 from tokenmill.totals import Totals
 
-T = TypeVar("T")
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one chain makes of some of a fetch's records; it holds no text. All indices are those of the fetch."""
 
-class Fates:
-    """The outcomes of a fetch as the chain of one recipe sees them. All indices are those of the fetch's records."""
+    kept: npt.NDArray[np.int64]
+    """The index of each kept document's record; shape ``[documents]``."""
+    tokens: TokenBatch
+    """The kept documents' ids, in the stream's dtype."""
+    metas: Metas
+    others: list[tuple[int, Kind, str]]
+    """The outcomes of the chain that are no kept documents, with their reasons; ascending."""
 
-    def __init__(self, recipe: Recipe, columns: Columns, kept: Kept, tokens: TokenBatch) -> None:
+    @classmethod
+    def of(cls, recipe: Recipe, columns: Columns, kept: Kept, tokens: TokenBatch, first: int = 0) -> Self:
         """Look at ``columns``, and at the documents ``kept`` of the chain's split that it wants, with their ``tokens``.
 
-        These may begin in the middle of the fetch, at the first record that the chain has not passed.
+        The columns' records begin at ``first`` of the fetch; the documents may begin in the middle of these, at the
+        first record that the chain has not passed.
         """
-        self._columns = columns
-        self._others = [
-            (index, outcome.kind, outcome.reason)
+        others = [
+            (first + index, outcome.kind, outcome.reason)
             for index, outcome in columns.others
             if outcome.kind_in(recipe.split) is not Kind.OTHER_SPLIT
         ]
         lengths = np.diff(tokens.offsets)
         bounds, documents, indices = tokens.offsets, kept.documents, kept.indices
         if not lengths.all():
-            self._others += [(indices[n], Kind.FILTERED, NO_TOKENS) for n in np.flatnonzero(lengths == 0).tolist()]
-            self._others.sort()
-            documents, indices = _chosen(documents, lengths), _chosen(indices, lengths)
-            bounds = np.append(bounds[:-1][lengths > 0], bounds[-1:])
-        self.kept = np.array(indices, dtype=np.int64)
-        """The index of each kept document's record; shape ``[documents]``."""
+            others += [(first + index, Kind.FILTERED, NO_TOKENS) for index in indices[lengths == 0].tolist()]
+            others.sort()
+            some = lengths > 0
+            documents, indices, bounds = documents.chosen(some), indices[some], np.append(bounds[:-1][some], bounds[-1])
+        ids = tokens.ids.astype(recipe.token_dtype)
         metas = document_metas(documents, recipe.carry)
-        self.documents = Documents(columns.offsets[self.kept], tokens.ids, bounds, metas)
+        return cls(first + indices, TokenBatch(ids, bounds), metas, others)
+
+
+class Fates:
+    """The outcomes of a fetch as the chain of one recipe sees them. All indices are those of the fetch's records."""
+
+    def __init__(self, fetch: Fetch, parts: Sequence[Part]) -> None:
+        """Look at ``fetch``, and at what the chain makes of its consecutive parts."""
+        self._fetch = fetch
+        self._others = [other for part in parts for other in part.others]
+        self.kept = np.concatenate([np.empty(0, np.int64), *(part.kept for part in parts)])
+        """The index of each kept document's record; shape ``[documents]``."""
+        tokens, metas = joined([part.tokens for part in parts]), Metas.concatenate([part.metas for part in parts])
+        self.documents = Documents(fetch.offsets[self.kept], tokens.ids, tokens.offsets, metas)
         # what the first n kept documents have together
-        self._tokens = bounds + np.arange(len(bounds))
-        self._value_bytes = np.append(0, np.cumsum(columns.sizes[self.kept]))
+        self._tokens = tokens.offsets + np.arange(len(tokens.offsets))
+        self._value_bytes = np.append(0, np.cumsum(fetch.sizes[self.kept]))
 
     def __len__(self) -> int:
-        return len(self._columns.records)
+        return len(self._fetch.records)
 
     def index(self, offset: int) -> int:
         """Return how many records lie below ``offset``."""
-        return self._columns.index(offset)
+        return self._fetch.index(offset)
 
     def record(self, index: int) -> SourceRecord:
         """Return a record."""
-        return self._columns.records[index]
+        return self._fetch.records[index]
 
     def flushes(self, first: int) -> list[int]:
         """Return the indices of the flushes from ``first`` on."""
@@ -79,10 +101,6 @@ class Fates:
         totals.other_split += high - low - (last - first) - len(others)
         for _, kind, reason in others:
             _count_one(totals, kind, reason)
-
-
-def _chosen(values: Sequence[T], choice: npt.NDArray[np.int64]) -> list[T]:
-    return [value for value, chosen in zip(values, choice.tolist(), strict=True) if chosen]
 
 
 def _count_one(totals: Totals, kind: Kind, reason: str) -> None:

@@ -6,21 +6,21 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import accumulate
 from time import perf_counter
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from tokenmill.columns import Columns, Kept
 from tokenmill.engines import REFERENCE, TokenBatch, joined
 from tokenmill.errors import EngineError
-from tokenmill.fates import Fates
+from tokenmill.fates import Fates, Part
+from tokenmill.fetch import Fetch
 from tokenmill.message import Message
 from tokenmill.milling import ChainMill
 from tokenmill.outcomes import Outcome, Stages
 from tokenmill.records import SourceRecord
 
-BATCH_DOCUMENTS: Final = 4096
-"""Documents given to the engine at once: a call costs the fast engine 0.2 ms, so short documents want large batches."""
 BATCH_CHARACTERS: Final = 4 * 1024 * 1024
-"""Bound of one batch's text, so that memory does not follow the size of a fetch; one document may be larger."""
+"""Bound of the text that the engine gets at once, which a user's function may have made longer; one document may be
+larger."""
 
 
 class Seconds(NamedTuple):
@@ -42,10 +42,6 @@ class Milled:
     """Must be acknowledged before any message below is sent."""
     messages: Mapping[str, Sequence[Message]]
     """New messages by split, in the order in which they must be sent."""
-    documents: int
-    """Documents that were tokenized."""
-    tokens: int
-    """Their tokens, without end-of-document ids."""
     value_bytes: int
     """Bytes of the values of all records that some chain still wanted."""
     seconds: Seconds
@@ -83,51 +79,78 @@ class PartitionMill:
             SourceError: a chain stands in the middle of a document that is another one now.
 
         """
-        started = perf_counter()
+        clock = _Clock()
         first = bisect_left(records, self.next_offset, key=_offset)
-        left = records[first:] if first else records
-        self._tell(left)
-        columns = Columns.sort(self._stages, left, self._skips, self._note)
+        fetch = Fetch.of(records[first:] if first else records)
+        parts: dict[str, list[Part]] = {split: [] for split in self.chains}
+        dead_letters: list[Outcome] = []
+        for low, high in fetch.parts():
+            columns, found = self._mill_part(fetch, low, high, clock)
+            dead_letters += columns.dead_letters
+            for split, part in found.items():
+                parts[split].append(part)
+        messages = {split: chain.feed(Fates(fetch, parts[split])) for split, chain in self.chains.items()}
+        clock.stop("pack")
+        return Milled(dead_letters, messages, int(fetch.sizes.sum()), clock.seconds)
+
+    def _mill_part(self, fetch: Fetch, low: int, high: int, clock: "_Clock") -> tuple[Columns, Mapping[str, Part]]:
+        """Decode and tokenize the records ``[low, high)``; return what becomes of them, and what each split packs."""
+        records = fetch.records[low:high]
+        self._tell(records)
+        columns = Columns.sort(self._stages, records, self._skips, self._note)
         wanted = {
-            split: columns.kept[split].since(columns.index(chain.next_offset)) for split, chain in self.chains.items()
+            split: columns.kept[split].since(fetch.index(chain.next_offset) - low)
+            for split, chain in self.chains.items()
         }
-        decoded = perf_counter()
-        encoded = self._encode(columns, wanted.values())
-        tokenized = perf_counter()
-        messages = {}
-        low = 0
+        clock.stop("decode")
+        encoded = self._encode(records, wanted.values())
+        clock.stop("tokenize")
+        parts, begin = {}, 0
         for split, chain in self.chains.items():
             kept = wanted[split]
-            high = low + len(kept.documents)
-            messages[split] = chain.feed(Fates(chain.recipe, columns, kept, encoded.part(low, high)))
-            low = high
-        seconds = Seconds(decoded - started, tokenized - decoded, perf_counter() - tokenized)
-        value_bytes = int(columns.sizes.sum())
-        return Milled(columns.dead_letters, messages, len(encoded), len(encoded.ids), value_bytes, seconds)
+            end = begin + len(kept.documents)
+            parts[split] = Part.of(chain.recipe, columns, kept, encoded.part(begin, end), low)
+            begin = end
+        clock.stop("pack")
+        return columns, parts
 
-    def _encode(self, columns: Columns, wanted: Iterable[Kept]) -> TokenBatch:
-        """Encode all wanted documents, those of one split after those of the other."""
-        texts = [text for kept in wanted for text, _, _ in kept.documents]
+    def _encode(self, records: Sequence[SourceRecord], wanted: Iterable[Kept]) -> TokenBatch:
+        """Encode all wanted documents of ``records``, those of one split after those of the other."""
+        texts = [text for kept in wanted for text in kept.documents.texts]
         batches = []
         for low, high in _batches(texts):
-            self._tell(columns.records)
+            self._tell(records)
             try:
                 batches.append(self._stages.engine.encode(texts[low:high]))
             except EngineError as error:
-                raise self._explained(error, columns) from error
+                raise self._explained(error, records) from error
         return joined(batches)
 
     def _tell(self, records: Sequence[SourceRecord]) -> None:
         if self._note is not None and records:
             self._note(records[0].offset, records[-1].offset)
 
-    def _explained(self, error: EngineError, columns: Columns) -> EngineError:
-        first, last, kind = columns.offsets[0], columns.offsets[-1], self._stages.engine.kind
+    def _explained(self, error: EngineError, records: Sequence[SourceRecord]) -> EngineError:
+        first, last, kind = records[0].offset, records[-1].offset, self._stages.engine.kind
         return EngineError(
             f"in the records at offsets {first} to {last}, {error}: blocks made before may be wrong, too. Run "
             "`tokenmill verify --engine tokenizers`; if it finds no difference, go on with engine = "
             f'"{REFERENCE}", else begin a new stream with stream_suffix; and tell the makers of {kind}'
         )
+
+
+class _Clock:
+    """Divides the time since it was made."""
+
+    def __init__(self) -> None:
+        self.seconds = Seconds(0.0, 0.0, 0.0)
+        self._then = perf_counter()
+
+    def stop(self, stage: Literal["decode", "tokenize", "pack"]) -> None:
+        """Count the time since the last stop for ``stage``."""
+        now = perf_counter()
+        self.seconds = self.seconds._replace(**{stage: getattr(self.seconds, stage) + now - self._then})
+        self._then = now
 
 
 def _offset(record: SourceRecord) -> int:
@@ -136,10 +159,13 @@ def _offset(record: SourceRecord) -> int:
 
 def _batches(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Divide texts into batches for the engine."""
+    if 0 < sum(map(len, texts)) <= BATCH_CHARACTERS:  # nearly always
+        yield 0, len(texts)
+        return
     characters_to = [0, *accumulate(map(len, texts))]
     low = 0
     while low < len(texts):
         room = bisect_right(characters_to, characters_to[low] + BATCH_CHARACTERS) - 1
-        high = min(max(room, low + 1), low + BATCH_DOCUMENTS)
-        yield low, min(high, len(texts))
+        high = max(room, low + 1)
+        yield low, high
         low = high

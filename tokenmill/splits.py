@@ -6,7 +6,7 @@ MD5 because any language has it and its remainders are even; nothing here is a s
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +17,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
+from tokenmill.document_columns import DocumentColumns
 from tokenmill.documents import Document
 from tokenmill.errors import SettingsError
 
@@ -98,20 +100,25 @@ class SplitRule:
 
     def split_of_document(self, document: Document) -> str | None:
         """Return the split of a document as it was decoded, before any step; None where no split owns its shard."""
-        return self._only if self._only is not None else self._split(self._keys([document])[0].encode())
+        return (
+            self._only
+            if self._only is not None
+            else self._split(self._keys(DocumentColumns.of([document]))[0].encode())
+        )
 
-    def splits_of_documents(self, documents: Sequence[Document]) -> list[str | None]:
-        """Return what `split_of_document` says of each."""
+    def owners(self, documents: DocumentColumns) -> npt.NDArray[np.intp]:
+        """Return what `split_of_document` says of each: the split's number in the order of ``splits``.
+
+        Shape ``[documents]``; the number is ``len(splits)`` where no split owns the shard.
+        """
         if self._only is not None:
-            return [self._only] * len(documents)
+            return np.zeros(len(documents), np.intp)
         digests = b"".join([_MD5(key.encode()).digest() for key in self._keys(documents)])
         words = np.frombuffer(digests, dtype=">u8").astype(np.uint64).reshape(-1, 2)
         # (high * 2**64 + low) % shards, each factor reduced first: no product reaches 2**64
         shards = np.uint64(self.shards)
         high = (words[:, 0] % shards) * np.uint64(2**64 % self.shards)
-        owners = np.searchsorted(self._ends, (high + words[:, 1] % shards) % shards, side="right")
-        names: list[str | None] = [*self._names, None]
-        return [names[owner] for owner in owners.tolist()]
+        return np.searchsorted(self._ends, (high + words[:, 1] % shards) % shards, side="right")
 
     def split_of_bytes(self, value: bytes) -> str | None:
         """Return the split of a record that is no document, by its bytes; None where no split owns its shard."""
@@ -121,10 +128,11 @@ class SplitRule:
         """Return, as JSON types, all that decides the answers; the order of the splits does."""
         return {"shards": self.shards, "splits": [[name, size] for name, size in self.splits.items()], "by": self.by}
 
-    def _keys(self, documents: Sequence[Document]) -> list[str]:
+    def _keys(self, documents: DocumentColumns) -> list[str]:
         if self.by == "content":
-            return [text for text, _, _ in documents]
-        return [text if name is None else str(name) for text, name, _ in documents]
+            return documents.texts
+        named = zip(documents.texts, documents.ids, strict=True)
+        return [name if type(name) is str else text if name is None else str(name) for text, name in named]
 
     def _split(self, key: bytes) -> str | None:
         shard = int.from_bytes(_MD5(key).digest(), "big") % self.shards

@@ -23,8 +23,7 @@ def test_many_values_are_what_each_is_alone(mode: str, carry: tuple[str, ...], v
     """Documents and refusals, in their order, at any limit."""
     decoder = opened(mode, carry=carry, max_text_bytes=8, max_id_bytes=7, max_fields_bytes=24)
     documents, refused = decoder.many(values)
-    found: list[Document | str] = list(documents)
+    found: list[Document | str] = [documents.at(index) for index in range(len(documents))]
     for index, error in refused:
         found.insert(index, error.reason)
     assert found == [answer(decoder, value) for value in values]
-    assert all(type(document) is Document for document in documents)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import feed_sizes
+from tokenmill.document_columns import Metas
 from tokenmill.packing import Documents, Packed
 from tokenmill.packing.concat import ConcatPacking
 from tokenmill.pieces import PADDING, Piece, decode_entry
@@ -36,7 +37,7 @@ def _columns(documents: Sequence[Document]) -> Documents:
         np.array([document.offset for document in documents], np.int64),
         np.concatenate([np.array([7], np.uint32), *(document.tokens for document in documents)]),
         np.cumsum([1, *(len(document.tokens) for document in documents)]),
-        [document.meta for document in documents],
+        Metas.join(document.meta for document in documents),
         documents[0].taken if documents else 0,
     )
 
@@ -183,7 +184,7 @@ def test_what_was_packed_stays_when_more_is_added() -> None:
     """Blocks and open block are copies: batches can be reused."""
     ids = np.arange(5, dtype=np.uint16)
     packing = ConcatPacking(3, UINT16, END)
-    packed = packing.add(Documents(np.array([0]), ids, np.array([0, 5]), [b""]))
+    packed = packing.add(Documents(np.array([0]), ids, np.array([0, 5]), Metas.join([b""])))
     before = packed.tokens.tolist(), packing.open_block
     ids[:] = 9
     assert (packed.tokens.tolist(), packing.open_block) == before

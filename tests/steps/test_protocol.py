@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from tests.steps import user_functions
 from tests.strategies import texts
+from tokenmill.document_columns import DocumentColumns
 from tokenmill.documents import Document, Limits
 from tokenmill.steps import Step, open_steps
 
@@ -19,6 +20,6 @@ STEPS = open_steps(
 def test_a_step_lets_pass_what_it_does_not_touch(step: Step, written: list[str]) -> None:
     """The answer to each other document is that document itself."""
     documents = [Document(text, number) for number, text in enumerate(written)]
-    touched = set(step.touched(documents))
+    touched = set(step.touched(DocumentColumns.of(documents)))
     assert touched <= set(range(len(documents)))
     assert all(step(document) is document for number, document in enumerate(documents) if number not in touched)

@@ -11,7 +11,8 @@ from tokenmill.decoding.json_objects import ObjectFields
 from tokenmill.decoding.plain_text import BOM, TextDecoder
 from tokenmill.decoding.protocol import Decoded, one_by_one
 from tokenmill.decoding.refusals import half_pair, repaired
-from tokenmill.documents import NO_FIELDS, Document
+from tokenmill.document_columns import DocumentColumns
+from tokenmill.documents import Document
 from tokenmill.errors import RecordError
 
 _OBJECT: Final = re.compile(rb"[ \t\r\n]*\{")
@@ -54,8 +55,8 @@ class AutoDecoder:
         """
         if self.fields.carry:
             return one_by_one(self, values)
-        decoded = Decoded([], [])
-        add, loads, new = decoded.documents.append, orjson.loads, tuple.__new__
+        texts, ids, refused = list[str](), list[str | int | None](), list[tuple[int, RecordError]]()
+        add_text, add_id, loads = texts.append, ids.append, orjson.loads
         text_field, id_field = self.fields.text_fields[0], self.fields.id_field
         most_text, most_id = self.fields.limits.surely_short_text, self.fields.limits.surely_short_id
         for index, value in enumerate(values):
@@ -66,13 +67,17 @@ class AutoDecoder:
             text, name = parsed.get(text_field), parsed.get(id_field)
             if type(text) is str and len(text) <= most_text:  # noqa: SIM102 - one line could not be read
                 if name is None or (type(name) is str and 0 < len(name) <= most_id):
-                    add(new(Document, (text, name, NO_FIELDS)))  # as Document(…), without its call of a function
+                    add_text(text)
+                    add_id(name)
                     continue
             try:
-                add(self(value))
+                text, name, _ = self(value)
             except RecordError as error:
-                decoded.refused.append((index, error))
-        return decoded
+                refused.append((index, error))
+            else:
+                add_text(text)
+                add_id(name)
+        return Decoded(DocumentColumns.without_fields(texts, ids), refused)
 
     def _refuse_half_pairs(self, value: bytes) -> None:
         parsed = repaired(value)

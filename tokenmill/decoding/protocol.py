@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from tokenmill.document_columns import DocumentColumns
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError
 
@@ -10,7 +11,7 @@ from tokenmill.errors import RecordError
 class Decoded(NamedTuple):
     """What many values are."""
 
-    documents: list[Document]
+    documents: DocumentColumns
     """Of the values that are documents, in their order."""
     refused: list[tuple[int, RecordError]]
     """The indices of all others, ascending, each with the reason."""
@@ -34,7 +35,7 @@ class Decoder(Protocol):
 
 def one_by_one(decoder: Decoder, values: Sequence[bytes]) -> Decoded:
     """Return what ``decoder`` says of each value, for those that have no quicker way to say it."""
-    decoded = Decoded([], [])
+    decoded = Decoded(DocumentColumns(), [])
     for index, value in enumerate(values):
         try:
             decoded.documents.append(decoder(value))

@@ -111,15 +111,14 @@ def sampled(batch: TokenBatch) -> list[int]:
     place's own; the sum goes through the finalizer of splitmix64, https://prng.di.unimi.it/splitmix64.c.)
     """
     lengths = np.diff(batch.offsets)
-    starts, lengths = batch.offsets[:-1][lengths > 0], lengths[lengths > 0]
-    if not len(lengths):
-        return []
-    places = starts[:, None] + (lengths[:, None] - 1) * np.arange(_LOOKED_AT) // (_LOOKED_AT - 1)
-    key = (batch.ids[places] * _FACTORS).sum(axis=1, dtype=np.uint64) + lengths.astype(np.uint64)
+    numbers = np.flatnonzero(lengths)
+    starts, lengths = batch.offsets[numbers], lengths[numbers]
+    key = lengths.astype(np.uint64)
+    for at in range(_LOOKED_AT):
+        key += batch.ids[starts + (lengths - 1) * at // (_LOOKED_AT - 1)] * _FACTORS[at]
     key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     key ^= key >> np.uint64(31)
-    numbers = np.flatnonzero(np.diff(batch.offsets))
     chosen: list[int] = numbers[key % np.uint64(SAMPLE_ONE_IN) == 0].tolist()
     return chosen
 

@@ -45,11 +45,8 @@ def joined(batches: Sequence[TokenBatch]) -> TokenBatch:
     if len(batches) == 1:
         return batches[0]
     lengths = [np.diff(batch.offsets) for batch in batches]
-    ids = [batch.ids for batch in batches]
-    return TokenBatch(
-        np.concatenate([np.empty(0, np.uint32), *ids]),
-        np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate([np.empty(0, np.int64), *lengths]))]),
-    )
+    ids = [batch.ids for batch in batches] or [np.empty(0, np.uint32)]
+    return TokenBatch(np.concatenate(ids), np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths])))
 
 
 class Encoder(Protocol):

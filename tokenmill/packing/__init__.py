@@ -7,6 +7,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.document_columns import Metas
+
 
 class Documents(NamedTuple):
     """Kept documents on their way into blocks, in columns."""
@@ -17,7 +19,7 @@ class Documents(NamedTuple):
     """Token ids, end-of-document ids not included; any integer dtype."""
     bounds: npt.NDArray[np.int64]
     """Shape ``[documents + 1]``: document ``n`` has ``ids[bounds[n] : bounds[n + 1]]``."""
-    metas: Sequence[bytes]
+    metas: Metas
     """Canonical JSON of each document's id and carried fields, for its pieces."""
     taken: int = 0
     """Tokens of the first document (end-of-document id included) that are in blocks already."""
@@ -28,7 +30,7 @@ class Documents(NamedTuple):
 
     def part(self, low: int, high: int) -> "Documents":
         """Return a view of documents ``[low, high)``."""
-        return Documents(self.offsets[low:high], self.ids, self.bounds[low : high + 1], self.metas[low:high])
+        return Documents(self.offsets[low:high], self.ids, self.bounds[low : high + 1], self.metas.part(low, high))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,12 @@ block ``b`` is ``stream[b * block_tokens : (b + 1) * block_tokens]``. Pieces are
 blocks, computed for all documents together.
 """
 
-from collections.abc import Sequence
-from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.document_columns import Metas
 from tokenmill.packing import Documents, Packed
 from tokenmill.pieces import ENTRY_HEADER, PADDING, PIECE, join_entry
 
@@ -34,15 +33,15 @@ class ConcatPacking:
         self._separator = np.array([end_of_document], dtype=dtype)
         self._tokens = np.frombuffer(open_tokens, dtype=dtype)
         count = ENTRY_HEADER.unpack_from(open_entry)[0] if open_entry else 0
-        self._rows = np.frombuffer(open_entry, dtype=PIECE, count=count, offset=ENTRY_HEADER.size if count else 0)
-        self._metas = open_entry[ENTRY_HEADER.size + self._rows.nbytes :]
+        self._rows = open_entry[ENTRY_HEADER.size :][: count * PIECE.itemsize]
+        self._metas = open_entry[ENTRY_HEADER.size + count * PIECE.itemsize :]
 
     @property
     def open_block(self) -> tuple[bytes, bytes]:
         """The tokens and the entry of the open block so far; both empty when no block is open."""
         if not len(self._tokens):
             return b"", b""
-        return self._tokens.tobytes(), join_entry(self._rows.tobytes(), self._metas)
+        return self._tokens.tobytes(), join_entry(self._rows, self._metas)
 
     def add(self, documents: Documents) -> Packed:
         """Append documents, each followed by the end-of-document id; return the blocks that became full."""
@@ -72,7 +71,7 @@ class ConcatPacking:
         if missing == self._block_tokens:
             return self._cut(self._tokens, _NONE)
         stream = np.concatenate([self._tokens, np.repeat(self._separator, missing)])
-        padding = _Run(np.array([offset]), np.array([missing]), np.array([PADDING]), [b""])
+        padding = _Run(np.array([offset]), np.array([missing]), np.array([PADDING]), Metas.join([b""]))
         packed = self._cut(stream, padding)
         return Packed(packed.tokens, packed.entries, packed.documents, [0])
 
@@ -82,7 +81,7 @@ class ConcatPacking:
         blocks = len(stream) // size
         ends = len(self._tokens) + np.cumsum(run.lengths)
         starts = ends - run.lengths
-        entries = self._entries(*_pieces(run, starts, ends, size), blocks)
+        entries = self._entries(*_pieces(run, starts, ends, size), run.metas, blocks)
         self._tokens = stream[blocks * size :].copy()
         block_ends = np.arange(1, blocks + 1) * size
         last_documents = np.searchsorted(ends, block_ends)
@@ -91,22 +90,29 @@ class ConcatPacking:
         return Packed(stream[: blocks * size].reshape(blocks, size), entries, last_documents.tolist(), taken.tolist())
 
     def _entries(
-        self, numbers: npt.NDArray[np.int64], rows: npt.NDArray[np.void], metas: Sequence[bytes], blocks: int
+        self,
+        numbers: npt.NDArray[np.int64],
+        owners: npt.NDArray[np.int64],
+        rows: npt.NDArray[np.void],
+        metas: Metas,
+        blocks: int,
     ) -> list[bytes]:
-        """Return the entries of the full blocks; ``numbers`` are the blocks of the new pieces."""
-        bounds = len(self._rows) + np.searchsorted(numbers, np.arange(blocks + 1))
-        bounds[0] = 0  # the open block's pieces are the first block's first
-        every = np.concatenate([self._rows, rows])
-        meta_bounds = np.append(0, np.cumsum(every["meta_bytes"], dtype=np.int64))[bounds]
-        heads = np.stack([np.diff(bounds), np.diff(meta_bounds)], axis=1).astype("<u4").tobytes()
-        data, texts = every.tobytes(), self._metas + b"".join(metas)
-        ends = zip(pairwise((bounds * PIECE.itemsize).tolist()), pairwise(meta_bounds.tolist()), strict=True)
-        entries = [
-            heads[number * ENTRY_HEADER.size : (number + 1) * ENTRY_HEADER.size] + data[low:high] + texts[start:end]
-            for number, ((low, high), (start, end)) in enumerate(ends)
-        ]
-        self._rows = every[bounds[-1] :]
-        self._metas = texts[meta_bounds[-1] :]
+        """Return the entries of the full blocks; for the other arguments see `_pieces`.
+
+        A block's pieces are of consecutive documents, so their metas lie one after the other.
+        """
+        firsts = np.searchsorted(numbers, np.arange(blocks + 1))
+        begins = metas.bounds[np.append(owners, len(metas.bounds) - 1)[firsts]].tolist()
+        ends = metas.bounds[owners[firsts[1:] - 1] + 1].tolist()
+        heads = np.stack([np.diff(firsts), np.subtract(ends, begins[:-1])], axis=1).astype("<u4").view("V8")[:, 0]
+        row_bounds, data, texts = (firsts * PIECE.itemsize).tolist(), rows.tobytes(), metas.data
+        parts = zip(heads.tolist(), row_bounds, row_bounds[1:], begins, ends, strict=False)
+        entries: list[bytes] = [head + data[low:high] + texts[begin:end] for head, low, high, begin, end in parts]
+        if entries:
+            entries[0] = join_entry(self._rows + data[: row_bounds[1]], self._metas + texts[begins[0] : ends[0]])
+            self._rows = self._metas = b""
+        self._rows += data[row_bounds[-1] :]
+        self._metas += texts[begins[-1] : metas.bounds[-1]]
         return entries
 
 
@@ -118,18 +124,18 @@ class _Run(NamedTuple):
     """In tokens."""
     positions: npt.NDArray[np.int64]
     """Of each stretch's first token among its document's; `PADDING` for padding."""
-    metas: Sequence[bytes]
+    metas: Metas
 
 
-_NONE: Final = _Run(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), ())
+_NONE: Final = _Run(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), Metas.join([]))
 
 
 def _pieces(
     run: _Run, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], size: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.void], list[bytes]]:
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.void]]:
     """Intersect the stretches ``[starts, ends)`` of the stream with its blocks.
 
-    Returns each piece's block, its row, and its meta; ordered by stretch, so by block as well.
+    Returns each piece's block, its stretch, and its row; ordered by stretch, so by block as well.
     """
     first_blocks = starts // size
     counts = (ends - 1) // size - first_blocks + 1
@@ -140,7 +146,7 @@ def _pieces(
     positions = run.positions[owners]
     rows = np.empty(len(owners), dtype=PIECE)
     rows["start"] = np.maximum(starts[owners] - numbers * size, 0)
-    rows["meta_bytes"] = np.array([len(meta) for meta in run.metas], dtype=np.uint32)[owners]
+    rows["meta_bytes"] = np.diff(run.metas.bounds)[owners]
     rows["offset"] = run.offsets[owners]
     rows["position"] = np.where(positions == PADDING, PADDING, positions + skipped)
-    return numbers, rows, [run.metas[owner] for owner in owners.tolist()]
+    return numbers, owners, rows

@@ -25,6 +25,7 @@ from math import isfinite
 from operator import attrgetter
 from typing import Any, Final, TypeGuard
 
+from tokenmill.document_columns import DocumentColumns
 from tokenmill.documents import Document, Limits
 from tokenmill.errors import RecordError, SettingsError
 from tokenmill.steps.protocol import Rejected
@@ -80,7 +81,7 @@ class CustomStep:
             return Rejected(answer if answer in self.reasons else REJECTED)
         return self._checked(answer)
 
-    def touched(self, documents: Sequence[Document]) -> Iterable[int]:
+    def touched(self, documents: DocumentColumns) -> Iterable[int]:
         """Return all: nobody knows what the function does."""
         return range(len(documents))
 

@@ -1,9 +1,10 @@
 """The filter ``min_chars``: short documents are left out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tokenmill.document_columns import DocumentColumns
 from tokenmill.documents import Document
 from tokenmill.steps.protocol import Rejected
 
@@ -30,6 +31,6 @@ class MinChars:
         """Return the document, or the reason `TOO_SHORT`."""
         return document if len(document.text) >= self.characters else Rejected(TOO_SHORT)
 
-    def touched(self, documents: Sequence[Document]) -> Iterable[int]:
+    def touched(self, documents: DocumentColumns) -> Iterable[int]:
         """Return those that are filtered out."""
-        return [index for index, (text, _, _) in enumerate(documents) if len(text) < self.characters]
+        return [index for index, text in enumerate(documents.texts) if len(text) < self.characters]

@@ -1,10 +1,11 @@
 """The transform ``normalize``: Unicode normalisation (UAX #15)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 from unicodedata import is_normalized, normalize, unidata_version
 
+from tokenmill.document_columns import DocumentColumns
 from tokenmill.documents import Document
 
 Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
@@ -36,6 +37,6 @@ class Normalize:
             return document
         return document._replace(text=normalize(self.form, document.text))
 
-    def touched(self, documents: Sequence[Document]) -> Iterable[int]:
+    def touched(self, documents: DocumentColumns) -> Iterable[int]:
         """Return those that change."""
-        return [index for index, (text, _, _) in enumerate(documents) if not is_normalized(self.form, text)]
+        return [index for index, text in enumerate(documents.texts) if not is_normalized(self.form, text)]

@@ -1,9 +1,10 @@
 """The filter ``not_empty``, which is always there: a document without text has nothing to train on."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tokenmill.document_columns import DocumentColumns
 from tokenmill.documents import Document
 from tokenmill.steps.protocol import Rejected
 
@@ -30,6 +31,6 @@ class NotEmpty:
             return Rejected(EMPTY)
         return document
 
-    def touched(self, documents: Sequence[Document]) -> Iterable[int]:
+    def touched(self, documents: DocumentColumns) -> Iterable[int]:
         """Return those that are filtered out."""
-        return [index for index, (text, _, _) in enumerate(documents) if not text or text.isspace()]
+        return [index for index, text in enumerate(documents.texts) if not text or text.isspace()]

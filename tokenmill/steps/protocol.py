@@ -1,9 +1,10 @@
 """What every step promises."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tokenmill.document_columns import DocumentColumns
 from tokenmill.documents import Document
 
 
@@ -39,6 +40,6 @@ class Step(Protocol):
         """
         ...
 
-    def touched(self, documents: Sequence[Document]) -> Iterable[int]:
+    def touched(self, documents: DocumentColumns) -> Iterable[int]:
         """Return the indices of the documents that must be asked about: of all others the answer is the document."""
         ...

@@ -1,0 +1,54 @@
+"""A fetch: consecutive records of a raw partition, in columns, and the parts in which they are worked on."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.records import SourceRecord
+
+PART_RECORDS: Final = 4096
+"""Records that are decoded, and whose documents are tokenized, before the next ones are: short documents are then
+still in the processor's cache (200 bytes each and what Python makes of them are some 2 MB), and a call of the fast
+engine, which costs 0.2 ms, has enough of them."""
+PART_BYTES: Final = 4 * 1024 * 1024
+"""Bound of a part's values, so that memory does not follow the size of a fetch; one record may be larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Consecutive records of a raw partition, in the order of their offsets."""
+
+    records: Sequence[SourceRecord]
+    offsets: npt.NDArray[np.int64]
+    """Shape ``[records]``, ascending."""
+    sizes: npt.NDArray[np.int64]
+    """Bytes of their values; shape ``[records]``."""
+
+    @classmethod
+    def of(cls, records: Sequence[SourceRecord]) -> Self:
+        """Return the records as a fetch."""
+        sizes = np.array([len(record.value or b"") for record in records], dtype=np.int64)
+        return cls(records, _offsets(records), sizes)
+
+    def index(self, offset: int) -> int:
+        """Return how many records lie below ``offset``."""
+        return int(np.searchsorted(self.offsets, offset))
+
+    def parts(self) -> Iterator[tuple[int, int]]:
+        """Divide the records into ranges of at most `PART_RECORDS` and about `PART_BYTES`, one record at least."""
+        bytes_to = np.append(0, np.cumsum(self.sizes))
+        low = 0
+        while low < len(self.records):
+            room = int(np.searchsorted(bytes_to, bytes_to[low] + PART_BYTES, side="right")) - 1
+            high = min(max(room, low + 1), low + PART_RECORDS, len(self.records))
+            yield low, high
+            low = high
+
+
+def _offsets(records: Sequence[SourceRecord]) -> npt.NDArray[np.int64]:
+    if records and records[-1].offset - records[0].offset == len(records) - 1:  # none is missing
+        return np.arange(records[0].offset, records[-1].offset + 1, dtype=np.int64)
+    return np.array([record.offset for record in records], dtype=np.int64)
