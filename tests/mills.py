@@ -112,10 +112,11 @@ def make_source(
 
 def fates(source: Source, recipe: Recipe, records: Sequence[Record], tokens: Sequence[int]) -> Fates:
     """Return what a chain makes of the records, where each kept document has so many tokens (all of them 0)."""
-    columns = Columns.sort(source.stages, records, source.skips)
+    fetch = Fetch.of(records)
+    columns = Columns.sort(source.stages, fetch, source.skips)
     bounds = np.cumsum([0, *tokens])
     batch = TokenBatch(np.zeros(bounds[-1], np.uint32), bounds)
-    return Fates(Fetch.of(records), [Part.of(recipe, columns, columns.kept[recipe.split], batch)])
+    return Fates(fetch, [Part.of(recipe, columns, columns.kept[recipe.split], batch)])
 
 
 def text(offset: int, value: str) -> Record:

@@ -13,6 +13,7 @@ from tests.strategies import record_lists, sources
 from tokenmill.columns import Columns, Kept
 from tokenmill.document_columns import DocumentColumns
 from tokenmill.documents import Document, Limits
+from tokenmill.fetch import Fetch
 from tokenmill.outcomes import Kind, Outcome
 from tokenmill.records import Record
 from tokenmill.steps.custom import open_function
@@ -34,7 +35,7 @@ def test_outcomes_of_a_fetch_are_those_of_its_records(
     source: Source, records: list[Record], skips: frozenset[int]
 ) -> None:
     """Kept, filtered, refused, skipped, tombstone or flush; what no split owns is in no column."""
-    columns = Columns.sort(source.stages, records, skips)
+    columns = Columns.sort(source.stages, Fetch.of(records), skips)
     found = _outcomes(columns)
     for index, record in enumerate(records):
         alone = source.stages.outcome(record, skips)
@@ -49,7 +50,7 @@ def test_a_document_that_a_step_refuses_leaves_its_neighbours_alone(name: str, k
     function = open_function(f"{user_functions.__name__}:{name}", carry=(), limits=Limits(1000, 20, 40))
     stages = replace(make_source().stages, steps=(function,))
     records = [text(0, "fine"), text(1, "spam"), text(2, "fine")]
-    found = _outcomes(Columns.sort(stages, records))
+    found = _outcomes(Columns.sort(stages, Fetch.of(records)))
     assert [found[n].kind for n in range(3)] == [Kind.KEPT, kind, Kind.KEPT]
     assert found == {n: stages.outcome(record) for n, record in enumerate(records)}
 

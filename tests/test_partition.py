@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -36,13 +37,15 @@ def _feed(mill: PartitionMill, records: list[Record], sizes: list[int]) -> dict[
     skips=st.frozensets(st.integers(0, 12), max_size=3),
     sizes=feed_sizes,
     size=message_bytes,
+    part=st.sampled_from([1, 3, 4096]),
 )
 def test_every_chain_of_a_partition_is_its_reference(
-    *, source: Source, records: list[Record], start: int, skips: frozenset[int], sizes: list[int], size: int
+    *, source: Source, records: list[Record], start: int, skips: frozenset[int], sizes: list[int], size: int, part: int
 ) -> None:
-    """From any start, with a skip list, for any splits and feeds: byte for byte."""
+    """From any start, with a skip list, for any splits, feeds and parts of a feed: byte for byte."""
     source = replace(source, start=start, skips=skips)
-    messages = _feed(source.mill(message_bytes=size), records, sizes)
+    with patch.object(fetch, "PART_RECORDS", part):
+        messages = _feed(source.mill(message_bytes=size), records, sizes)
     for recipe in source.recipes:
         assert_follow(messages[recipe.split], source.blocks(recipe, records), recipe)
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from tokenmill.document_columns import DocumentColumns
 from tokenmill.errors import RecordError
+from tokenmill.fetch import Fetch
 from tokenmill.outcomes import Kind, Outcome, Stages
 from tokenmill.records import SourceRecord
 from tokenmill.steps import Rejected
@@ -42,7 +43,7 @@ class Columns:
     def sort(
         cls,
         stages: Stages,
-        records: Sequence[SourceRecord],
+        fetch: Fetch,
         skips: Collection[int] = (),
         note: Callable[[int, int], None] | None = None,
     ) -> Self:
@@ -50,8 +51,8 @@ class Columns:
 
         ``note`` is told the offset, twice, of each record that a user's function is about to see.
         """
-        columns = cls(records, {})
-        indices, documents = columns._decode(stages, skips)
+        columns = cls(fetch.records, {})
+        indices, documents = columns._decode(stages, fetch.values, skips)
         owners = stages.splits.owners(documents)
         columns._step(stages, Kept(indices, documents), owners, note if stages.custom else None)
         for number, split in enumerate(stages.splits.splits):
@@ -65,9 +66,8 @@ class Columns:
         """The records that must be dead-lettered."""
         return [outcome for _, outcome in self.others if outcome.kind is Kind.DEAD_LETTERED]
 
-    def _decode(self, stages: Stages, skips: Collection[int]) -> Kept:
-        """Return the records that are documents, whatever their split."""
-        values = [record.value for record in self.records]
+    def _decode(self, stages: Stages, values: Sequence[bytes | None], skips: Collection[int]) -> Kept:
+        """Return the records that are documents, whatever their split; ``values`` are the records'."""
         aside: list[int] = []
         if None in values or skips:
             aside = [n for n, value in enumerate(values) if value is None or self.records[n].offset in skips]

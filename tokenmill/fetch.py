@@ -1,7 +1,7 @@
 """A fetch: consecutive records of a raw partition, in columns, and the parts in which they are worked on."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import numpy as np
@@ -22,6 +22,8 @@ class Fetch:
     """Consecutive records of a raw partition, in the order of their offsets."""
 
     records: Sequence[SourceRecord]
+    values: Sequence[bytes | None]
+    """Theirs; taken out once, for a record that is touched again may have left the processor's cache."""
     offsets: npt.NDArray[np.int64]
     """Shape ``[records]``, ascending."""
     sizes: npt.NDArray[np.int64]
@@ -30,8 +32,20 @@ class Fetch:
     @classmethod
     def of(cls, records: Sequence[SourceRecord]) -> Self:
         """Return the records as a fetch."""
-        sizes = np.array([len(record.value or b"") for record in records], dtype=np.int64)
-        return cls(records, _offsets(records), sizes)
+        values = [record.value for record in records]
+        sizes = np.array([len(value or b"") for value in values], dtype=np.int64)
+        return cls(records, values, _offsets(records), sizes)
+
+    def part(self, low: int, high: int) -> Self:
+        """Return the records ``[low, high)``."""
+        between = slice(low, high)
+        return replace(
+            self,
+            records=self.records[between],
+            values=self.values[between],
+            offsets=self.offsets[between],
+            sizes=self.sizes[between],
+        )
 
     def index(self, offset: int) -> int:
         """Return how many records lie below ``offset``."""

@@ -85,25 +85,27 @@ class PartitionMill:
         parts: dict[str, list[Part]] = {split: [] for split in self.chains}
         dead_letters: list[Outcome] = []
         for low, high in fetch.parts():
-            columns, found = self._mill_part(fetch, low, high, clock)
-            dead_letters += columns.dead_letters
+            refused, found = self._mill_part(fetch.part(low, high), low, clock)
+            dead_letters += refused
             for split, part in found.items():
                 parts[split].append(part)
         messages = {split: chain.feed(Fates(fetch, parts[split])) for split, chain in self.chains.items()}
         clock.stop("pack")
         return Milled(dead_letters, messages, int(fetch.sizes.sum()), clock.seconds)
 
-    def _mill_part(self, fetch: Fetch, low: int, high: int, clock: "_Clock") -> tuple[Columns, Mapping[str, Part]]:
-        """Decode and tokenize the records ``[low, high)``; return what becomes of them, and what each split packs."""
-        records = fetch.records[low:high]
-        self._tell(records)
-        columns = Columns.sort(self._stages, records, self._skips, self._note)
+    def _mill_part(self, part: Fetch, low: int, clock: "_Clock") -> tuple[list[Outcome], Mapping[str, Part]]:
+        """Decode and tokenize a part of a fetch, which begins at ``low`` there.
+
+        Return its dead letters, and what each split packs. Its documents are forgotten: memory that the next part can
+        have is still in the processor's cache.
+        """
+        self._tell(part.records)
+        columns = Columns.sort(self._stages, part, self._skips, self._note)
         wanted = {
-            split: columns.kept[split].since(fetch.index(chain.next_offset) - low)
-            for split, chain in self.chains.items()
+            split: columns.kept[split].since(part.index(chain.next_offset)) for split, chain in self.chains.items()
         }
         clock.stop("decode")
-        encoded = self._encode(records, wanted.values())
+        encoded = self._encode(part.records, wanted.values())
         clock.stop("tokenize")
         parts, begin = {}, 0
         for split, chain in self.chains.items():
@@ -112,7 +114,7 @@ class PartitionMill:
             parts[split] = Part.of(chain.recipe, columns, kept, encoded.part(begin, end), low)
             begin = end
         clock.stop("pack")
-        return columns, parts
+        return columns.dead_letters, parts
 
     def _encode(self, records: Sequence[SourceRecord], wanted: Iterable[Kept]) -> TokenBatch:
         """Encode all wanted documents of ``records``, those of one split after those of the other."""
