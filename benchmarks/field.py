@@ -27,14 +27,14 @@ class Documents(NamedTuple):
     cut_at: int
     """Bytes of text from which on a document ends at the next line."""
     fast_bytes: int
-    """Text for the fast contenders: some seconds of work."""
+    """Text for the fast contenders: so much that what a process does in its first second is little beside it."""
     slow_bytes: int
     """Text for the slow ones."""
 
 
 DOCUMENTS: Final = (
-    Documents("3.7 kB", 3670, 250_000_000, 20_000_000),
-    Documents("200 B", 175, 80_000_000, 8_000_000),
+    Documents("3.7 kB", 3670, 500_000_000, 20_000_000),
+    Documents("200 B", 175, 240_000_000, 8_000_000),
 )
 QUICK: Final = (Documents("3.7 kB", 3670, 600_000, 600_000),)
 """To see whether everything works; the numbers say nothing."""
