@@ -15,6 +15,8 @@ from typing import Any, Final
 import aiokafka.conn
 import numpy as np
 
+from .parts import take_parts
+
 SMALL_BYTES: Final = 64 * 1024
 """Size of the buffer of a connection: heartbeats and acknowledgements come in one read. No string of Kafka's protocol
 is half as long, so what is most of a larger answer is wanted as bytes, which may be a view."""
@@ -52,6 +54,7 @@ class FrameProtocol(aiokafka.conn.AIOKafkaProtocol, asyncio.BufferedProtocol):  
             raise TypeError(transport)
         self._frame_transport = transport
         self._small = self._view = memoryview(bytearray(SMALL_BYTES))
+        take_parts(transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - a hint of no use here
         """Return where the transport may write next."""

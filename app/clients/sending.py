@@ -1,12 +1,14 @@
-"""What is sent: a large record is copied once for its batch and once for its request, and its checksum is cheap.
+"""What is sent: a large record goes to the socket from where it lies, and its checksum is cheap.
 
 aiokafka builds a batch in a buffer that grows, computes its CRC-32C with eight times the instructions that it takes,
-and encodes a request from the inside out: what is in an array in an array is copied for each of them. For a message of
-blocks, that is most of what publishing costs. What is sent is the same, byte for byte.
+and encodes a request from the inside out: what is in an array in an array is copied for each of them, and then for the
+request's header and for its length. For a message of blocks, that is most of what publishing costs. Here a large record
+stays where it is (`clients.parts`). What is sent is the same, byte for byte.
 """
 
 import time
 from collections.abc import Sequence
+from itertools import chain, groupby
 from struct import Struct
 from typing import Any, Final
 
@@ -16,6 +18,8 @@ from aiokafka.protocol.types import Array, Bytes, Int32, Schema
 from aiokafka.record.default_records import DefaultRecordMetadata
 from aiokafka.record.util import encode_varint
 from crc32c import crc32c
+
+from .parts import Parts
 
 LARGE_BYTES: Final = 64 * 1024
 """From here on a value is a batch of its own, which it is anyway: larger than what aiokafka gathers (16 KiB)."""
@@ -44,7 +48,7 @@ class LargeRecordBatch:
         self._attributes = TRANSACTIONAL if is_transactional else 0
         self._state = (-1, -1, 0)
         self._timestamp = 0
-        self._record: list[bytes | bytearray | memoryview] = []
+        self._record: Sequence[bytes | bytearray | memoryview] = ()
 
     def append(
         self, offset: int, timestamp: int | None, key: bytes | None, value: bytes | memoryview, headers: Headers
@@ -63,7 +67,7 @@ class LargeRecordBatch:
             _add_bytes(tail, content)
         length = bytearray()
         encode_varint(len(head) + len(value) + len(tail), length.append)
-        self._record = [length, head, value, tail]
+        self._record = (length, head, memoryview(value), tail)  # what is cut off a view is not copied
         return DefaultRecordMetadata(offset, self._record_bytes(), self._timestamp)
 
     def set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
@@ -74,14 +78,15 @@ class LargeRecordBatch:
         """Return the bytes of the batch."""
         return BEFORE_CRC.size + CRC.size + AFTER_CRC.size + self._record_bytes()
 
-    def build(self) -> bytes:
+    def build(self) -> Parts:
         """Return the batch as it is sent."""
         body = AFTER_CRC.pack(self._attributes, 0, self._timestamp, self._timestamp, *self._state, 1)
         checksum = crc32c(body)
         for part in self._record:
             checksum = crc32c(part, checksum)
         before = BEFORE_CRC.pack(0, self.size() - LENGTH_END, NO_EPOCH, VERSION)
-        return b"".join((before, CRC.pack(checksum), body, *self._record))
+        length, head, value, tail = self._record
+        return Parts((b"".join((before, CRC.pack(checksum), body, length, head)), value, tail))
 
     def _record_bytes(self) -> int:
         return sum(map(len, self._record))
@@ -114,14 +119,20 @@ class BatchBuilder(message_accumulator.BatchBuilder):  # type: ignore[misc]  # u
         self._builder.set_producer_state(producer_id, producer_epoch, base_sequence)
 
 
-def encode(request: Request) -> bytes:
-    """Return a request as it is sent: its parts, joined once."""
-    parts: list[bytes] = []
+def encode(request: Request) -> bytes | Parts:
+    """Return a request as it is sent; `Parts` where it has a large record."""
+    parts: list[Any] = []
     _gather(request.SCHEMA, [request.__dict__[name] for name in request.SCHEMA.names], parts)
-    return b"".join(parts)
+    if not any(type(part) is Parts for part in parts):
+        return b"".join(parts)
+    each: list[Any] = []
+    for is_large, run in groupby(parts, lambda part: type(part) is Parts):
+        together = list(run)
+        each += chain.from_iterable(part.each for part in together) if is_large else [b"".join(together)]
+    return Parts(each)
 
 
-def _gather(kind: Any, value: Any, parts: list[bytes]) -> None:
+def _gather(kind: Any, value: Any, parts: list[Any]) -> None:
     if type(kind) is Schema:
         if len(value) != len(kind.fields):
             raise ValueError(f"{len(value)} values for the fields {kind.names}")

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import TopicFactory
 from tokenmill.app.clients.kafka import consumer, producer, read_range
+from tokenmill.app.clients.parts import Parts
 from tokenmill.app.clients.sending import LARGE_BYTES, BatchBuilder, LargeRecordBatch, encode
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
@@ -57,7 +58,8 @@ def test_a_large_record_is_the_batch_that_aiokafka_makes_of_it(
         assert builder.append(timestamp=None, key=None, value=b"the next one") is None
         builder._set_producer_state(*state)
     assert ours.size() == theirs.size()
-    assert ours._build() == bytes(theirs._build())
+    assert b"".join(ours._build().each) == bytes(theirs._build())
+    assert len(ours._build()) == len(theirs._build())
 
 
 @pytest.mark.parametrize("compression", [0, GZIP])
@@ -108,6 +110,25 @@ def test_a_request_is_encoded_as_its_schema_says(case: tuple[type[Struct], tuple
     """As the fields encode themselves, of whatever kind and version."""
     kind, fields = case
     assert encode(kind(*fields)) == kind.SCHEMA.encode(fields)
+
+
+@given(st.binary(max_size=50), st.lists(st.binary(max_size=50), min_size=1, max_size=3))
+def test_a_large_record_in_a_request_is_encoded_as_its_bytes_are(other: bytes, each: list[bytes]) -> None:
+    """Among others, and whatever is put before the request."""
+    topics = [("topic", [(0, b"".join(each)), (1, other)]), ("second", [(2, b"".join(each))])]
+    whole, parts = (
+        ProduceRequest_v7(transactional_id=None, required_acks=-1, timeout=1, topics=topics),
+        ProduceRequest_v7(
+            transactional_id=None,
+            required_acks=-1,
+            timeout=1,
+            topics=[("topic", [(0, Parts(each)), (1, other)]), ("second", [(2, Parts(each))])],
+        ),
+    )
+    encoded = b"size" + (b"header" + encode(parts))
+    assert isinstance(encoded, Parts)
+    assert b"".join(encoded.each) == b"sizeheader" + encode(whole)
+    assert len(encoded) == len(b"sizeheader" + encode(whole))
 
 
 def test_most_kinds_of_requests_were_tried() -> None:
