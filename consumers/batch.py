@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import torch
 
 from tokenmill.errors import InputError
-from tokenmill.samples import Samples, Source, TrainableSamples, places_of, sources_of
+from tokenmill.samples import Samples, Source, places_of, sources_of
 
 from .documents import Documents, documents_of
 from .gathering import Rows
@@ -34,8 +34,7 @@ class Batch:
     """The number of the step, counted through all runs that went on from each other's state."""
     _chunk: Chunk
     _start: int
-    _stop: int
-    _trainable: TrainableSamples
+    """Which of the chunk's samples is the first one."""
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         yield self.x
@@ -66,7 +65,7 @@ class Batch:
     @property
     def samples(self) -> Samples:
         """Where each row comes from: partition, block, and which view of it."""
-        part = slice(self._start, self._stop)
+        part = slice(self._start, self._start + self._chunk.batch_size)
         found = Samples(*(column[part] for column in self._chunk.samples()))
         return found if self._chunk.kept is None else Samples(*(column[self._chunk.kept[part]] for column in found))
 
@@ -81,7 +80,7 @@ class Batch:
 
         """
         samples = self.samples
-        pieces = [self._trainable.reader(partition).pieces(block) for partition, block, _ in places_of(samples)]
+        pieces = [self._chunk.trainable.reader(partition).pieces(block) for partition, block, _ in places_of(samples)]
         return documents_of(pieces, samples.views, self.x.shape[1], self.x.device)
 
     def sources(self) -> list[list[Source]]:
@@ -93,7 +92,7 @@ class Batch:
         """
         length = self.x.shape[1]
         return [
-            sources_of(self._trainable.reader(partition), block, view, length)
+            sources_of(self._chunk.trainable.reader(partition), block, view, length)
             for partition, block, view in places_of(self.samples)
         ]
 

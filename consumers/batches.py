@@ -171,21 +171,23 @@ class Batches:
         """
         self._settle()
         turn, first, skips = self._turn, self._position.step, self._skips
+        stop, staging, patience = self._stop, self._staging, self._patience
         source = _run_ahead(self._produce(), self._prefetch) if self._prefetch else self._produce()
         asked = perf_counter()
-        while not self._stop():
+        while not stop():
             made = next(source, _END)
             if made is _END:
                 return
             if made is None:
-                self._patience.wait(self._awaited())
+                patience.wait(self._awaited())
                 now = perf_counter()
                 self._waited += now - asked
                 asked = now
                 continue
-            self._patience.end()
+            patience.end()
             batch, staged = made
-            self._staging.deliver(staged)
+            if staged.mark is not None:
+                staging.deliver(staged)
             if self._mask_loss:
                 batch.mask_loss()
             if skips:
@@ -293,11 +295,11 @@ class Batches:
                 continue
             numbers = count(step + ranks.worker, ranks.workers)
             starts = range(0, chunk.steps * size, size)
-            for number, start, rows in zip(numbers, starts, chunk.batches(size), strict=False):
+            for number, start, rows in zip(numbers, starts, chunk.batches(), strict=False):
                 if not len(rows):  # all of it is damaged
                     continue
                 staged = send(rows)
-                yield Batch(staged, number, chunk, start, start + size, self._trainable), staged
+                yield Batch(staged, number, chunk, start), staged
             sample += chunk.steps * ranks.turn
             step += chunk.steps * ranks.workers
 

@@ -21,13 +21,22 @@ Items = Sequence[tuple[EraOrder, Numbers]]
 class Chunk:
     """Consecutive batches of one rank: where their samples lie."""
 
-    __slots__ = ("_gathering", "_items", "_samples", "kept", "steps")
+    __slots__ = ("_gathering", "_items", "_samples", "batch_size", "kept", "steps", "trainable")
 
     def __init__(
-        self, items: Items, steps: int, gathering: Gathering, kept: npt.NDArray[np.bool_] | None = None
+        self,
+        items: Items,
+        gathering: Gathering,
+        *,
+        steps: int,
+        batch_size: int,
+        trainable: TrainableSamples,
+        kept: npt.NDArray[np.bool_] | None = None,
     ) -> None:
-        """Take ``steps * batch_size`` items, and the rows of those that are ``kept``; None: of all."""
+        """Take ``steps * batch_size`` items of ``trainable``, and the rows of those that are ``kept``; None: of all."""
         self.steps = steps
+        self.batch_size = batch_size
+        self.trainable = trainable
         self.kept = kept
         """Which of the samples are there: with ``on_damage="skip"``, those that are not damaged; None: all."""
         self._items = items
@@ -38,8 +47,9 @@ class Chunk:
         """Return the tokens of all samples that are there, ``[samples, sequence_length + 1]``."""
         return self._gathering.rows()
 
-    def batches(self, size: int) -> Iterator[Rows]:
-        """Yield, for each ``size`` samples, the tokens of those that are there, ``[samples, sequence_length + 1]``."""
+    def batches(self) -> Iterator[Rows]:
+        """Yield, for each batch, the tokens of those samples that are there, ``[samples, sequence_length + 1]``."""
+        size = self.batch_size
         if self.kept is None:
             return self._gathering.batches(size)
         stops = np.cumsum(self.kept)[size - 1 :: size].tolist()
@@ -101,7 +111,7 @@ class RowReader:
         view_bytes = self._length * self.trainable.dtype.itemsize
         addresses = [self._tables[order].addresses(part, view_bytes) for order, part in items]
         maps = [tokens for table in self._tables.values() for tokens in table.maps]
-        return Chunk(items, ready, self._gathering(np.concatenate(addresses), maps))
+        return self._chunk(items, ready, np.concatenate(addresses), maps)
 
     def find(self, items: Items, steps: int = 1) -> Chunk:
         """Return samples, one at least, as a chunk; costs nothing that grows with their eras."""
@@ -121,7 +131,16 @@ class RowReader:
                 if kept is not None:
                     kept[into] = True
         there = addresses if kept is None else addresses[kept]
-        return Chunk(items, steps, self._gathering(there, maps), kept)
+        return self._chunk(items, steps, there, maps, kept)
 
-    def _gathering(self, addresses: Addresses, maps: list[Rows]) -> Gathering:
-        return Gathering(addresses, self._length + 1, self.trainable.dtype, maps)
+    def _chunk(
+        self,
+        items: Items,
+        steps: int,
+        addresses: Addresses,
+        maps: list[Rows],
+        kept: npt.NDArray[np.bool_] | None = None,
+    ) -> Chunk:
+        gathering = Gathering(addresses, self._length + 1, self.trainable.dtype, maps)
+        size = self._ranks.batch_size
+        return Chunk(items, gathering, steps=steps, batch_size=size, trainable=self.trainable, kept=kept)
