@@ -13,7 +13,7 @@ from tokenmill.document_columns import Metas, document_metas
 from tokenmill.engines import TokenBatch, joined
 from tokenmill.fetch import Fetch
 from tokenmill.outcomes import NO_TOKENS, Kind
-from tokenmill.packing import Documents
+from tokenmill.packing import Documents, ended
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
 from tokenmill.totals import Totals
@@ -26,7 +26,7 @@ class Part:
     kept: npt.NDArray[np.int64]
     """The index of each kept document's record; shape ``[documents]``."""
     tokens: TokenBatch
-    """The kept documents' ids, in the stream's dtype."""
+    """The kept documents' ids as they are packed (`tokenmill.packing.ended`)."""
     metas: Metas
     others: list[tuple[int, Kind, str]]
     """The outcomes of the chain that are no kept documents, with their reasons; ascending."""
@@ -50,9 +50,8 @@ class Part:
             others.sort()
             some = lengths > 0
             documents, indices, bounds = documents.chosen(some), indices[some], np.append(bounds[:-1][some], bounds[-1])
-        ids = tokens.ids.astype(recipe.token_dtype)
-        metas = document_metas(documents, recipe.carry)
-        return cls(first + indices, TokenBatch(ids, bounds), metas, others)
+        packed = ended(TokenBatch(tokens.ids, bounds), recipe.end_of_document, recipe.token_dtype)
+        return cls(first + indices, packed, document_metas(documents, recipe.carry), others)
 
 
 class Fates:
@@ -66,9 +65,7 @@ class Fates:
         """The index of each kept document's record; shape ``[documents]``."""
         tokens, metas = joined([part.tokens for part in parts]), Metas.concatenate([part.metas for part in parts])
         self.documents = Documents(fetch.offsets[self.kept], tokens.ids, tokens.offsets, metas)
-        # what the first n kept documents have together
-        self._tokens = tokens.offsets + np.arange(len(tokens.offsets))
-        self._value_bytes = np.append(0, np.cumsum(fetch.sizes[self.kept]))
+        self._value_bytes = np.append(0, np.cumsum(fetch.sizes[self.kept]))  # of the first n kept documents
 
     def __len__(self) -> int:
         return len(self._fetch.records)
@@ -96,7 +93,7 @@ class Fates:
         others = self._others[bisect_left(self._others, (low,)) : bisect_left(self._others, (high,))]
         totals.records += high - low
         totals.kept += last - first
-        totals.tokens += int(self._tokens[last] - self._tokens[first])
+        totals.tokens += int(self.documents.bounds[last] - self.documents.bounds[first])
         totals.value_bytes += int(self._value_bytes[last] - self._value_bytes[first])
         totals.other_split += high - low - (last - first) - len(others)
         for _, kind, reason in others:

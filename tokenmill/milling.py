@@ -121,7 +121,7 @@ class ChainMill:
     def _continued(self, documents: Documents) -> Documents:
         """Go on with the document whose beginning is in blocks, if it is there: two histories must not be joined."""
         offset, taken = self.next_offset, self._position.taken
-        if not documents or documents.offsets[0] != offset or documents.bounds[1] - documents.bounds[0] + 1 <= taken:
+        if not documents or documents.offsets[0] != offset or documents.bounds[1] - documents.bounds[0] <= taken:
             raise SourceError(
                 f"the document at offset {offset} of {self.recipe.raw_topic} gave {taken} tokens to block "
                 f"{self.next_block - 1} of split {self.recipe.split}, and now gives fewer: it was rewritten, or "

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.strategies import feed_sizes
 from tokenmill.document_columns import Metas
-from tokenmill.packing import Documents, Packed
+from tokenmill.engines import TokenBatch
+from tokenmill.packing import Documents, Packed, ended
 from tokenmill.packing.concat import ConcatPacking
 from tokenmill.pieces import PADDING, Piece, decode_entry
 
@@ -35,8 +36,8 @@ def _columns(documents: Sequence[Document]) -> Documents:
     """Put the documents into columns; their tokens do not begin at the array's first."""
     return Documents(
         np.array([document.offset for document in documents], np.int64),
-        np.concatenate([np.array([7], np.uint32), *(document.tokens for document in documents)]),
-        np.cumsum([1, *(len(document.tokens) for document in documents)]),
+        np.concatenate([np.array([7], UINT16), *([*document.tokens, END] for document in documents)]).astype(UINT16),
+        np.cumsum([1, *(len(document.tokens) + 1 for document in documents)]),
         Metas.join(document.meta for document in documents),
         documents[0].taken if documents else 0,
     )
@@ -171,20 +172,28 @@ def test_an_open_block_goes_on_in_another_packing(sizes: list[int], later: list[
     assert packing.open_block == other.open_block == (b"", b"")
 
 
-def test_blocks_have_the_dtype_of_the_stream() -> None:
-    """Whatever dtype the engine's ids have; each block is contiguous."""
-    for dtype in ("<u1", "<u2", "<u4"):
-        packed = ConcatPacking(2, np.dtype(dtype), END).add(_columns([Document(0, np.arange(5), b"")]))
-        assert packed.tokens.dtype == np.dtype(dtype)
-        assert packed.tokens.flags.c_contiguous
-        assert packed.tokens.tolist() == [[0, 1], [2, 3], [4, END]]
+@given(st.lists(st.lists(st.integers(0, 200), max_size=5), max_size=5), st.sampled_from(["<u1", "<u2", "<u4"]))
+def test_documents_end_with_their_id_in_the_dtype_of_the_stream(texts: list[list[int]], dtype: str) -> None:
+    """Empty ones, too; whatever dtype the engine's ids have."""
+    ids = np.array([token for text in texts for token in text], np.uint32)
+    batch = ended(TokenBatch(ids, np.cumsum([0, *map(len, texts)])), END, np.dtype(dtype))
+    assert batch.ids.dtype == np.dtype(dtype)
+    assert [document.tolist() for document in batch] == [[*text, END] for text in texts]
+
+
+def test_blocks_are_contiguous() -> None:
+    """And have the dtype of the documents."""
+    packed = ConcatPacking(2, UINT16, END).add(_columns([Document(0, np.arange(5), b"")]))
+    assert packed.tokens.dtype == UINT16
+    assert packed.tokens.flags.c_contiguous
+    assert packed.tokens.tolist() == [[0, 1], [2, 3], [4, END]]
 
 
 def test_what_was_packed_stays_when_more_is_added() -> None:
     """Blocks and open block are copies: batches can be reused."""
-    ids = np.arange(5, dtype=np.uint16)
+    ids = np.arange(6, dtype=np.uint16)
     packing = ConcatPacking(3, UINT16, END)
-    packed = packing.add(Documents(np.array([0]), ids, np.array([0, 5]), Metas.join([b""])))
+    packed = packing.add(Documents(np.array([0]), ids, np.array([0, 6]), Metas.join([b""])))
     before = packed.tokens.tolist(), packing.open_block
     ids[:] = 9
     assert (packed.tokens.tolist(), packing.open_block) == before

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.document_columns import Metas
+from tokenmill.engines import TokenBatch
 
 
 class Documents(NamedTuple):
@@ -15,14 +16,14 @@ class Documents(NamedTuple):
 
     offsets: npt.NDArray[np.int64]
     """Shape ``[documents]``: offsets of the source records, ascending."""
-    ids: npt.NDArray[np.integer]
-    """Token ids, end-of-document ids not included; any integer dtype."""
+    tokens: npt.NDArray[np.unsignedinteger]
+    """Token ids in the stream's dtype, the end-of-document id behind each document (`ended`)."""
     bounds: npt.NDArray[np.int64]
-    """Shape ``[documents + 1]``: document ``n`` has ``ids[bounds[n] : bounds[n + 1]]``."""
+    """Shape ``[documents + 1]``: document ``n`` has ``tokens[bounds[n] : bounds[n + 1]]``."""
     metas: Metas
     """Canonical JSON of each document's id and carried fields, for its pieces."""
     taken: int = 0
-    """Tokens of the first document (end-of-document id included) that are in blocks already."""
+    """Tokens of the first document that are in blocks already."""
 
     def __bool__(self) -> bool:
         """Whether there is any."""
@@ -30,7 +31,18 @@ class Documents(NamedTuple):
 
     def part(self, low: int, high: int) -> "Documents":
         """Return a view of documents ``[low, high)``."""
-        return Documents(self.offsets[low:high], self.ids, self.bounds[low : high + 1], self.metas.part(low, high))
+        return Documents(self.offsets[low:high], self.tokens, self.bounds[low : high + 1], self.metas.part(low, high))
+
+
+def ended(batch: TokenBatch, end_of_document: int, dtype: np.dtype[np.unsignedinteger]) -> TokenBatch:
+    """Return the same documents in ``dtype``, each followed by the end-of-document id."""
+    offsets = batch.offsets + np.arange(len(batch.offsets))
+    tokens = np.empty(offsets[-1], dtype)
+    from_documents = np.ones(len(tokens), np.bool_)
+    from_documents[offsets[1:] - 1] = False
+    tokens[offsets[1:] - 1] = end_of_document
+    tokens[from_documents] = batch.ids
+    return TokenBatch(tokens, offsets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +63,7 @@ class Packing(Protocol):
     """Packs documents in the order of their offsets; the result is independent of how they are divided into calls."""
 
     def add(self, documents: Documents) -> Packed:
-        """Append documents, each followed by the end-of-document id; return the blocks that became full."""
+        """Append documents; return the blocks that became full."""
         ...
 
     def fill(self, offset: int) -> Packed:

@@ -29,7 +29,6 @@ class ConcatPacking:
     ) -> None:
         """Begin with an empty open block, or with the one that a carry holds."""
         self._block_tokens = block_tokens
-        self._dtype = dtype
         self._separator = np.array([end_of_document], dtype=dtype)
         self._tokens = np.frombuffer(open_tokens, dtype=dtype)
         count = ENTRY_HEADER.unpack_from(open_entry)[0] if open_entry else 0
@@ -44,26 +43,16 @@ class ConcatPacking:
         return self._tokens.tobytes(), join_entry(self._rows, self._metas)
 
     def add(self, documents: Documents) -> Packed:
-        """Append documents, each followed by the end-of-document id; return the blocks that became full."""
+        """Append documents; return the blocks that became full."""
         if not documents:
             return self._cut(self._tokens, _NONE)
-        lengths = np.diff(documents.bounds) + 1
+        lengths = np.diff(documents.bounds)
         lengths[0] -= documents.taken
         positions = np.zeros(len(lengths), np.int64)
         positions[0] = documents.taken
-        stream = self._with_separators(documents, lengths)
+        new = documents.tokens[documents.bounds[0] + documents.taken : documents.bounds[-1]]
+        stream = np.concatenate([self._tokens, new])
         return self._cut(stream, _Run(documents.offsets, lengths, positions, documents.metas))
-
-    def _with_separators(self, documents: Documents, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.unsignedinteger]:
-        """Return the open block's tokens, and after them those of the documents, of which ``lengths`` are left."""
-        separators = len(self._tokens) + np.cumsum(lengths) - 1
-        stream = np.empty(separators[-1] + 1, self._dtype)
-        from_documents = np.ones(len(stream), np.bool_)
-        from_documents[: len(self._tokens)] = from_documents[separators] = False
-        stream[: len(self._tokens)] = self._tokens
-        stream[separators] = self._separator
-        stream[from_documents] = documents.ids[documents.bounds[0] + documents.taken : documents.bounds[-1]]
-        return stream
 
     def fill(self, offset: int) -> Packed:
         """Fill the open block with padding that the flush record at ``offset`` asked for; nothing if it is empty."""
