@@ -10,10 +10,11 @@ import numpy.typing as npt
 
 from tokenmill.columns import Columns, Kept
 from tokenmill.document_columns import Metas, document_metas
-from tokenmill.engines import TokenBatch, joined
+from tokenmill.engines import TokenBatch
 from tokenmill.fetch import Fetch
 from tokenmill.outcomes import NO_TOKENS, Kind
 from tokenmill.packing import Documents, ended
+from tokenmill.packing.stretches import Stretches
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
 from tokenmill.totals import Totals
@@ -63,8 +64,13 @@ class Fates:
         self._others = [other for part in parts for other in part.others]
         self.kept = np.concatenate([np.empty(0, np.int64), *(part.kept for part in parts)])
         """The index of each kept document's record; shape ``[documents]``."""
-        tokens, metas = joined([part.tokens for part in parts]), Metas.concatenate([part.metas for part in parts])
-        self.documents = Documents(fetch.offsets[self.kept], tokens.ids, tokens.offsets, metas)
+        lengths = [np.diff(part.tokens.offsets) for part in parts]
+        self.documents = Documents(
+            fetch.offsets[self.kept],
+            Stretches(part.tokens.ids for part in parts),
+            np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths])),
+            Metas.concatenate([part.metas for part in parts]),
+        )
         self._value_bytes = np.append(0, np.cumsum(fetch.sizes[self.kept]))  # of the first n kept documents
 
     def __len__(self) -> int:

@@ -152,7 +152,8 @@ class ChainMill:
         return messages
 
     def _message(self, packed: Packed, low: int, high: int) -> Message:
-        tokens, entries = packed.tokens[low:high].tobytes(), packed.entries[low:high]
+        size = self.recipe.block_tokens
+        tokens, entries = packed.tokens.between(low * size, high * size).tobytes(), packed.entries[low:high]
         before, chains = self._chain, self._roll(self._chain, tokens, entries)
         self._chain = chains[-1]
         return Message(

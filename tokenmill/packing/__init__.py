@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from tokenmill.document_columns import Metas
 from tokenmill.engines import TokenBatch
+from tokenmill.packing.stretches import Stretches
 
 
 class Documents(NamedTuple):
@@ -16,10 +17,10 @@ class Documents(NamedTuple):
 
     offsets: npt.NDArray[np.int64]
     """Shape ``[documents]``: offsets of the source records, ascending."""
-    tokens: npt.NDArray[np.unsignedinteger]
+    tokens: Stretches
     """Token ids in the stream's dtype, the end-of-document id behind each document (`ended`)."""
     bounds: npt.NDArray[np.int64]
-    """Shape ``[documents + 1]``: document ``n`` has ``tokens[bounds[n] : bounds[n + 1]]``."""
+    """Shape ``[documents + 1]``: document ``n`` has tokens ``bounds[n]`` to ``bounds[n + 1]``."""
     metas: Metas
     """Canonical JSON of each document's id and carried fields, for its pieces."""
     taken: int = 0
@@ -49,8 +50,8 @@ def ended(batch: TokenBatch, end_of_document: int, dtype: np.dtype[np.unsignedin
 class Packed:
     """Blocks that became full, and where each one ended."""
 
-    tokens: npt.NDArray[np.unsignedinteger]
-    """Shape ``[blocks, block_tokens]``, in the stream's dtype, contiguous."""
+    tokens: Stretches
+    """Those of all blocks, one block after the other, in the stream's dtype; views of what was packed."""
     entries: Sequence[bytes]
     """One per block (`tokenmill.pieces`)."""
     documents: Sequence[int]

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from tokenmill.document_columns import Metas
 from tokenmill.packing import Documents, Packed
+from tokenmill.packing.stretches import Stretches
 from tokenmill.pieces import ENTRY_HEADER, PADDING, PIECE, join_entry
 
 
@@ -45,38 +46,36 @@ class ConcatPacking:
     def add(self, documents: Documents) -> Packed:
         """Append documents; return the blocks that became full."""
         if not documents:
-            return self._cut(self._tokens, _NONE)
+            return self._cut(Stretches([]), _NONE)
         lengths = np.diff(documents.bounds)
         lengths[0] -= documents.taken
         positions = np.zeros(len(lengths), np.int64)
         positions[0] = documents.taken
-        new = documents.tokens[documents.bounds[0] + documents.taken : documents.bounds[-1]]
-        stream = np.concatenate([self._tokens, new])
-        return self._cut(stream, _Run(documents.offsets, lengths, positions, documents.metas))
+        new = documents.tokens.between(int(documents.bounds[0]) + documents.taken, int(documents.bounds[-1]))
+        return self._cut(new, _Run(documents.offsets, lengths, positions, documents.metas))
 
     def fill(self, offset: int) -> Packed:
         """Fill the open block with padding that the flush record at ``offset`` asked for; nothing if it is empty."""
         missing = self._block_tokens - len(self._tokens)
         if missing == self._block_tokens:
-            return self._cut(self._tokens, _NONE)
-        stream = np.concatenate([self._tokens, np.repeat(self._separator, missing)])
+            return self._cut(Stretches([]), _NONE)
         padding = _Run(np.array([offset]), np.array([missing]), np.array([PADDING]), Metas.join([b""]))
-        packed = self._cut(stream, padding)
+        packed = self._cut(Stretches([np.repeat(self._separator, missing)]), padding)
         return Packed(packed.tokens, packed.entries, packed.documents, [0])
 
-    def _cut(self, stream: npt.NDArray[np.unsignedinteger], run: "_Run") -> Packed:
+    def _cut(self, new: Stretches, run: "_Run") -> Packed:
         """Cut the stream into blocks; keep what is left, tokens and pieces, as the open block."""
-        size = self._block_tokens
+        size, stream = self._block_tokens, Stretches([self._tokens, *new])
         blocks = len(stream) // size
         ends = len(self._tokens) + np.cumsum(run.lengths)
         starts = ends - run.lengths
         entries = self._entries(*_pieces(run, starts, ends, size), run.metas, blocks)
-        self._tokens = stream[blocks * size :].copy()
+        self._tokens = np.concatenate([self._tokens[:0], *stream.between(blocks * size, len(stream))])
         block_ends = np.arange(1, blocks + 1) * size
         last_documents = np.searchsorted(ends, block_ends)
         whole = ends[last_documents] == block_ends
         taken = np.where(whole, 0, block_ends - starts[last_documents] + run.positions[last_documents])
-        return Packed(stream[: blocks * size].reshape(blocks, size), entries, last_documents.tolist(), taken.tolist())
+        return Packed(stream.between(0, blocks * size), entries, last_documents.tolist(), taken.tolist())
 
     def _entries(
         self,
