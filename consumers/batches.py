@@ -186,8 +186,7 @@ class Batches:
                 continue
             patience.end()
             batch, staged = made
-            if staged.mark is not None:
-                staging.deliver(staged)
+            staging.deliver(staged)
             if self._mask_loss:
                 batch.mask_loss()
             if skips:

@@ -114,7 +114,10 @@ class RowReader:
         return self._chunk(items, ready, np.concatenate(addresses), maps)
 
     def find(self, items: Items, steps: int = 1) -> Chunk:
-        """Return samples, one at least, as a chunk; costs nothing that grows with their eras."""
+        """Return samples, one at least, as a chunk; costs nothing that grows with their eras.
+
+        Its `batches` are of use where the samples are ``steps`` whole steps of the rank; its `rows` always are.
+        """
         samples = join(order.samples_of(part) for order, part in items)
         addresses = np.empty(len(samples.blocks), np.int64)
         kept = np.zeros(len(addresses), np.bool_) if self._skip else None

@@ -17,7 +17,7 @@ from tokenmill.steps import Rejected
 
 
 class Kept(NamedTuple):
-    """The documents that one split keeps, after all steps, in the order of their offsets."""
+    """Documents in the order of their offsets: those that one split keeps after all steps, if nothing else is said."""
 
     indices: npt.NDArray[np.int64]
     """Of each document's record among the records; shape ``[documents]``."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -96,9 +96,10 @@ def document_metas(documents: DocumentColumns, carried: Sequence[str]) -> Metas:
         return Metas.join(document_meta(documents.at(index), carried) for index in range(len(documents)))
     ids, dumps = documents.ids, orjson.dumps
     if set(map(type, ids)) == {str}:
-        every = dumps(ids)
-        lengths = np.fromiter(map(len, ids), np.int64, len(ids))  # type: ignore[arg-type]  # all are strings
-        if len(every) == lengths.sum() + len('"",') * len(ids) + 1:  # ASCII, and nothing of it is escaped
+        names, every = cast("list[str]", ids), dumps(ids)
+        if b"\\" not in every:  # nothing is escaped, so there is no quote within a name
+            encoded = names if every.isascii() else map(str.encode, names)
+            lengths = np.fromiter(map(len, encoded), np.int64, len(names))
             data = b'{"id":"' + every[2:-2].replace(b'","', b'"}{"id":"') + b'"}'
             return Metas(data, np.append(0, np.cumsum(lengths + len('{"id":""}'))))
     return Metas.join(b"" if name is None else dumps({"id": name}) for name in ids)

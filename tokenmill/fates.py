@@ -13,7 +13,7 @@ from tokenmill.document_columns import Metas, document_metas
 from tokenmill.engines import TokenBatch
 from tokenmill.fetch import Fetch
 from tokenmill.outcomes import NO_TOKENS, Kind
-from tokenmill.packing import Documents, ended
+from tokenmill.packing import Documents, Ended, ended
 from tokenmill.packing.stretches import Stretches
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
@@ -26,8 +26,8 @@ class Part:
 
     kept: npt.NDArray[np.int64]
     """The index of each kept document's record; shape ``[documents]``."""
-    tokens: TokenBatch
-    """The kept documents' ids as they are packed (`tokenmill.packing.ended`)."""
+    ended: Ended
+    """The kept documents' tokens."""
     metas: Metas
     others: list[tuple[int, Kind, str]]
     """The outcomes of the chain that are no kept documents, with their reasons; ascending."""
@@ -51,7 +51,8 @@ class Part:
             others.sort()
             some = lengths > 0
             documents, indices, bounds = documents.chosen(some), indices[some], np.append(bounds[:-1][some], bounds[-1])
-        packed = ended(TokenBatch(tokens.ids, bounds), recipe.end_of_document, recipe.token_dtype)
+        batch = TokenBatch(tokens.ids, bounds)
+        packed = ended(batch, recipe.end_of_document, recipe.token_dtype)
         return cls(first + indices, packed, document_metas(documents, recipe.carry), others)
 
 
@@ -64,10 +65,10 @@ class Fates:
         self._others = [other for part in parts for other in part.others]
         self.kept = np.concatenate([np.empty(0, np.int64), *(part.kept for part in parts)])
         """The index of each kept document's record; shape ``[documents]``."""
-        lengths = [np.diff(part.tokens.offsets) for part in parts]
+        lengths = [np.diff(part.ended.bounds) for part in parts]
         self.documents = Documents(
             fetch.offsets[self.kept],
-            Stretches(part.tokens.ids for part in parts),
+            Stretches(part.ended.tokens for part in parts),
             np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths])),
             Metas.concatenate([part.metas for part in parts]),
         )

@@ -14,7 +14,8 @@ PART_RECORDS: Final = 4096
 still in the processor's cache (200 bytes each and what Python makes of them are some 2 MB), and a call of the fast
 engine, which costs 0.2 ms, has enough of them."""
 PART_BYTES: Final = 2 * 1024 * 1024
-"""Bound of a part's values, so that memory does not follow the size of a fetch; one record may be larger."""
+"""Bound of a part's values, so that texts and what is made of them do not follow the size of a fetch; one record may be
+larger."""
 
 
 @dataclass(frozen=True, slots=True)

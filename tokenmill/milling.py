@@ -27,7 +27,7 @@ Roll: TypeAlias = Callable[[bytes, bytes, Sequence[bytes]], Sequence[bytes]]
 
 
 class ChainMill:
-    """The state of one chain between two batches: its open block, cursor, totals and hash."""
+    """The state of one chain between two fetches: its open block, cursor, totals and hash."""
 
     def __init__(
         self,

@@ -1,7 +1,6 @@
 """Asking brokers the same again and again, whatever becomes of them meanwhile."""
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import Final, NoReturn
 
@@ -26,12 +25,8 @@ async def keep_asking(
     seconds: float,
     outage: str,
     passing: tuple[type[Exception], ...] = (),
-    *,
-    rest: float = 0,
 ) -> NoReturn:
     """Call ``ask`` with a consumer, and again ``seconds`` after it returned, until cancelled.
-
-    With ``rest``, the pause is at least so many times as long as asking took.
 
     `PASSING`, and what ``passing`` adds to it, ends the consumer; the next one is made after ``seconds``. Such a time
     is one line in the log, ``outage`` and the reason, and another one only when the reason changes. Anything else is
@@ -42,12 +37,10 @@ async def keep_asking(
         try:
             async with consumer(settings) as client:
                 while True:
-                    began = time.monotonic()
                     await ask(client)
-                    took = time.monotonic() - began
                     client.pause(*client.assignment())  # else it would ask the brokers on, for records nobody takes
                     said = ""
-                    await asyncio.sleep(max(seconds, rest * took))
+                    await asyncio.sleep(seconds)
         except (*PASSING, *passing) as error:
             reason = str(error) or repr(error)
             if reason != said:

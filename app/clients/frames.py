@@ -48,7 +48,7 @@ class FrameProtocol(aiokafka.conn.AIOKafkaProtocol, asyncio.BufferedProtocol):  
         reader.readexactly = self.readexactly  # type: ignore[method-assign,assignment]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to receive."""
+        """Begin to receive, and let requests be `Parts`."""
         super().connection_made(transport)
         if not isinstance(transport, asyncio.ReadTransport):
             raise TypeError(transport)

@@ -1,6 +1,10 @@
-"""Bytes that lie in several places, on their way to a socket without being joined: each join copies a whole message."""
+"""Bytes that lie in several places, on their way to a socket without being joined: each join copies a whole message.
+
+What the socket does not take at once is copied by asyncio (before Python 3.12), and by TLS all is.
+"""
 
 import asyncio
+import weakref
 from collections.abc import Iterable
 
 
@@ -25,13 +29,12 @@ def take_parts(transport: asyncio.BaseTransport) -> None:
     """Let ``transport.write`` take `Parts` as well."""
     if not isinstance(transport, asyncio.WriteTransport):
         raise TypeError(transport)
-    write = transport.write
+    write, itself = type(transport).write, weakref.ref(transport)  # a cycle would keep TLS's buffers for long
 
     def write_each(data: bytes | bytearray | memoryview | Parts) -> None:
-        if isinstance(data, Parts):
-            for part in data.each:
-                write(part)
-        else:
-            write(data)
+        transport = itself()
+        if transport is not None:
+            for part in data.each if isinstance(data, Parts) else (data,):
+                write(transport, part)
 
     transport.write = write_each  # type: ignore[method-assign]

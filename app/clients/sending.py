@@ -149,6 +149,6 @@ def _gather(kind: Any, value: Any, parts: list[Any]) -> None:
 
 
 def send_flat() -> None:
-    """Let all producers of this process build so, and all clients encode so, from now on."""
+    """Let all producers of this process build so, and all clients encode so; their connections must take `Parts`."""
     message_accumulator.BatchBuilder = BatchBuilder
     Request.encode = encode

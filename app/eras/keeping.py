@@ -19,8 +19,6 @@ LOOK_SECONDS: Final = 1.0
 """How often a stream is looked at, at most; sooner where eras are to be closed within a second or two."""
 PARTS: Final = 4
 """Looks within the longest life of an open era."""
-REST: Final = 9
-"""So the looks take a tenth of the time at most: with many partitions under load, each reads megabytes of each."""
 FINAL: Final = (DifferenceError, DamagedError)
 """What none will: the control topic is not what it was."""
 
@@ -51,7 +49,7 @@ class EraKeeper:
                 await self._step(client, settled)
 
         try:
-            await keep_asking(self._settings, ask, self._pause, "no era can be closed now", (TopicError,), rest=REST)
+            await keep_asking(self._settings, ask, self._pause, "no era can be closed now", (TopicError,))
         except Exception as error:  # noqa: BLE001 - nobody awaits this task, so it must not fail in silence
             end_for(error)
 

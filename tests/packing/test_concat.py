@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -183,8 +184,9 @@ def test_documents_end_with_their_id_in_the_dtype_of_the_stream(texts: list[list
     """Empty ones, too; whatever dtype the engine's ids have."""
     ids = np.array([token for text in texts for token in text], np.uint32)
     batch = ended(TokenBatch(ids, np.cumsum([0, *map(len, texts)])), END, np.dtype(dtype))
-    assert batch.ids.dtype == np.dtype(dtype)
-    assert [document.tolist() for document in batch] == [[*text, END] for text in texts]
+    assert batch.tokens.dtype == np.dtype(dtype)
+    found = [batch.tokens[low:high].tolist() for low, high in pairwise(batch.bounds.tolist())]
+    assert found == [[*text, END] for text in texts]
 
 
 def test_what_was_packed_stays_when_more_is_added() -> None:

@@ -35,15 +35,23 @@ class Documents(NamedTuple):
         return Documents(self.offsets[low:high], self.tokens, self.bounds[low : high + 1], self.metas.part(low, high))
 
 
-def ended(batch: TokenBatch, end_of_document: int, dtype: np.dtype[np.unsignedinteger]) -> TokenBatch:
-    """Return the same documents in ``dtype``, each followed by the end-of-document id."""
-    offsets = batch.offsets + np.arange(len(batch.offsets))
-    tokens = np.empty(offsets[-1], dtype)
+class Ended(NamedTuple):
+    """The tokens of consecutive documents, the end-of-document id behind each."""
+
+    tokens: npt.NDArray[np.unsignedinteger]
+    bounds: npt.NDArray[np.int64]
+    """Shape ``[documents + 1]``: document ``n`` has ``tokens[bounds[n] : bounds[n + 1]]``."""
+
+
+def ended(batch: TokenBatch, end_of_document: int, dtype: np.dtype[np.unsignedinteger]) -> Ended:
+    """Return the documents of ``batch`` in ``dtype``, each followed by the end-of-document id."""
+    bounds = batch.offsets + np.arange(len(batch.offsets))
+    tokens = np.empty(bounds[-1], dtype)
     from_documents = np.ones(len(tokens), np.bool_)
-    from_documents[offsets[1:] - 1] = False
-    tokens[offsets[1:] - 1] = end_of_document
+    from_documents[bounds[1:] - 1] = False
+    tokens[bounds[1:] - 1] = end_of_document
     tokens[from_documents] = batch.ids
-    return TokenBatch(tokens, offsets)
+    return Ended(tokens, bounds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,11 @@
 
 import asyncio
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tests.conftest import TopicFactory
-from tokenmill.app.clients import asking
 from tokenmill.app.clients.asking import keep_asking
 from tokenmill.app.clients.kafka import offsets, producer, read_range
 from tokenmill.app.local.broker import Broker
@@ -50,27 +47,6 @@ async def test_nothing_is_fetched_between_two_looks(broker: Broker, topic: Topic
     *looks, _ = "".join(map(str, fetched)).split("0")
     assert looks
     assert set(looks) == {"1"}, fetched  # what brought the record
-
-
-async def test_a_long_look_is_followed_by_a_longer_rest(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks of many partitions asks less often, instead of doing nothing else."""
-    settings, sleep = Settings(bootstrap_servers=broker.bootstrap_servers), asyncio.sleep
-    rests: list[float] = []
-
-    async def rest(seconds: float) -> None:
-        rests.append(seconds)
-
-    async def ask(_: AIOKafkaConsumer) -> None:
-        if len(rests) == 3:
-            raise LookupError
-        await sleep(0.1 * len(rests))
-
-    monkeypatch.setattr(asking, "asyncio", SimpleNamespace(sleep=rest))
-    with pytest.raises(LookupError):
-        await asking.keep_asking(settings, ask, 0.05, "no broker", rest=4)
-    assert rests[0] == 0.05
-    assert rests[1] >= 0.4
-    assert rests[2] >= 0.8
 
 
 def _watch(client: AIOKafkaConsumer, fetched: list[int]) -> None:

@@ -1,7 +1,9 @@
 """Bytes in several places reach the other end of a connection in their order."""
 
 import asyncio
+import gc
 import socket
+import weakref
 
 from tokenmill.app.clients.parts import Parts, take_parts
 
@@ -30,3 +32,20 @@ async def test_a_transport_sends_parts_in_their_order_among_other_bytes() -> Non
     assert found == wanted
     transport.close()
     theirs.close()
+
+
+def test_a_transport_that_takes_parts_goes_when_it_is_let_go() -> None:
+    """Without a look for garbage: TLS's has large buffers."""
+
+    class Transport(asyncio.WriteTransport):
+        """One that holds nothing."""
+
+    transport = Transport()
+    take_parts(transport)
+    gone = weakref.ref(transport)
+    gc.disable()
+    try:
+        del transport
+        assert gone() is None
+    finally:
+        gc.enable()

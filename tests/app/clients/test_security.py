@@ -15,8 +15,9 @@ from tests.conftest import topics_on
 from tests.marked import MARK, marked, until
 from tests.secured import MECHANISMS, NEEDLE, PASSWORD, Secured, add_user, allow
 from tests.service import reference_blocks, service_settings, stored_blocks
-from tokenmill.app.clients.kafka import admin, consumer, offsets, producer
+from tokenmill.app.clients.kafka import admin, consumer, offsets, producer, read_range
 from tokenmill.app.clients.security import client_security, password
+from tokenmill.app.clients.sending import LARGE_BYTES
 from tokenmill.app.faust_settings import faust_options
 from tokenmill.app.settings import ConnectionSettings, Settings
 from tokenmill.errors import SettingsError
@@ -32,14 +33,17 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("protocol", "others"), WAYS)
 async def test_every_client_gets_in(secured: Secured, protocol: str, others: dict[str, Any]) -> None:
-    """A record goes there and comes back; the admin client sees its topic."""
+    """Records go there and come back, a large one, too; the admin client sees their topic."""
     topic = topics_on(secured.broker, "gets-in")()
     settings = secured.settings(protocol, **others)
 
+    sent, partition = [b"grain", b"flour" * LARGE_BYTES], TopicPartition(topic, 0)
     async with producer(settings) as sender:
-        await sender.send_and_wait(topic, b"grain")
+        for value in sent:
+            await sender.send_and_wait(topic, value)
     async with consumer(settings) as reader:
-        assert await offsets(reader, [TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): (0, 1)}
+        assert await offsets(reader, [partition]) == {partition: (0, 2)}
+        assert [record.value async for record in read_range(reader, partition, 0, 2)] == sent
     async with admin(settings) as client:
         assert topic in await client.list_topics()
 
