@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from tokenmill.bounds import join_bounds
 from tokenmill.documents import NO_FIELDS, Document, Scalar, document_meta
 
 
@@ -82,8 +83,7 @@ class Metas(NamedTuple):
         """Return the metas of all parts; none of them is one that `part` returned."""
         if len(parts) == 1:
             return parts[0]
-        lengths = np.concatenate([np.zeros(1, np.int64), *(np.diff(part.bounds) for part in parts)])
-        return cls(b"".join([part.data for part in parts]), np.cumsum(lengths))
+        return cls(b"".join([part.data for part in parts]), join_bounds(part.bounds for part in parts))
 
     def part(self, low: int, high: int) -> "Metas":
         """Return a view of the metas of documents ``[low, high)``: the others stay in its ``data``."""

@@ -8,6 +8,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.bounds import join_bounds
 from tokenmill.columns import Columns, Kept
 from tokenmill.document_columns import Metas, document_metas
 from tokenmill.engines import TokenBatch
@@ -51,8 +52,7 @@ class Part:
             others.sort()
             some = lengths > 0
             documents, indices, bounds = documents.chosen(some), indices[some], np.append(bounds[:-1][some], bounds[-1])
-        batch = TokenBatch(tokens.ids, bounds)
-        packed = ended(batch, recipe.end_of_document, recipe.token_dtype)
+        packed = ended(TokenBatch(tokens.ids, bounds), recipe.end_of_document, recipe.token_dtype)
         return cls(first + indices, packed, document_metas(documents, recipe.carry), others)
 
 
@@ -65,11 +65,10 @@ class Fates:
         self._others = [other for part in parts for other in part.others]
         self.kept = np.concatenate([np.empty(0, np.int64), *(part.kept for part in parts)])
         """The index of each kept document's record; shape ``[documents]``."""
-        lengths = [np.diff(part.ended.bounds) for part in parts]
         self.documents = Documents(
             fetch.offsets[self.kept],
             Stretches(part.ended.tokens for part in parts),
-            np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths])),
+            join_bounds(part.ended.bounds for part in parts),
             Metas.concatenate([part.metas for part in parts]),
         )
         self._value_bytes = np.append(0, np.cumsum(fetch.sizes[self.kept]))  # of the first n kept documents

@@ -7,6 +7,7 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.bounds import divide
 from tokenmill.records import SourceRecord
 
 PART_RECORDS: Final = 4096
@@ -54,13 +55,7 @@ class Fetch:
 
     def parts(self) -> Iterator[tuple[int, int]]:
         """Divide the records into ranges of at most `PART_RECORDS` and about `PART_BYTES`, one record at least."""
-        bytes_to = np.append(0, np.cumsum(self.sizes))
-        low = 0
-        while low < len(self.records):
-            room = int(np.searchsorted(bytes_to, bytes_to[low] + PART_BYTES, side="right")) - 1
-            high = min(max(room, low + 1), low + PART_RECORDS, len(self.records))
-            yield low, high
-            low = high
+        return divide(self.sizes, items=PART_RECORDS, room=PART_BYTES)
 
 
 def _offsets(records: Sequence[SourceRecord]) -> npt.NDArray[np.int64]:

@@ -1,13 +1,15 @@
 """One raw partition: records go in, every chain's messages and the dead letters come out. Pure."""
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from itertools import accumulate
 from time import perf_counter
 from typing import Final, Literal, NamedTuple
 
+import numpy as np
+
+from tokenmill.bounds import divide
 from tokenmill.columns import Columns, Kept
 from tokenmill.engines import REFERENCE, TokenBatch, joined
 from tokenmill.errors import EngineError
@@ -119,8 +121,8 @@ class PartitionMill:
     def _encode(self, records: Sequence[SourceRecord], wanted: Iterable[Kept]) -> TokenBatch:
         """Encode all wanted documents of ``records``, those of one split after those of the other."""
         texts = [text for kept in wanted for text in kept.documents.texts]
-        batches = []
-        for low, high in _batches(texts):
+        lengths, batches = np.fromiter(map(len, texts), np.int64, len(texts)), []
+        for low, high in divide(lengths, items=len(texts), room=BATCH_CHARACTERS):
             self._tell(records)
             try:
                 batches.append(self._stages.engine.encode(texts[low:high]))
@@ -157,17 +159,3 @@ class _Clock:
 
 def _offset(record: SourceRecord) -> int:
     return record.offset
-
-
-def _batches(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Divide texts into batches for the engine."""
-    if 0 < sum(map(len, texts)) <= BATCH_CHARACTERS:  # nearly always
-        yield 0, len(texts)
-        return
-    characters_to = [0, *accumulate(map(len, texts))]
-    low = 0
-    while low < len(texts):
-        room = bisect_right(characters_to, characters_to[low] + BATCH_CHARACTERS) - 1
-        high = max(room, low + 1)
-        yield low, high
-        low = high

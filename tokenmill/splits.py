@@ -100,11 +100,10 @@ class SplitRule:
 
     def split_of_document(self, document: Document) -> str | None:
         """Return the split of a document as it was decoded, before any step; None where no split owns its shard."""
-        return (
-            self._only
-            if self._only is not None
-            else self._split(self._keys(DocumentColumns.of([document]))[0].encode())
-        )
+        if self._only is not None:
+            return self._only
+        (key,) = self._keys(DocumentColumns.of([document]))
+        return self._split(key.encode())
 
     def owners(self, documents: DocumentColumns) -> npt.NDArray[np.intp]:
         """Return what `split_of_document` says of each: the split's number in the order of ``splits``.

@@ -8,6 +8,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.bounds import join_bounds
+
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
@@ -44,9 +46,8 @@ def joined(batches: Sequence[TokenBatch]) -> TokenBatch:
     """Return one batch of all texts, in order."""
     if len(batches) == 1:
         return batches[0]
-    lengths = [np.diff(batch.offsets) for batch in batches]
     ids = [batch.ids for batch in batches] or [np.empty(0, np.uint32)]
-    return TokenBatch(np.concatenate(ids), np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths])))
+    return TokenBatch(np.concatenate(ids), join_bounds(batch.offsets for batch in batches))
 
 
 class Encoder(Protocol):
