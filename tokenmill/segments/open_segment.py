@@ -2,14 +2,23 @@
 
 import os
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+from zlib_ng.zlib_ng import crc32
 
 from tokenmill.segments.commit_log import UNKNOWN, Commit
 from tokenmill.segments.durable import sync_directory, write_at
 from tokenmill.segments.layout import SegmentPaths
 from tokenmill.segments.rows import BLOCK_ROW, Rows, make_rows
 from tokenmill.segments.stream import StreamInfo
+
+
+class DataCrcs(NamedTuple):
+    """The CRC-32 of a segment's tokens, and that of its document table."""
+
+    tokens: int
+    documents: int
 
 
 class OpenSegment:
@@ -29,6 +38,8 @@ class OpenSegment:
         self._docs_bytes = int(rows["docs_end"][-1]) if len(rows) else 0
         self._log_bytes = log_bytes
         self._source_offset = UNKNOWN
+        self.written: DataCrcs | None = None if len(rows) else DataCrcs(0, 0)
+        """Of all that was appended; None where recovery found some of it."""
         self._files: list[int] = []
 
     @property
@@ -48,7 +59,10 @@ class OpenSegment:
         bins, docs, _ = self._files
         rows = make_rows(tokens, entries, chains, self._docs_bytes)
         write_at(bins, tokens, self.blocks * self._info.block_bytes)
-        write_at(docs, b"".join(entries), self._docs_bytes)
+        documents = b"".join(entries)
+        write_at(docs, documents, self._docs_bytes)
+        if self.written is not None:
+            self.written = DataCrcs(crc32(tokens, self.written.tokens), crc32(documents, self.written.documents))
         self._rows[self.blocks : self.blocks + len(rows)] = rows
         self.blocks += len(rows)
         self._docs_bytes = int(rows["docs_end"][-1])

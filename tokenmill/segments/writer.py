@@ -200,7 +200,7 @@ class PartitionWriter:
         self._commit()
         full = self._segment
         full.close()
-        seal(full.paths, self._info, self._partition, full.rows, self._chain_before)
+        seal(full.paths, self._info, self._partition, full.rows, self._chain_before, written=full.written)
         self._chain_before = self.chain
         following = SegmentPaths(self._directory, self.next_block)
         self._segment = OpenSegment(following, self._info, full.rows[:0], 0)
