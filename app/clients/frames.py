@@ -18,8 +18,13 @@ import numpy as np
 from .parts import take_parts
 
 SMALL_BYTES: Final = 64 * 1024
-"""Size of the buffer of a connection: heartbeats and acknowledgements come in one read. No string of Kafka's protocol
-is half as long, so what is most of a larger answer is wanted as bytes, which may be a view."""
+"""Size of the buffer of a connection: heartbeats and acknowledgements come in one read."""
+VIEW_BYTES: Final = 32 * 1024
+"""From here on a part of a large answer may be a view: it is wanted as bytes, for no string of Kafka's protocol is as
+long."""
+MOST_KEPT: Final = 4
+"""How many times its own bytes a view may keep. So all that paused partitions of a worker got is 128 MiB at most, and
+where a fetch brings as much of a few partitions, no byte of it is copied."""
 
 
 class FrameProtocol(aiokafka.conn.AIOKafkaProtocol, asyncio.BufferedProtocol):  # type: ignore[misc]  # untyped there
@@ -124,10 +129,10 @@ class FrameProtocol(aiokafka.conn.AIOKafkaProtocol, asyncio.BufferedProtocol):  
 
 
 class Frame:
-    """A large answer, read as `io.BytesIO` is read, but for a part that is most of it: that is a view.
+    """A large answer, read as `io.BytesIO` is read, but for a part that is a good part of it: that is a view.
 
     A view keeps the whole answer. What a paused partition got may lie for long, and with it the rest of the answer,
-    which other partitions got: for each partition, that could be an answer with the bytes of all.
+    which other partitions got: at most `MOST_KEPT` times as much as is its own.
     """
 
     def __init__(self, data: memoryview) -> None:
@@ -139,7 +144,7 @@ class Frame:
         """Return the next ``size`` bytes, or as many as there are."""
         part = self._data[self._at : self._at + size]
         self._at += len(part)
-        return part if 2 * len(part) > len(self._data) else bytes(part)
+        return part if len(part) >= max(VIEW_BYTES, len(self._data) / MOST_KEPT) else bytes(part)
 
 
 def receive_in_place() -> None:

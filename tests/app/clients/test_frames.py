@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import TopicFactory
-from tokenmill.app.clients.frames import SMALL_BYTES, Frame, FrameProtocol
+from tokenmill.app.clients.frames import MOST_KEPT, SMALL_BYTES, VIEW_BYTES, Frame, FrameProtocol
 from tokenmill.app.clients.kafka import consumer, producer, read_range
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
@@ -99,15 +99,22 @@ async def test_a_large_answer_is_whoevers_that_holds_it() -> None:
         ]
 
 
-@given(st.lists(st.sampled_from([0, 1, 4, 8, SMALL_BYTES, SMALL_BYTES + 1, 2 * SMALL_BYTES]), max_size=6))
+@given(st.lists(st.sampled_from([0, 1, 4, 8, VIEW_BYTES, SMALL_BYTES - 1, SMALL_BYTES, 2 * SMALL_BYTES]), max_size=6))
 def test_a_large_answer_is_read_as_a_file_is(sizes: list[int]) -> None:
-    """To its end and over it. Only a part that is most of it keeps all of it; the others are bytes of their own."""
-    data = bytes(range(256)) * (3 * SMALL_BYTES // 256)
+    """To its end and over it. Only a part that is a good part of it keeps all of it; others are bytes of their own."""
+    data = bytes(range(256)) * (MOST_KEPT * SMALL_BYTES // 256)
     ours, file = Frame(memoryview(data)), io.BytesIO(data)
     for size in sizes:
         part = ours.read(size)
         assert bytes(part) == file.read(size)
-        assert isinstance(part, bytes) == (2 * len(part) <= len(data))
+        assert isinstance(part, bytes) == (MOST_KEPT * len(part) < len(data))
+
+
+def test_what_could_be_a_string_is_never_a_view() -> None:
+    """Strings are decoded from bytes, and may be a good part of an answer that is just large."""
+    frame = Frame(memoryview(bytes(SMALL_BYTES + 1)))
+    assert isinstance(frame.read(VIEW_BYTES - 1), bytes)
+    assert isinstance(frame.read(VIEW_BYTES), memoryview)
 
 
 async def test_a_connection_that_ends_says_what_was_missing() -> None:
