@@ -8,6 +8,7 @@ answers into one buffer for each connection, and a large one into a buffer of it
 
 import asyncio
 import io
+import socket
 import weakref
 from types import SimpleNamespace
 from typing import Any, Final
@@ -22,6 +23,9 @@ SMALL_BYTES: Final = 64 * 1024
 VIEW_BYTES: Final = 32 * 1024
 """From here on a part of a large answer may be a view: it is wanted as bytes, for no string of Kafka's protocol is as
 long."""
+WAKING_BYTES: Final = 1024 * 1024
+"""The system tells of a large answer's bytes when so many are there, or its last ones. Each time that it tells, the
+event loop takes the interpreter from the thread that mills."""
 MOST_KEPT: Final = 4
 """How many times its own bytes a view may keep. So all that paused partitions of a worker got is 128 MiB at most, and
 where a fetch brings as much of a few partitions, no byte of it is copied."""
@@ -50,6 +54,10 @@ class FrameProtocol(aiokafka.conn.AIOKafkaProtocol, asyncio.BufferedProtocol):  
         """What was received and not read yet is ``view[low:high]``."""
         self._wanted = 0
         self._waiter: asyncio.Future[None] | None = None
+        self._socket: socket.socket | None = None
+        """What is told when to wake us; None where TLS is between, which holds bytes that we cannot count."""
+        self._least = 1
+        """Before how many bytes it does not."""
         reader.readexactly = self.readexactly  # type: ignore[method-assign,assignment]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -58,6 +66,8 @@ class FrameProtocol(aiokafka.conn.AIOKafkaProtocol, asyncio.BufferedProtocol):  
         if not isinstance(transport, asyncio.ReadTransport):
             raise TypeError(transport)
         self._frame_transport = transport
+        if transport.get_extra_info("sslcontext") is None:
+            self._socket = transport.get_extra_info("socket")
         self._small = self._view = memoryview(bytearray(SMALL_BYTES))
         take_parts(transport)
 
@@ -70,6 +80,8 @@ class FrameProtocol(aiokafka.conn.AIOKafkaProtocol, asyncio.BufferedProtocol):  
         self._high += nbytes
         if self._high - self._low >= self._wanted:
             self._wake()
+        if self._least > 1:
+            self._wait_for(self._wanted - (self._high - self._low))
         if self._high == len(self._view) and self._frame_transport is not None:
             self._frame_transport.pause_reading()
 
@@ -120,8 +132,16 @@ class FrameProtocol(aiokafka.conn.AIOKafkaProtocol, asyncio.BufferedProtocol):  
                 self._view = np.empty(n, np.uint8).data  # not zeroed first, as a bytearray would be
             self._view[: len(held)] = held
             self._low, self._high = 0, len(held)
+            self._wait_for(n - len(held))
         if self._frame_transport is not None:
             self._frame_transport.resume_reading()
+
+    def _wait_for(self, missing: int) -> None:
+        """Let the system wake us for a good part of what is missing, not for each piece as it comes."""
+        least = max(1, min(missing, WAKING_BYTES))
+        if self._socket is not None and least != self._least:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
+            self._least = least
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

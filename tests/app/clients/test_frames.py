@@ -8,6 +8,7 @@ import struct
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from unittest.mock import patch
 
 import pytest
 from aiokafka import TopicPartition
@@ -15,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import TopicFactory
-from tokenmill.app.clients.frames import MOST_KEPT, SMALL_BYTES, VIEW_BYTES, Frame, FrameProtocol
+from tokenmill.app.clients import frames as frames_module
+from tokenmill.app.clients.frames import MOST_KEPT, SMALL_BYTES, VIEW_BYTES, WAKING_BYTES, Frame, FrameProtocol
 from tokenmill.app.clients.kafka import consumer, producer, read_range
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
@@ -27,11 +29,12 @@ SIZES = st.one_of(st.integers(0, 40), st.sampled_from([SMALL_BYTES - 1, SMALL_BY
 async def connected() -> AsyncIterator[tuple[FrameProtocol, asyncio.StreamReader, socket.socket]]:
     """Give the block a connection: its protocol, the reader that aiokafka is given, and the other end."""
     loop = asyncio.get_running_loop()
-    ours, theirs = socket.socketpair()
-    theirs.setblocking(False)
     reader = asyncio.StreamReader(limit=SMALL_BYTES, loop=loop)
     protocol = FrameProtocol(loop.create_future(), reader, loop=loop)
-    transport, _ = await loop.create_connection(lambda: protocol, sock=ours)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        transport, _ = await loop.create_connection(lambda: protocol, *server.getsockname())
+        theirs, _ = server.accept()
+    theirs.setblocking(False)
     try:
         yield protocol, reader, theirs
     finally:
@@ -50,8 +53,14 @@ def frame(number: int, size: int) -> bytes:
     return struct.pack(">i", size) + (b"%d|" % number * (size // 2 + 1))[:size]
 
 
-@given(st.lists(SIZES, min_size=1, max_size=12), st.lists(st.integers(1, 2 * SMALL_BYTES), min_size=1, max_size=8))
-def test_frames_are_received_as_they_were_sent_in_whatever_pieces(sizes: list[int], pieces: list[int]) -> None:
+@given(
+    st.lists(SIZES, min_size=1, max_size=12),
+    st.lists(st.integers(1, 2 * SMALL_BYTES), min_size=1, max_size=8),
+    st.sampled_from([1, 1000, SMALL_BYTES, WAKING_BYTES]),
+)
+def test_frames_are_received_as_they_were_sent_in_whatever_pieces(
+    sizes: list[int], pieces: list[int], waking: int
+) -> None:
     """Many frames in a piece, or many pieces for a frame; the reader waits before, between and behind them."""
     frames = [frame(number, size) for number, size in enumerate(sizes)]
     sent = b"".join(frames)
@@ -72,7 +81,31 @@ def test_frames_are_received_as_they_were_sent_in_whatever_pieces(sizes: list[in
             await sending
             return answers
 
-    assert asyncio.run(exchange()) == [one[4:] for one in frames]
+    with patch.object(frames_module, "WAKING_BYTES", waking):
+        assert asyncio.run(exchange()) == [one[4:] for one in frames]
+
+
+async def test_a_large_answer_wakes_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its many pieces are taken together, and its last bytes, and what comes behind it, as soon as they are there."""
+    taken: list[int] = []
+    updated = FrameProtocol.buffer_updated
+
+    def counted(self: FrameProtocol, size: int) -> None:
+        taken.append(size)
+        updated(self, size)
+
+    monkeypatch.setattr(FrameProtocol, "buffer_updated", counted)
+    large, small, piece = frame(1, WAKING_BYTES + 500_000), frame(2, 3), 50_000
+    async with connected() as (_, reader, theirs):
+        waiting = asyncio.create_task(received(reader))
+        for at in range(0, len(large), piece):
+            await asyncio.get_running_loop().sock_sendall(theirs, large[at : at + piece])
+            await asyncio.sleep(0.005)
+        assert await waiting == large[4:]
+        theirs.send(small)
+        assert await received(reader) == small[4:]
+    assert taken[-1] == len(small)
+    assert len(taken) <= 6, "the first piece, which says how large it is; a mebibyte; the rest; the next answer"
 
 
 async def test_more_than_the_buffer_waits_until_it_is_read() -> None:
