@@ -11,10 +11,14 @@ from typing import Final, TypeAlias, TypeVar
 from benchmarks.cluster import RawTopic, fill
 from benchmarks.contenders import Contender, Running, Task
 from benchmarks.field import Documents
+from benchmarks.machine import memory_at_hand
 from benchmarks.measuring import Measured, Watched, measure, wait_until_ready
 from tokenmill.app.local.broker import Broker
 
 MB: Final = 1e6
+
+AT_HAND: Final = 8
+"""Bytes of memory for each of text: a run fills a quarter of that, with tokens in the broker's log and in files."""
 
 T = TypeVar("T")
 Watching: TypeAlias = Callable[[Sequence[Watched]], AbstractContextManager[T]]
@@ -68,7 +72,9 @@ class Track:
     def run(self, contender: Contender, documents: Documents, workers: int) -> Run:
         """Let a contender do its topic, and measure it."""
         topic = self.topic(contender, documents)
-        with self._started(contender, topic, workers) as running:
+        with memory_at_hand(AT_HAND * topic.text_bytes) as let_go, self._started(contender, topic, workers) as running:
+            wait_until_ready(running.processes)
+            let_go()
             return Run(contender.name, topic, _measure(running, topic))
 
     def watch(self, contender: Contender, documents: Documents, watching: Watching[T]) -> tuple[Run, T]:
