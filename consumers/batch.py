@@ -12,7 +12,7 @@ from tokenmill.samples import Samples, Source, places_of, sources_of
 from .documents import Documents, documents_of
 from .gathering import Rows
 from .rows import Chunk
-from .staging import Staged, Stored
+from .staging import Sent, Staged
 
 IGNORED: Final = -100
 """What no loss is computed of: the default ``ignore_index`` of torch's cross entropy."""
@@ -29,7 +29,7 @@ class XY(NamedTuple):
 class Batch:
     """The samples of one rank in one step; ``x, y = batch`` works."""
 
-    _staged: Staged | Stored
+    _sent: Sent
     step: int
     """The number of the step, counted through all runs that went on from each other's state."""
     _chunk: Chunk
@@ -43,12 +43,12 @@ class Batch:
     @property
     def x(self) -> torch.Tensor:
         """``[batch_size, sequence_length]``, int64 (without ``widen``: of the stored dtype)."""
-        return self._staged.x
+        return self._sent.x if isinstance(self._sent, Staged) else torch.from_numpy(self._sent[:, :-1])
 
     @property
     def y(self) -> torch.Tensor:
         """The next tokens: ``y[i, j]`` follows ``x[i, j]``."""
-        return self._staged.y
+        return self._sent.y if isinstance(self._sent, Staged) else torch.from_numpy(self._sent[:, 1:])
 
     @property
     def rows(self) -> Rows:
@@ -58,9 +58,9 @@ class Batch:
             InputError: they were widened, or sent to a CUDA device.
 
         """
-        if not isinstance(self._staged, Stored):
+        if isinstance(self._sent, Staged):
             raise InputError("this batch was widened or sent to a device: open Batches on the CPU, with widen=False")
-        return self._staged.rows
+        return self._sent
 
     @property
     def samples(self) -> Samples:

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from itertools import count
+from itertools import chain, count, repeat
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, Self
@@ -17,15 +17,13 @@ from tokenmill.segments import OnDamage, open_eras, read_stream
 from .batch import Batch
 from .metrics import Behind, Head, Metrics
 from .rows import RowReader
-from .staging import Staged, Stored, open_staging
+from .staging import open_staging
 from .waiting import Patience
 
 _CHUNK_BYTES: Final = 8 << 20
 """Of tokens that are looked up in one go: 256 batches of 16 x 1024 share the cost of finding them in the store."""
 _CHUNK_SAMPLES: Final = 4096
 """At most, so that the first batch of small samples comes soon."""
-
-_Made = tuple[Batch, Staged | Stored]
 
 
 class _End(Enum):
@@ -171,7 +169,7 @@ class Batches:
         """
         self._settle()
         turn, first, skips = self._turn, self._position.step, self._skips
-        stop, staging, patience = self._stop, self._staging, self._patience
+        stop, deliver, patience = self._stop, self._staging.deliver, self._patience
         source = _run_ahead(self._produce(), self._prefetch) if self._prefetch else self._produce()
         asked = perf_counter()
         while not stop():
@@ -185,17 +183,17 @@ class Batches:
                 asked = now
                 continue
             patience.end()
-            batch, staged = made
-            staging.deliver(staged)
+            deliver(made._sent)  # noqa: SLF001 - of this package
             if self._mask_loss:
-                batch.mask_loss()
+                made.mask_loss()
             if skips:
-                self._missing += self._ranks.batch_size - len(batch.x)
-            self._made = batch.step + 1 - first
+                self._missing += self._ranks.batch_size - len(made.x)
+            self._made = made.step + 1 - first
             self._delivered += 1
             given = perf_counter()
             self._waited += given - asked
-            yield batch
+            yield made
+            del made  # its memory can be the next one's, here or on a device
             asked = perf_counter()
             self._worked += asked - given
             if turn != self._turn:
@@ -281,7 +279,7 @@ class Batches:
         self._position = self._position.after(self._made)
         self._made = 0
 
-    def _produce(self) -> Iterator[_Made | None]:
+    def _produce(self) -> Iterator[Batch | None]:
         """Yield batches ahead of those that were delivered; None where the next one must be waited for."""
         sample, step = self._position.sample, self._position.step
         size, ranks, send = self._ranks.batch_size, self._ranks, self._staging.send
@@ -292,13 +290,9 @@ class Batches:
                     return
                 yield None
                 continue
-            numbers = count(step + ranks.worker, ranks.workers)
-            starts = range(0, chunk.steps * size, size)
-            for number, start, rows in zip(numbers, starts, chunk.batches(), strict=False):
-                if not len(rows):  # all of it is damaged
-                    continue
-                staged = send(rows)
-                yield Batch(staged, number, chunk, start), staged
+            sent = chain.from_iterable(map(send, chunk.stretches()))  # holds no batch while it makes the next
+            made = map(Batch, sent, count(step + ranks.worker, ranks.workers), repeat(chunk), count(0, size))
+            yield from made if chunk.kept is None else filter(_has_rows, made)
             sample += chunk.steps * ranks.turn
             step += chunk.steps * ranks.workers
 
@@ -332,10 +326,15 @@ class Batches:
         )
 
 
-def _run_ahead(source: Iterator[_Made | None], count: int) -> Iterator[_Made | None]:
+def _has_rows(batch: Batch) -> bool:
+    """Whether not all of a batch is damaged."""
+    return len(batch.x) > 0
+
+
+def _run_ahead(source: Iterator[Batch | None], count: int) -> Iterator[Batch | None]:
     """Yield what ``source`` does, which has by then begun ``count`` batches more; None only where nothing is left."""
-    ahead: deque[_Made] = deque()
-    made: _Made | _End | None = None
+    ahead: deque[Batch] = deque()
+    made: Batch | _End | None = None
     while True:
         while made is not _END and len(ahead) <= count:
             made = next(source, _END)

@@ -62,14 +62,14 @@ class Gathering:
         """Return those of the rows, ``[stop - start, columns]``, in memory of their own."""
         return self._memory[self._items[start:stop]].view(self._dtype).reshape(-1, self._columns)
 
-    def batches(self, size: int) -> Iterator[Rows]:
-        """Yield all rows, ``size`` at a time, which divides them: ``[size, columns]``, contiguous.
+    def stretches(self, size: int) -> Iterator[Rows]:
+        """Yield all rows as batches of ``size``, which divides them, several at a time: ``[batches, size, columns]``.
 
-        They are copied some batches ahead, into memory that these have together: whoever keeps one, keeps 512 KiB.
+        Contiguous, in memory that they have together: whoever keeps one batch, keeps 512 KiB.
         """
         together = max(_STRETCH_BYTES // (size * self._columns * self._dtype.itemsize), 1) * size
         for start in range(0, len(self._items), together):
-            yield from self.rows(start, start + together).reshape(-1, size, self._columns)
+            yield self.rows(start, start + together).reshape(-1, size, self._columns)
 
 
 class _Memory:

@@ -47,13 +47,16 @@ class Chunk:
         """Return the tokens of all samples that are there, ``[samples, sequence_length + 1]``."""
         return self._gathering.rows()
 
-    def batches(self) -> Iterator[Rows]:
-        """Yield, for each batch, the tokens of those samples that are there, ``[samples, sequence_length + 1]``."""
+    def stretches(self) -> Iterator[Rows]:
+        """Yield the batches, one or several at a time: ``[batches, samples, sequence_length + 1]``.
+
+        With `kept`, one at a time, and those samples of it that are there: none, perhaps.
+        """
         size = self.batch_size
         if self.kept is None:
-            return self._gathering.batches(size)
+            return self._gathering.stretches(size)
         stops = np.cumsum(self.kept)[size - 1 :: size].tolist()
-        return (self._gathering.rows(start, stop) for start, stop in pairwise([0, *stops]))
+        return (self._gathering.rows(start, stop)[None] for start, stop in pairwise([0, *stops]))
 
     def samples(self) -> Samples:
         """Return all samples, also those that are not there; computed when it is first asked for."""
@@ -116,7 +119,7 @@ class RowReader:
     def find(self, items: Items, steps: int = 1) -> Chunk:
         """Return samples, one at least, as a chunk; costs nothing that grows with their eras.
 
-        Its `batches` are of use where the samples are ``steps`` whole steps of the rank; its `rows` always are.
+        Its `stretches` are of use where the samples are ``steps`` whole steps of the rank; its `rows` always are.
         """
         samples = join(order.samples_of(part) for order, part in items)
         addresses = np.empty(len(samples.blocks), np.int64)

@@ -1,7 +1,8 @@
 """From token ids on the host to `x` and `y` on the device."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -24,41 +25,20 @@ class Staged:
     """Behind which both are there; None: they are."""
 
 
-class Stored:
-    """Rows as they are stored, whose x and y are made when they are asked for: two views cost as much as 8 rows."""
-
-    __slots__ = ("_tokens", "rows")
-    mark = None
-
-    def __init__(self, rows: Rows, tokens: torch.Tensor | None = None) -> None:
-        self.rows = rows
-        self._tokens = tokens
-
-    @property
-    def tokens(self) -> torch.Tensor:
-        """The same as a tensor, without a copy."""
-        if self._tokens is None:
-            self._tokens = torch.from_numpy(self.rows)
-        return self._tokens
-
-    @property
-    def x(self) -> torch.Tensor:
-        """All but the last column."""
-        return self.tokens[:, :-1]
-
-    @property
-    def y(self) -> torch.Tensor:
-        """All but the first column."""
-        return self.tokens[:, 1:]
+Sent: TypeAlias = Staged | Rows
+"""A batch on its way; rows that go nowhere are themselves: two views of them cost as much as copying 8."""
 
 
 class Staging(Protocol):
     """The way of rows of tokens to a device."""
 
-    def send(self, rows: Rows) -> Staged | Stored:
-        """Send rows, contiguous ones, on their way; whoever gave them writes to them no more."""
+    def send(self, stretch: Rows) -> Iterator[Sent]:
+        """Send batches of rows, ``[batches, rows, columns]``, on their way, each when it is asked for.
 
-    def deliver(self, staged: Staged | Stored) -> None:
+        Whoever gave them writes to them no more; what was asked for is not kept here.
+        """
+
+    def deliver(self, sent: Sent) -> None:
         """Let x and y be used, by all work that is begun from now on."""
 
     @property
@@ -94,15 +74,22 @@ class HostStaging:
         self._is_cpu = device.type == "cpu"
         self._widens = widen
 
-    def send(self, rows: Rows) -> Staged | Stored:
-        """Widen the rows; or return views of them."""
-        if not self._widens:
-            return Stored(rows, None if self._is_cpu else torch.from_numpy(rows).to(self._device))
+    def send(self, stretch: Rows) -> Iterator[Sent]:
+        """Widen the rows; or give them as they are, or as views of what lies on the device."""
+        if self._widens:
+            return map(self._widened, stretch)
+        if self._is_cpu:
+            return iter(stretch)
+        tokens = torch.from_numpy(stretch).to(self._device)
+        return map(Staged, tokens[..., :-1], tokens[..., 1:])
+
+    def deliver(self, sent: Sent) -> None:
+        """Do nothing: both are there."""
+
+    def _widened(self, rows: Rows) -> Staged:
+        """Return tensors with memory of their own: autograd would see what is done in place to one view in all."""
         x, y = torch.from_numpy(rows[:, :-1].astype(np.int64)), torch.from_numpy(rows[:, 1:].astype(np.int64))
         return Staged(x, y) if self._is_cpu else Staged(x.to(self._device), y.to(self._device))
-
-    def deliver(self, staged: Staged | Stored) -> None:
-        """Do nothing: both are there."""
 
 
 class LaneStaging:
@@ -138,7 +125,11 @@ class LaneStaging:
         """How long the device's work stood, as far as the lane knows yet."""
         return self._lane.stalled_seconds
 
-    def send(self, rows: Rows) -> Staged:
+    def send(self, stretch: Rows) -> Iterator[Sent]:
+        """Send one batch after the other."""
+        return map(self._send, stretch)
+
+    def _send(self, rows: Rows) -> Staged:
         """Fill the buffer that was filled the longest time ago, and begin its copy, and what widens it there."""
         self._current = (self._current + 1) % len(self._slots)
         copied = self._copied[self._current]
@@ -151,10 +142,10 @@ class LaneStaging:
             x, y = self._part(tokens[:, :-1]), self._part(tokens[:, 1:])
             return Staged(x, y, self._lane.mark())
 
-    def deliver(self, staged: Staged | Stored) -> None:
+    def deliver(self, sent: Sent) -> None:
         """Let what the consumer begins from now on come after the copy; the host does not wait."""
-        if staged.mark is not None:
-            self._lane.hand_over(staged.mark, (staged.x, staged.y))
+        if isinstance(sent, Staged) and sent.mark is not None:
+            self._lane.hand_over(sent.mark, (sent.x, sent.y))
 
     def _part(self, tokens: torch.Tensor) -> torch.Tensor:
         """Return tokens as int64; what looked negative in the carrier's dtype gets its upper bits back."""

@@ -1,6 +1,7 @@
 """What needs nothing but the project's own packages: TokenMill, the limit, and nanoGPT's ``get_batch``."""
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,7 @@ class TokenMill:
 
     def batches(self, stock: Stock, *, shuffle: bool, wide: bool) -> Iterator[Any]:
         """Yield x and y, or rows."""
-        batches = self.open(stock, shuffle=shuffle, wide=wide)
-        return ((batch.x, batch.y) if wide else batch.rows for batch in batches)
+        return map(attrgetter("x", "y") if wide else attrgetter("rows"), self.open(stock, shuffle=shuffle, wide=wide))
 
 
 class Limit:

@@ -56,7 +56,7 @@ def test_steps_are_read_as_far_as_they_are_there(tmp_path: Path) -> None:
         assert (chunk.steps if chunk else 0) == found
         if chunk:
             assert len(chunk.samples().blocks) == 3 * found
-            assert [rows.shape for rows in chunk.batches()] == [(3, 5)] * found
+            assert [rows.shape for stretch in chunk.stretches() for rows in stretch] == [(3, 5)] * found
 
 
 @given(st.sampled_from([1, 2, 4]), st.sampled_from([4, 1 << 20]), st.data())
@@ -71,7 +71,7 @@ def test_rows_of_steps_are_the_tokens_of_their_samples(
         patch.setattr(rows, "_TABLE_BLOCKS", table_blocks)
         chunks = [chunk for begin in (first, first + 3 * steps) if (chunk := reader.read(begin, steps)) is not None]
     for chunk in chunks:
-        assert np.concatenate(list(chunk.batches())).tolist() == [
+        assert np.concatenate(list(chunk.stretches())).reshape(-1, length + 1).tolist() == [
             tokens_of(CHAINS[partition], INFO)[block, view * length : view * length + length + 1].tolist()
             for partition, block, view in places_of(chunk.samples())
         ]

@@ -9,8 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokenmill.consumers.gathering import Rows
 from tokenmill.consumers.lanes import CudaLane, Mark
-from tokenmill.consumers.staging import LaneStaging, Staged, Staging, Stored, open_staging
+from tokenmill.consumers.staging import LaneStaging, Sent, Staged, Staging, open_staging
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA here")
 DEVICES = ["cpu", "late", pytest.param("cuda", marks=CUDA)]
@@ -102,6 +103,19 @@ def open_any(rows: int, columns: int, device: str) -> Staging:
     return open_staging(rows, columns, np.dtype("<u2"), torch.device(device))
 
 
+def send(staging: Staging, rows: Rows) -> Sent:
+    """Send one batch."""
+    (sent,) = staging.send(rows[None])
+    return sent
+
+
+def xy(sent: Sent) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return both, also of rows that went nowhere."""
+    if isinstance(sent, Staged):
+        return sent.x, sent.y
+    return torch.from_numpy(sent[:, :-1]), torch.from_numpy(sent[:, 1:])
+
+
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=CUDA)])
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32"])
 def test_ids_are_widened_without_a_sign(dtype: str, device: str) -> None:
@@ -110,11 +124,12 @@ def test_ids_are_widened_without_a_sign(dtype: str, device: str) -> None:
     rows = np.array([[0, 1, top, top - 1], [top // 2, top // 2 + 1, 7, top]], dtype)
     staging = open_staging(2, 4, rows.dtype, torch.device(device))
     for _ in range(5):
-        staged = staging.send(rows)
+        staged = send(staging, rows)
         staging.deliver(staged)
-        assert staged.x.tolist() == rows[:, :-1].tolist()
-        assert staged.y.tolist() == rows[:, 1:].tolist()
-        for tensor in (staged.x, staged.y):
+        x, y = xy(staged)
+        assert x.tolist() == rows[:, :-1].tolist()
+        assert y.tolist() == rows[:, 1:].tolist()
+        for tensor in (x, y):
             assert (tensor.dtype, tensor.device.type, tensor.is_contiguous()) == (torch.int64, device, True)
 
 
@@ -126,10 +141,24 @@ def test_ids_stay_narrow_when_told_to(dtype: str, device: str) -> None:
     rows = np.array([[0, 1, top, top - 1]], dtype)
     staging = open_staging(1, 4, rows.dtype, torch.device(device), widen=False)
     for _ in range(5):
-        staged = staging.send(rows)
+        staged = send(staging, rows)
         staging.deliver(staged)
-        assert staged.x.cpu().numpy().dtype == dtype
-        assert (staged.x.tolist(), staged.y.tolist()) == (rows[:, :-1].tolist(), rows[:, 1:].tolist())
+        x, y = xy(staged)
+        assert x.cpu().numpy().dtype == dtype
+        assert (x.tolist(), y.tolist()) == (rows[:, :-1].tolist(), rows[:, 1:].tolist())
+
+
+@given(st.integers(1, 9), st.integers(1, 3))
+def test_batches_that_are_sent_together_are_apart(batches: int, rows: int) -> None:
+    """What is done to one in place is nothing to the others, nor to autograd's eyes."""
+    stretch = np.arange(batches * rows * 5, dtype="<u2").reshape(batches, rows, 5)
+    sent = list(open_staging(rows, 5, stretch.dtype, torch.device("cpu")).send(stretch))
+    first, *others = [tensor for batch in sent for tensor in xy(batch)]
+    first.zero_()
+    assert [tensor.tolist() for tensor in others] == [
+        side.tolist() for batch in stretch for side in (batch[:, :-1], batch[:, 1:])
+    ][1:]
+    assert {tensor._version for tensor in others} == {0}
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -139,10 +168,10 @@ def test_batches_stay_what_they_are_while_buffers_are_used_again(device: str, *,
     staging = (
         open_late(3, 5) if device == "late" else open_staging(3, 5, np.dtype("<u2"), torch.device(device), widen=widen)
     )
-    batches = [staging.send(np.full((3, 5), number, "<u2")) for number in range(20)]
+    batches = [send(staging, np.full((3, 5), number, "<u2")) for number in range(20)]
     for staged in batches:
         staging.deliver(staged)
-    found = [set(staged.x.flatten().tolist() + staged.y.flatten().tolist()) for staged in batches]
+    found = [{token for tensor in xy(staged) for token in tensor.flatten().tolist()} for staged in batches]
     assert found == [{n} for n in range(20)]
 
 
@@ -151,24 +180,24 @@ def test_batches_may_be_smaller_than_buffers(device: str) -> None:
     """Where some of their samples are damaged."""
     staging = open_any(6, 3, device)
     rows = np.arange(18, dtype="<u2").reshape(6, 3)
-    sent = [staging.send(rows[:count]) for count in (6, 1, 2)]
+    sent = [send(staging, rows[:count]) for count in (6, 1, 2)]
     for staged in sent:
         staging.deliver(staged)
-    assert [staged.x.tolist() for staged in sent] == [rows[:count, :-1].tolist() for count in (6, 1, 2)]
+    assert [xy(staged)[0].tolist() for staged in sent] == [rows[:count, :-1].tolist() for count in (6, 1, 2)]
 
 
 @given(st.lists(st.sampled_from(["send", "deliver"]), max_size=60))
 def test_whatever_comes_when_batches_are_what_was_sent(calls: list[str]) -> None:
     """On a device that copies as late as it may, however far delivery is behind sending; some are never delivered."""
     staging = open_late(2, 3)
-    sent: list[tuple[Staged | Stored, int]] = []
+    sent: list[tuple[Sent, int]] = []
     for number, call in enumerate(calls):
         if call == "send":
-            sent.append((staging.send(np.full((2, 3), number, "<u2")), number))
+            sent.append((send(staging, np.full((2, 3), number, "<u2")), number))
         elif sent:
             staged, filled = sent.pop(0)
             staging.deliver(staged)
-            assert set(staged.x.flatten().tolist()) == {filled}
+            assert set(xy(staged)[0].flatten().tolist()) == {filled}
 
 
 def test_the_host_waits_only_for_the_buffer_that_it_fills() -> None:
@@ -176,7 +205,7 @@ def test_the_host_waits_only_for_the_buffer_that_it_fills() -> None:
     lane = LateLane()
     staging = open_late(2, 3, lane)
     for number, waits in enumerate([0, 0, 1, 2]):
-        staging.send(np.full((2, 3), number, "<u2"))
+        send(staging, np.full((2, 3), number, "<u2"))
         assert lane.waited == waits
         assert lane.done == max(0, number - 1)
 
@@ -191,11 +220,11 @@ def test_a_batch_is_kept_until_the_consumers_work_is_done() -> None:
     sums = []
     with torch.cuda.stream(consumer):
         for number in range(50):
-            staged = staging.send(np.full((64, 1025), number, "<u2"))
+            staged = send(staging, np.full((64, 1025), number, "<u2"))
             staging.deliver(staged)
             for _ in range(5):
                 busy = busy @ busy / 2048
-            sums.append(staged.x.sum())
+            sums.append(xy(staged)[0].sum())
             del staged
     torch.cuda.synchronize()
     assert [int(found) for found in sums] == [number * 64 * 1024 for number in range(50)]
