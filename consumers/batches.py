@@ -20,9 +20,9 @@ from .rows import RowReader
 from .staging import open_staging
 from .waiting import Patience
 
-_CHUNK_BYTES: Final = 8 << 20
-"""Of tokens that are looked up in one go: 256 batches of 16 x 1024 share the cost of finding them in the store."""
-_CHUNK_SAMPLES: Final = 4096
+_CHUNK_BYTES: Final = 16 << 20
+"""Of tokens that are looked up in one go: 512 batches of 16 x 1024 share the cost of finding them in the store."""
+_CHUNK_SAMPLES: Final = 8192
 """At most, so that the first batch of small samples comes soon."""
 
 
@@ -68,7 +68,7 @@ class Batches:
         check: bool = False,
         on_damage: OnDamage = "refuse",
         timeout: float | None = None,
-        stop: Callable[[], bool] = lambda: False,
+        stop: Callable[[], bool] | None = None,
         poll_seconds: float = 0.05,
     ) -> None:
         """Open a stream at the beginning of the sequence.
@@ -168,33 +168,38 @@ class Batches:
 
         """
         self._settle()
-        turn, first, skips = self._turn, self._position.step, self._skips
-        stop, deliver, patience = self._stop, self._staging.deliver, self._patience
+        turn, before, skips = self._turn, self._position.step - 1, self._skips
+        stop, staging, patience = self._stop, self._staging, self._patience
         source = _run_ahead(self._produce(), self._prefetch) if self._prefetch else self._produce()
-        asked = perf_counter()
-        while not stop():
+        waits, clock = True, perf_counter
+        asked = clock()
+        while stop is None or not stop():
             made = next(source, _END)
             if made is _END:
                 return
             if made is None:
+                waits = True
                 patience.wait(self._awaited())
-                now = perf_counter()
+                now = clock()
                 self._waited += now - asked
                 asked = now
                 continue
-            patience.end()
-            deliver(made._sent)  # noqa: SLF001 - of this package
+            if waits:
+                waits = False
+                patience.end()
+            if staging.carries:
+                staging.deliver(made._sent)  # noqa: SLF001 - of this package
             if self._mask_loss:
                 made.mask_loss()
             if skips:
                 self._missing += self._ranks.batch_size - len(made.x)
-            self._made = made.step + 1 - first
+            self._made = made.step - before
             self._delivered += 1
-            given = perf_counter()
+            given = clock()
             self._waited += given - asked
             yield made
             del made  # its memory can be the next one's, here or on a device
-            asked = perf_counter()
+            asked = clock()
             self._worked += asked - given
             if turn != self._turn:
                 raise InputError("these Batches were set to another place meanwhile: begin a new iteration there")

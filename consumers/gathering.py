@@ -14,7 +14,7 @@ import numpy.typing as npt
 _INTERFACE_VERSION: Final = 3
 """Of numpy's array interface: https://numpy.org/doc/stable/reference/arrays.interface.html."""
 
-_STRETCH_BYTES: Final = 512 << 10
+_STRETCH_BYTES: Final = 256 << 10
 """Of rows that are copied in one go: several batches share the call's cost, and they fit into a core's own cache."""
 
 Rows = npt.NDArray[np.unsignedinteger]
@@ -54,9 +54,9 @@ class Gathering:
         self._columns = columns
         self._dtype = dtype
         first = int(addresses.min()) if len(addresses) else 0
-        self._items = (addresses - first) // dtype.itemsize
+        self._items = addresses - first
         count = int(self._items.max(initial=-1)) + 1
-        self._memory = np.asarray(_Memory(first, count, dtype.itemsize, columns * dtype.itemsize))
+        self._memory = np.asarray(_Memory(first, count, columns * dtype.itemsize))
 
     def rows(self, start: int = 0, stop: int | None = None) -> Rows:
         """Return those of the rows, ``[stop - start, columns]``, in memory of their own."""
@@ -65,7 +65,7 @@ class Gathering:
     def stretches(self, size: int) -> Iterator[Rows]:
         """Yield all rows as batches of ``size``, which divides them, several at a time: ``[batches, size, columns]``.
 
-        Contiguous, in memory that they have together: whoever keeps one batch, keeps 512 KiB.
+        Contiguous, in memory that they have together: whoever keeps one batch, keeps 256 KiB.
         """
         together = max(_STRETCH_BYTES // (size * self._columns * self._dtype.itemsize), 1) * size
         for start in range(0, len(self._items), together):
@@ -73,13 +73,13 @@ class Gathering:
 
 
 class _Memory:
-    """Items of ``width`` bytes, each beginning ``stride`` bytes behind the one before."""
+    """Items of ``width`` bytes, one beginning at each byte."""
 
-    def __init__(self, first: int, count: int, stride: int, width: int) -> None:
+    def __init__(self, first: int, count: int, width: int) -> None:
         self.__array_interface__: dict[str, Any] = {
             "data": (first, True),  # read-only
             "shape": (count,),
-            "strides": (stride,),
+            "strides": (1,),
             "typestr": f"|V{width}",
             "version": _INTERFACE_VERSION,
         }

@@ -74,10 +74,11 @@ class _EraTable:
         self._starts = np.empty(order.blocks, np.int64)
         begin = 0
         for partition, first, stop in order.ranges:
-            for where, tokens, rows in trainable.reader(partition).parts(np.arange(first, stop)):
-                self._starts[begin + where] = addresses_of(tokens, rows * tokens.shape[1])
+            for tokens in trainable.reader(partition).between(first, stop):
+                end = begin + len(tokens)
+                self._starts[begin:end] = addresses_of(tokens, np.arange(0, tokens.size, tokens.shape[1]))
                 self.maps.append(tokens)
-            begin += stop - first
+                begin = end
 
     def addresses(self, items: Numbers, view_bytes: int) -> Addresses:
         """Return where items begin; a view begins with the last token of the one before."""

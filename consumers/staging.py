@@ -32,6 +32,9 @@ Sent: TypeAlias = Staged | Rows
 class Staging(Protocol):
     """The way of rows of tokens to a device."""
 
+    carries: bool
+    """Whether batches must be delivered; else they are there when they were sent."""
+
     def send(self, stretch: Rows) -> Iterator[Sent]:
         """Send batches of rows, ``[batches, rows, columns]``, on their way, each when it is asked for.
 
@@ -67,6 +70,7 @@ def open_staging(
 class HostStaging:
     """Staging for the CPU, and for devices that share its memory: rows are widened on the host when they are sent."""
 
+    carries = False
     stalled_seconds = 0.0
 
     def __init__(self, device: torch.device, *, widen: bool) -> None:
@@ -76,20 +80,24 @@ class HostStaging:
 
     def send(self, stretch: Rows) -> Iterator[Sent]:
         """Widen the rows; or give them as they are, or as views of what lies on the device."""
-        if self._widens:
-            return map(self._widened, stretch)
-        if self._is_cpu:
+        if self._is_cpu and not self._widens:
             return iter(stretch)
+        if self._widens:
+            wide = map(_widened, stretch[..., :-1], stretch[..., 1:])
+            return wide if self._is_cpu else map(self._moved, wide)
         tokens = torch.from_numpy(stretch).to(self._device)
         return map(Staged, tokens[..., :-1], tokens[..., 1:])
 
     def deliver(self, sent: Sent) -> None:
         """Do nothing: both are there."""
 
-    def _widened(self, rows: Rows) -> Staged:
-        """Return tensors with memory of their own: autograd would see what is done in place to one view in all."""
-        x, y = torch.from_numpy(rows[:, :-1].astype(np.int64)), torch.from_numpy(rows[:, 1:].astype(np.int64))
-        return Staged(x, y) if self._is_cpu else Staged(x.to(self._device), y.to(self._device))
+    def _moved(self, staged: Staged) -> Staged:
+        return Staged(staged.x.to(self._device), staged.y.to(self._device))
+
+
+def _widened(x: Rows, y: Rows) -> Staged:
+    """Return tensors with memory of their own: autograd would see what is done in place to one view in all."""
+    return Staged(torch.from_numpy(x.astype(np.int64)), torch.from_numpy(y.astype(np.int64)))
 
 
 class LaneStaging:
@@ -98,6 +106,8 @@ class LaneStaging:
     Tokens travel in the width that they have on disk, each batch with one copy out of pinned memory, and are widened on
     the device, all beside the consumer's work. A buffer is filled again only when the last copy out of it has ended.
     """
+
+    carries = True
 
     def __init__(
         self,

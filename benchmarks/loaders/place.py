@@ -59,10 +59,10 @@ def forget(directory: Path) -> None:
 
 
 def warm(directory: Path) -> None:
-    """Have a folder's files in the system's page cache, all in the same way: read from the disk, in order.
+    """Have a folder's files in the system's page cache, read from the disk in order.
 
-    How large the pieces are in which the kernel maps them depends on how they came there. Files that were just written
-    in small pieces cost a third more to read through a map than those that were written in large ones.
+    How large the pieces are in which the kernel maps them depends on how they came there. This is best for one large
+    file that is mapped without a word about it.
     """
     forget(directory)
     buffer = bytearray(_READ_BYTES)

@@ -3,7 +3,9 @@
 import json
 import logging
 import threading
+import weakref
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +30,9 @@ from tests.consumers.scenes import (
 )
 from tests.segments.chains import STREAM, fill, make_store, segment_of, tokens_of
 from tests.segments.eras import write_eras
-from tokenmill.consumers import Batches
+from tokenmill.consumers import Batches, staging
+from tokenmill.consumers.gathering import Rows
+from tokenmill.consumers.staging import Staged
 from tokenmill.errors import DamagedError, InputError, StoreError
 from tokenmill.segments import Store
 
@@ -299,6 +303,25 @@ def test_patience_begins_anew_with_each_batch(tmp_path: Path, monkeypatch: pytes
         list(batches)
     assert batches.state_dict()["sample"] == 4
     assert batches.waited_seconds > 16
+
+
+def test_a_batch_that_was_let_go_is_nowhere_while_the_next_is_made(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its memory can be the next one's."""
+    made: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+    widened = staging._widened
+
+    def watched(x: Rows, y: Rows) -> Staged:
+        alive.append(sum(tensor() is not None for tensor in made))
+        sent = widened(x, y)
+        made.append(weakref.ref(sent.x))
+        return sent
+
+    monkeypatch.setattr(staging, "_widened", watched)
+    steps = list(map(attrgetter("step"), open_batches(store)))
+    assert alive == [0] * len(steps)
 
 
 def damage(store: Store, blocks: list[int]) -> list[list[int]]:

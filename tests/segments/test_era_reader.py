@@ -85,6 +85,18 @@ def test_lost_eras_are_damage_to_a_reader_that_saw_them(store: Store) -> None:
         reader.era(0)
 
 
+def test_an_era_that_was_mended_is_read_again(store: Store) -> None:
+    """What was read ahead of a damaged file is forgotten with the damage; the eras before it were good."""
+    reader, file = open_eras(store.path, STREAM), store.path / STREAM / ERA_LINES_FILE
+    data = file.read_bytes()
+    file.write_bytes(data[:-2] + b"?\n")
+    assert [reader.era(number) for number in range(4)] == ERAS[:4]
+    with pytest.raises(DamagedError):
+        reader.era(4)
+    file.write_bytes(data)
+    assert reader.era(4) == ERAS[4]
+
+
 def test_files_of_another_stream_are_no_eras(store: Store, tmp_path: Path) -> None:
     """The seed of the rows is the stream's."""
     values = dict(INFO.values) | {"fingerprint": "ff" * 16}

@@ -76,25 +76,27 @@ class Permutation:
         table = self._square()
         items = table.take(positions)
         flat = items.reshape(-1)
-        outside = np.flatnonzero(flat >= self._size)
+        (outside,) = (flat >= self._size).nonzero()
         moved = flat.take(outside)
         while len(outside):
             moved = table.take(moved)
             flat[outside] = moved
-            still = np.flatnonzero(moved >= self._size)
+            (still,) = (moved >= self._size).nonzero()
             outside, moved = outside.take(still), moved.take(still)
-        return items
+        return items.astype(np.int64, copy=False)
 
-    def _square(self) -> Positions:
-        """Return what the network makes of every value in its square."""
+    def _square(self) -> npt.NDArray[np.integer]:
+        """Return what the network makes of every value in its square; of a small one in two bytes each."""
         if self._bits > _BYTE_BITS:
             return self._encipher(np.arange(1 << 2 * self._bits, dtype=np.uint64)).view(np.int64)
         halves = np.arange(1 << self._bits, dtype=np.uint8)
         left, right = np.repeat(halves, len(halves)), np.tile(halves, len(halves))
-        for table in self._tables():
-            left ^= np.frombuffer(right.tobytes().translate(table.astype(np.uint8).tobytes().ljust(256)), np.uint8)
+        tables = np.zeros((_ROUNDS, 1 << _BYTE_BITS), np.uint8)
+        tables[:, : len(halves)] = self._tables()
+        for table in tables:
+            left ^= np.frombuffer(right.tobytes().translate(table.data), np.uint8)
             left, right = right, left
-        square = left.astype(np.int64)
+        square = left.astype(np.uint16)
         square <<= self._bits
         square |= right
         return square

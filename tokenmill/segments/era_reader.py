@@ -9,7 +9,7 @@ from zlib_ng.zlib_ng import crc32
 from tokenmill.eras import Era
 from tokenmill.errors import DamagedError, InputError
 from tokenmill.segments.era_rows import COMMIT_ROWS, END, ROW_BYTES, EraRow, EraScan, row_seed, scan
-from tokenmill.segments.file_part import read_part
+from tokenmill.segments.file_part import FileAhead, read_part
 from tokenmill.segments.layout import ERA_INDEX_FILE, ERA_LINES_FILE
 from tokenmill.segments.stream import StreamInfo
 
@@ -43,6 +43,9 @@ class EraReader:
         self._lines = directory / ERA_LINES_FILE
         self._index = directory / ERA_INDEX_FILE
         self._seed = row_seed(info.fingerprint)
+        self._rows_ahead, self._lines_ahead = FileAhead(self._index), FileAhead(self._lines)
+        self._lines_end = 0
+        """Bytes of the lines that are committed."""
         self.refresh()
 
     def refresh(self) -> int:
@@ -61,9 +64,10 @@ class EraReader:
                 found = self._look(_size(self._index))
             if found.damage:
                 raise self._damaged(self._index, found.damage)
-            stop = self.row(self.eras - 1).stop
-            if _size(self._lines) < stop:
-                raise self._damaged(self._lines, f"it has {_size(self._lines)} bytes, but {stop} were committed")
+            self._lines_end = self.row(self.eras - 1).stop
+            if _size(self._lines) < self._lines_end:
+                what = f"it has {_size(self._lines)} bytes, but {self._lines_end} were committed"
+                raise self._damaged(self._lines, what)
         return self.eras
 
     def era(self, number: int) -> Era:
@@ -75,8 +79,19 @@ class EraReader:
 
         """
         self._require(number)
-        row, first = self.row(number), self.row(number - 1).stop
-        line = read_part(self._lines, first, row.stop)
+        try:
+            return self._era(number)
+        except DamagedError:
+            self._rows_ahead.forget()
+            self._lines_ahead.forget()
+            raise
+
+    def _era(self, number: int) -> Era:
+        low, high, end = max(number - 1, 0) * ROW_BYTES, (number + 1) * ROW_BYTES, self.eras * ROW_BYTES
+        rows = self._rows_ahead.read(low, high, end)
+        row = self._row_of(number, rows[number * ROW_BYTES - low :])
+        first = self._row_of(number - 1, rows[:ROW_BYTES]).stop if number else 0
+        line = self._lines_ahead.read(first, row.stop, self._lines_end)
         if len(line) != row.stop - first or crc32(line) != row.line:
             raise self._damaged(self._lines, f"era {number}, at byte {first}, is not what was committed")
         try:
@@ -115,7 +130,9 @@ class EraReader:
         if number == -1:
             return EraRow()
         self._require(number)
-        row = read_part(self._index, number * ROW_BYTES, (number + 1) * ROW_BYTES)
+        return self._row_of(number, read_part(self._index, number * ROW_BYTES, (number + 1) * ROW_BYTES))
+
+    def _row_of(self, number: int, row: bytes) -> EraRow:
         if len(row) != ROW_BYTES:
             raise self._damaged(self._index, f"the row of era {number} is missing")
         return EraRow.decode(row)

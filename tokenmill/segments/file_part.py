@@ -2,6 +2,10 @@
 
 import os
 from pathlib import Path
+from typing import Final
+
+_AHEAD_BYTES: Final = 16 * 1024
+"""What `FileAhead` reads and keeps: a read of so much costs hardly more than one of a line."""
 
 
 def read_part(path: Path, first: int, stop: int) -> bytes:
@@ -15,3 +19,25 @@ def read_part(path: Path, first: int, stop: int) -> bytes:
         return os.pread(descriptor, max(min(size, stop) - first, 0), first)
     finally:
         os.close(descriptor)
+
+
+class FileAhead:
+    """Parts of a file whose bytes do not change any more, mostly asked for one after the other."""
+
+    def __init__(self, path: Path) -> None:
+        """Read nothing yet."""
+        self._path = path
+        self._first = 0
+        self._data = b""
+
+    def read(self, first: int, stop: int, end: int) -> bytes:
+        """Return the bytes ``[first, stop)``, as many as there are; those up to ``end`` do not change any more."""
+        at = first - self._first
+        if at < 0 or at + stop - first > len(self._data):
+            self._data = read_part(self._path, first, max(stop, min(end, first + _AHEAD_BYTES)))
+            self._first, at = first, 0
+        return self._data[at : at + stop - first]
+
+    def forget(self) -> None:
+        """Read the file again when it is asked for."""
+        self._data = b""

@@ -5,6 +5,7 @@ import logging
 import os
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -27,7 +28,6 @@ _OPEN_SEGMENTS: Final = 8
 """Segments kept mapped beside the growing one: an era lies in one or two, and each map holds file descriptors."""
 _KNOWN_SEGMENTS: Final = 4096
 """Sealed segments whose manifest is remembered, at a kilobyte each: to map one again then reads no other file."""
-
 
 log = logging.getLogger(__name__)
 
@@ -119,38 +119,27 @@ class PartitionReader:
 
         """
         self._require(np.array([number]))
-        try:
+        with self._forgetting(number):
             segment, local = self.locate(number)
             if self._check:
                 segment.check_tokens(local)
-            block: Tokens = segment.tokens[local]
-        except DamagedError:
-            self._forget(number)
-            raise
-        return block
+            return segment.tokens[local]  # type: ignore[no-any-return]  # of a block
 
-    def gather(self, numbers: Sequence[int] | npt.NDArray[np.integer], out: Tokens | None = None) -> Tokens:
-        """Return the tokens of any blocks in any order, ``[len(numbers), block_tokens]``, in one buffer.
+    def gather(self, numbers: Sequence[int] | npt.NDArray[np.integer]) -> Tokens:
+        """Return the tokens of any blocks in any order, ``[len(numbers), block_tokens]``, in memory of their own.
 
-        ``out``, C-contiguous and of that shape and the stream's dtype, is filled and returned where it is given. With
-        ``on_damage="skip"``, damaged blocks are left out: what is returned is shorter by them, in ``out`` its
-        beginning.
+        With ``on_damage="skip"``, damaged blocks are left out: what is returned is shorter by them.
 
         Raises:
-            InputError: a block is not committed as of the last `refresh`, or ``out`` does not fit.
+            InputError: a block is not committed as of the last `refresh`.
             DamagedError: as in `read`; never with ``on_damage="skip"``.
 
         """
         wanted = np.asarray(numbers, dtype=np.int64).reshape(-1)
-        shape = (len(wanted), self.block_tokens)
-        if out is None:
-            out = np.empty(shape, self.dtype)
-        elif out.shape != shape or out.dtype != self.dtype or not out.flags.c_contiguous:
-            raise InputError(f"out is {out.dtype}{list(out.shape)}; give a contiguous {self.dtype}{list(shape)}")
         self._require(wanted)
         if self._skip:
             wanted = wanted[self._sound(wanted)]
-            out = out[: len(wanted)]
+        out = np.empty((len(wanted), self.block_tokens), self.dtype)
         for where, tokens, rows in self._parts(wanted):
             if len(where) == len(wanted):  # all in one segment: straight into place; "clip" spares take a buffer
                 np.take(tokens, rows, axis=0, out=out, mode="clip")
@@ -175,6 +164,19 @@ class PartitionReader:
         for where, tokens, rows in self._parts(numbers[sound]):
             yield Part(sound[where], tokens, rows)
 
+    def between(self, first: int, stop: int) -> Iterator[Tokens]:
+        """Yield tokens of blocks ``[first, stop)``, segment by segment: ``[blocks, block_tokens]``, read-only views.
+
+        None is held against its CRC. Raises as `read`.
+        """
+        self._require(np.array([first, stop - 1] if first < stop else []))
+        while first < stop:
+            with self._forgetting(first):
+                segment, local = self.locate(first)
+                tokens = segment.tokens[local : local + stop - first]
+            yield tokens
+            first += len(tokens)
+
     def documents(self, number: int) -> list[DocumentPiece]:
         """Return the pieces of one block, in the order of their tokens; together they cover the block.
 
@@ -184,11 +186,8 @@ class PartitionReader:
 
         """
         self._require(np.array([number]))
-        try:
+        with self._forgetting(number):
             pieces, metas = self._decode(number)
-        except DamagedError:
-            self._forget(number)
-            raise
         stops = [*(piece.start for piece in pieces[1:]), self.block_tokens]
         return [
             DocumentPiece(piece.start, stop, piece.offset, piece.position, meta.get("id"), meta.get("fields", {}))
@@ -204,7 +203,7 @@ class PartitionReader:
 
         """  # noqa: D205 - one sentence
         self._require(np.array([number]))
-        try:
+        with self._forgetting(number):
             segment, local = self.locate(number)
             if self._check:
                 segment.check_entry(local)
@@ -212,9 +211,6 @@ class PartitionReader:
             count, metas = ENTRY_HEADER.unpack_from(entry) if len(entry) >= ENTRY_HEADER.size else (0, 0)
             if not count or ENTRY_HEADER.size + count * PIECE.itemsize + metas != len(entry):
                 raise damaged(segment.paths.documents, f"the entry of block {number} cannot be read")
-        except DamagedError:
-            self._forget(number)
-            raise
         return np.frombuffer(entry, PIECE, count, ENTRY_HEADER.size)
 
     def chain_before(self, number: int) -> bytes | None:
@@ -236,12 +232,9 @@ class PartitionReader:
         """
         if not self.first_block < number <= self.blocks:
             return self.chain_before(number) == chain
-        try:
+        with self._forgetting(number - 1):
             segment, local = self.locate(number - 1)
             return segment.has_chain_after(local, chain)
-        except DamagedError:
-            self._forget(number - 1)
-            raise
 
     def _decode(self, number: int) -> tuple[list[Piece], list[dict[str, Any]]]:
         """Return the pieces of a block, and their metas as JSON values."""
@@ -344,6 +337,15 @@ class PartitionReader:
                 )
         self._remember(segment)
         return segment, number - first
+
+    @contextmanager
+    def _forgetting(self, number: int) -> Iterator[None]:
+        """Do with a block's segment what may find damage; `_forget` it then."""
+        try:
+            yield
+        except DamagedError:
+            self._forget(number)
+            raise
 
     def _forget(self, number: int) -> None:
         """Map the segment of a damaged block anew when it is read again, for it may have been repaired by then.

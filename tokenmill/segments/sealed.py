@@ -1,10 +1,12 @@
 """Sealed segments: reading a manifest, and holding the other files against it."""
 
+import mmap
+import os
+
 import numpy as np
 from zlib_ng.zlib_ng import crc32
 
 from tokenmill.segments.damage import damaged
-from tokenmill.segments.file_part import read_part
 from tokenmill.segments.layout import SegmentPaths
 from tokenmill.segments.manifest import Manifest
 from tokenmill.segments.rows import BLOCK_ROW, Rows, chain_after
@@ -52,13 +54,19 @@ def load_index(paths: SegmentPaths, manifest: Manifest) -> Rows:
     return rows
 
 
-def load_row(paths: SegmentPaths, number: int) -> Rows:
-    """Return the row of one block of a sealed segment, in an array of one; of none if it is not there.
+def map_index(paths: SegmentPaths) -> Rows:
+    """Map the rows of a sealed segment's blocks, as many as there are; to look at a few costs a page of the file each.
 
-    It is not held against the manifest: only a hash in it that is the wanted one is known to be right.
+    They are not held against the manifest: only a hash among them that is the wanted one is known to be right.
     """
-    row = read_part(paths.index, number * BLOCK_ROW.itemsize, (number + 1) * BLOCK_ROW.itemsize)
-    return np.frombuffer(row, BLOCK_ROW, count=len(row) // BLOCK_ROW.itemsize)
+    try:
+        with paths.index.open("rb", buffering=0) as file:
+            data: bytes | mmap.mmap = b""
+            if os.fstat(file.fileno()).st_size:
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except FileNotFoundError:
+        data = b""
+    return np.frombuffer(data, BLOCK_ROW, count=len(data) // BLOCK_ROW.itemsize)
 
 
 def check_sizes(paths: SegmentPaths, manifest: Manifest) -> None:

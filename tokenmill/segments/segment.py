@@ -15,7 +15,7 @@ from tokenmill.segments.commit_log import Scan, scan
 from tokenmill.segments.damage import damaged
 from tokenmill.segments.layout import SegmentPaths
 from tokenmill.segments.rows import BLOCK_ROW, Rows, chain_after, entry_span
-from tokenmill.segments.sealed import load_index, load_manifest, load_row
+from tokenmill.segments.sealed import load_index, load_manifest, map_index
 from tokenmill.segments.stream import StreamInfo
 
 
@@ -50,6 +50,8 @@ class Segment:
         """The inode of the commit log: a repair puts another in its place, with records of other lengths."""
         self._tokens: npt.NDArray[np.unsignedinteger] = np.empty((0, info.block_tokens), info.dtype)
         self._documents = memoryview(b"")
+        self._index: Rows | None = None
+        """The rows of a sealed segment as its index has them, right or wrong; `rows` are right."""
         self.refresh()
 
     def refresh(self) -> int:
@@ -77,15 +79,16 @@ class Segment:
         return self._parts[0]
 
     def has_chain_after(self, number: int, chain: bytes) -> bool:
-        """Return whether the chain hash after a block is this one; reads one row where it is.
+        """Return whether the chain hash after a block is this one; looks at one row where it is.
 
         Raises:
             DamagedError: it is another one, and the index is not what the manifest says.
 
         """
         if self.manifest is not None and not self._parts:
-            row = load_row(self.paths, number)
-            if len(row) and chain_after(row, 0) == chain:
+            if self._index is None:
+                self._index = map_index(self.paths)
+            if number < len(self._index) and chain_after(self._index, number) == chain:
                 return True
         return chain_after(self.rows, number) == chain
 
@@ -115,6 +118,7 @@ class Segment:
         """Let the maps go, and the rows of a sealed segment; they are made again when they are wanted."""
         self._tokens = np.empty((0, self._info.block_tokens), self._info.dtype)
         self._documents = memoryview(b"")
+        self._index = None
         if self.manifest is not None:
             self._parts = []
 
