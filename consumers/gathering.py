@@ -29,6 +29,12 @@ def addresses_of(tokens: Rows, starts: npt.NDArray[np.int64]) -> Addresses:
     return starts * tokens.itemsize + int(tokens.__array_interface__["data"][0])
 
 
+def rows_of(tokens: Rows) -> Addresses:
+    """Return where in memory the rows of a contiguous array begin; good for as long as it is kept."""
+    first, size = int(tokens.__array_interface__["data"][0]), tokens.strides[0]
+    return np.arange(first, first + len(tokens) * size, size)
+
+
 class Gathering:
     """Rows of ``columns`` tokens, each from an address on, that are copied when they are asked for.
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tokenmill.samples import EraOrder, Numbers, Ranks, Samples, TrainableSamples, join
 
-from .gathering import Addresses, Gathering, Rows, addresses_of
+from .gathering import Addresses, Gathering, Rows, addresses_of, rows_of
 
 _TABLE_BLOCKS: Final = 1 << 20
 """Blocks of an era up to which it is kept where each lies in memory, in 8 MiB at most."""
@@ -76,7 +76,7 @@ class _EraTable:
         for partition, first, stop in order.ranges:
             for tokens in trainable.reader(partition).between(first, stop):
                 end = begin + len(tokens)
-                self._starts[begin:end] = addresses_of(tokens, np.arange(0, tokens.size, tokens.shape[1]))
+                self._starts[begin:end] = rows_of(tokens)
                 self.maps.append(tokens)
                 begin = end
 

@@ -90,10 +90,11 @@ class Permutation:
         if self._bits > _BYTE_BITS:
             return self._encipher(np.arange(1 << 2 * self._bits, dtype=np.uint64)).view(np.int64)
         halves = np.arange(1 << self._bits, dtype=np.uint8)
-        left, right = np.repeat(halves, len(halves)), np.tile(halves, len(halves))
         tables = np.zeros((_ROUNDS, 1 << _BYTE_BITS), np.uint8)
         tables[:, : len(halves)] = self._tables()
-        for table in tables:
+        left = np.tile(halves, len(halves))  # as after the first round, in which each half meets each other once
+        right = np.bitwise_xor.outer(halves, tables[0, : len(halves)]).reshape(-1)
+        for table in tables[1:]:
             left ^= np.frombuffer(right.tobytes().translate(table.data), np.uint8)
             left, right = right, left
         square = left.astype(np.uint16)

@@ -61,13 +61,8 @@ class EraOrder:
         """Samples of each block."""
         self._order = Permutation(self.samples, seed=seed, passed=passed, era=era.number) if shuffle else None
         parts = [(partition, part) for partition, part in enumerate(era.ranges) if part.blocks]
-        counts = np.array([part.blocks for _, part in parts], np.int64)
-        self._starts = np.cumsum(counts) - counts
-        """Of each partition's blocks among those of the era."""
         self.ranges = [(partition, part.first, part.stop) for partition, part in parts]
         """The blocks ``[first, stop)`` of each partition that has some, in the order in which items number them."""
-        self._partitions = np.array([partition for partition, _ in parts], np.int64)
-        self._shifts = np.array([part.first for _, part in parts], np.int64) - self._starts
 
     def items(self, positions: Numbers) -> Numbers:
         """Return the items at these positions, in ``range(samples)``: samples numbered by partition, block and view."""
@@ -78,14 +73,23 @@ class EraOrder:
     def samples_of(self, items: Numbers) -> Samples:
         """Return the samples of which these are the numbers."""
         blocks, views = (items, np.zeros_like(items)) if self.views == 1 else np.divmod(items, self.views)
-        parts = np.searchsorted(self._starts, blocks, side="right") - 1
-        return Samples(self._partitions[parts], blocks + self._shifts[parts], views)
+        partitions, starts, shifts = self._parts
+        parts = np.searchsorted(starts, blocks, side="right") - 1
+        return Samples(partitions[parts], blocks + shifts[parts], views)
 
     def position_of(self, partition: int, block: int, view: int) -> int:
         """Return the position of a sample of the era: of whose item `samples_of` says that it lies there."""
-        part = int(np.searchsorted(self._partitions, partition))
-        item = (block - int(self._shifts[part])) * self.views + view
+        partitions, _, shifts = self._parts
+        part = int(np.searchsorted(partitions, partition))
+        item = (block - int(shifts[part])) * self.views + view
         return item if self._order is None else int(self._order.inverse(np.array([item]))[0])
+
+    @cached_property
+    def _parts(self) -> tuple[Numbers, Numbers, Numbers]:
+        """Of `ranges`, the partitions, the first block among those of the era, and a block's number less that."""
+        partitions, firsts, stops = np.array(self.ranges, np.int64).reshape(-1, 3).T
+        starts = np.cumsum(stops - firsts) - (stops - firsts)
+        return partitions, starts, firsts - starts
 
     @cached_property
     def _whole(self) -> Numbers:
