@@ -12,6 +12,7 @@ from .lanes import CudaLane, Lane, Mark
 
 _CARRIERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 """Torch dtypes of the same width as the tokens'. Torch hardly computes in its own uint16 and uint32."""
+_WIDE: Final = np.dtype(np.int64)
 _EXACT: Final = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
 
 
@@ -97,7 +98,7 @@ class HostStaging:
 
 def _widened(x: Rows, y: Rows) -> Staged:
     """Return tensors with memory of their own: autograd would see what is done in place to one view in all."""
-    return Staged(torch.from_numpy(x.astype(np.int64)), torch.from_numpy(y.astype(np.int64)))
+    return Staged(torch.from_numpy(x.astype(_WIDE)), torch.from_numpy(y.astype(_WIDE)))
 
 
 class LaneStaging:
