@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
@@ -12,7 +13,6 @@ from .lanes import CudaLane, Lane, Mark
 
 _CARRIERS: Final = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 """Torch dtypes of the same width as the tokens'. Torch hardly computes in its own uint16 and uint32."""
-_WIDE: Final = np.dtype(np.int64)
 _EXACT: Final = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
 
 
@@ -84,7 +84,7 @@ class HostStaging:
         if self._is_cpu and not self._widens:
             return iter(stretch)
         if self._widens:
-            wide = map(_widened, stretch[..., :-1], stretch[..., 1:])
+            wide = map(Staged, _widened(stretch[..., :-1]), _widened(stretch[..., 1:]))
             return wide if self._is_cpu else map(self._moved, wide)
         tokens = torch.from_numpy(stretch).to(self._device)
         return map(Staged, tokens[..., :-1], tokens[..., 1:])
@@ -96,9 +96,9 @@ class HostStaging:
         return Staged(staged.x.to(self._device), staged.y.to(self._device))
 
 
-def _widened(x: Rows, y: Rows) -> Staged:
+def _widened(tokens: Rows) -> Iterator[torch.Tensor]:
     """Return tensors with memory of their own: autograd would see what is done in place to one view in all."""
-    return Staged(torch.from_numpy(x.astype(_WIDE)), torch.from_numpy(y.astype(_WIDE)))
+    return map(torch.from_numpy, map(methodcaller("astype", np.dtype(np.int64)), tokens))
 
 
 class LaneStaging:

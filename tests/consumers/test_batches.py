@@ -4,6 +4,7 @@ import json
 import logging
 import threading
 import weakref
+from collections.abc import Iterator
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
@@ -32,7 +33,7 @@ from tests.segments.chains import STREAM, fill, make_store, segment_of, tokens_o
 from tests.segments.eras import write_eras
 from tokenmill.consumers import Batches, staging
 from tokenmill.consumers.gathering import Rows
-from tokenmill.consumers.staging import Staged
+from tokenmill.consumers.staging import HostStaging, Sent, Staged
 from tokenmill.errors import DamagedError, InputError, StoreError
 from tokenmill.segments import Store
 
@@ -311,17 +312,23 @@ def test_a_batch_that_was_let_go_is_nowhere_while_the_next_is_made(
     """Its memory can be the next one's."""
     made: list[weakref.ref[torch.Tensor]] = []
     alive: list[int] = []
-    widened = staging._widened
+    send = staging.HostStaging.send
 
-    def watched(x: Rows, y: Rows) -> Staged:
-        alive.append(sum(tensor() is not None for tensor in made))
-        sent = widened(x, y)
-        made.append(weakref.ref(sent.x))
-        return sent
+    def watched(self: HostStaging, stretch: Rows) -> Iterator[Sent]:
+        sent = send(self, stretch)
+        while True:
+            alive.append(sum(tensor() is not None for tensor in made))
+            batch = next(sent, None)
+            if not isinstance(batch, Staged):
+                return
+            made.append(weakref.ref(batch.x))
+            yield batch
+            del batch
 
-    monkeypatch.setattr(staging, "_widened", watched)
+    monkeypatch.setattr(staging.HostStaging, "send", watched)
     steps = list(map(attrgetter("step"), open_batches(store)))
-    assert alive == [0] * len(steps)
+    assert len(steps) == len(made)
+    assert not any(alive)
 
 
 def damage(store: Store, blocks: list[int]) -> list[list[int]]:
