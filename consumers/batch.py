@@ -55,7 +55,7 @@ class Batch:
         """The tokens as they are stored, on the host: ``[batch_size, sequence_length + 1]``, for numpy and JAX.
 
         Raises:
-            InputError: they were widened, or sent to a CUDA device.
+            InputError: they were widened, or sent to a device.
 
         """
         if isinstance(self._sent, Staged):

@@ -86,11 +86,14 @@ class HostStaging:
         if self._widens:
             wide = map(Staged, _widened(stretch[..., :-1]), _widened(stretch[..., 1:]))
             return wide if self._is_cpu else map(self._moved, wide)
-        tokens = torch.from_numpy(stretch).to(self._device)
-        return map(Staged, tokens[..., :-1], tokens[..., 1:])
+        return map(self._narrow, stretch)
 
     def deliver(self, sent: Sent) -> None:
         """Do nothing: both are there."""
+
+    def _narrow(self, rows: Rows) -> Staged:
+        tokens = torch.from_numpy(rows).to(self._device)
+        return Staged(tokens[:, :-1], tokens[:, 1:])
 
     def _moved(self, staged: Staged) -> Staged:
         return Staged(staged.x.to(self._device), staged.y.to(self._device))
