@@ -75,8 +75,7 @@ class Gathering:
         """
         together = max(_STRETCH_BYTES // (size * self._columns * self._dtype.itemsize), 1) * size
         for start in range(0, len(self._items), together):
-            items = self._items[start : start + together]
-            yield self._memory[items].view(self._dtype).reshape(-1, size, self._columns)
+            yield self.rows(start, start + together).reshape(-1, size, self._columns)
 
 
 class _Memory:

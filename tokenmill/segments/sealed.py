@@ -1,8 +1,5 @@
 """Sealed segments: reading a manifest, and holding the other files against it."""
 
-import mmap
-import os
-
 import numpy as np
 from zlib_ng.zlib_ng import crc32
 
@@ -52,21 +49,6 @@ def load_index(paths: SegmentPaths, manifest: Manifest) -> Rows:
     if rows is None or crc32(data) != manifest.index_crc32 or chain_after(rows, -1).hex() != manifest.chain_after:
         raise damaged(paths.index, "it is not what the manifest says")
     return rows
-
-
-def map_index(paths: SegmentPaths) -> Rows:
-    """Map the rows of a sealed segment's blocks, as many as there are; to look at a few costs a page of the file each.
-
-    They are not held against the manifest: only a hash among them that is the wanted one is known to be right.
-    """
-    try:
-        with paths.index.open("rb", buffering=0) as file:
-            data: bytes | mmap.mmap = b""
-            if os.fstat(file.fileno()).st_size:
-                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except FileNotFoundError:
-        data = b""
-    return np.frombuffer(data, BLOCK_ROW, count=len(data) // BLOCK_ROW.itemsize)
 
 
 def check_sizes(paths: SegmentPaths, manifest: Manifest) -> None:

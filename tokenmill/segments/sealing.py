@@ -40,9 +40,8 @@ def seal(
 
     """
     bin_bytes, docs_bytes = len(rows) * info.block_bytes, int(rows["docs_end"][-1])
-    crcs = DataCrcs(_crc_of(paths.tokens), _crc_of(paths.documents)) if written is not None else None
-    if crcs is None or crcs != written:
-        crcs = check_data(paths, info, rows)
+    if written is None or written != DataCrcs(_crc_of(paths.tokens), _crc_of(paths.documents)):
+        written = check_data(paths, info, rows)
     index = rows.tobytes()
     put_file(paths.index, index)
     put_file(paths.megatron, megatron_index(len(rows), info.block_tokens, info.dtype))
@@ -58,8 +57,8 @@ def seal(
         chain_after=chain_after(rows, -1).hex(),
         bin_bytes=bin_bytes,
         docs_bytes=docs_bytes,
-        bin_crc32=crcs.tokens,
-        docs_crc32=crcs.documents,
+        bin_crc32=written.tokens,
+        docs_crc32=written.documents,
         index_crc32=crc32(index),
     )
     put_file(paths.manifest, manifest.encode())

@@ -15,7 +15,7 @@ from tokenmill.segments.commit_log import Scan, scan
 from tokenmill.segments.damage import damaged
 from tokenmill.segments.layout import SegmentPaths
 from tokenmill.segments.rows import BLOCK_ROW, Rows, chain_after, entry_span
-from tokenmill.segments.sealed import load_index, load_manifest, map_index
+from tokenmill.segments.sealed import load_index, load_manifest
 from tokenmill.segments.stream import StreamInfo
 
 
@@ -87,7 +87,8 @@ class Segment:
         """
         if self.manifest is not None and not self._parts:
             if self._index is None:
-                self._index = map_index(self.paths)
+                mapped = _map(self.paths.index, (number + 1) * BLOCK_ROW.itemsize)
+                self._index = np.frombuffer(mapped, BLOCK_ROW, count=len(mapped) // BLOCK_ROW.itemsize)
             if number < len(self._index) and chain_after(self._index, number) == chain:
                 return True
         return chain_after(self.rows, number) == chain
