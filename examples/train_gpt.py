@@ -97,8 +97,9 @@ class Run:
 
     def __init__(self, arguments: argparse.Namespace, world: World) -> None:
         """Open all; waits for the stream."""
-        begun = time.monotonic()
         self.arguments, self.world = arguments, world
+        self.begun = math.inf
+        """When the first step began: until then it waits for data, however long that takes."""
         info = wait_for_stream(arguments.store, arguments.stream)
         length = arguments.sequence_length or info.block_tokens - 1
         open_batches = partial(
@@ -115,7 +116,7 @@ class Run:
         self.batches = open_batches(
             arguments.stream,
             seed=arguments.seed,
-            stop=lambda: time.monotonic() - begun > (arguments.seconds or math.inf),
+            stop=lambda: time.monotonic() - self.begun > (arguments.seconds or math.inf),
         )
         named = {"validation": arguments.validation, "test": arguments.test}
         self.held_out = {
@@ -137,6 +138,7 @@ class Run:
 
     def learn(self, batch: Batch) -> torch.Tensor:
         """Make one step; return its loss."""
+        self.begun = min(self.begun, time.monotonic())
         self.log(batch, step=batch.step)
         for group in self.optimizer.param_groups:
             group["lr"] = self.arguments.learning_rate * min((batch.step + 1) / self.arguments.warmup, 1.0)
@@ -234,7 +236,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("store", type=Path, help="directory of the store")
     parser.add_argument("stream", help="for example raw-text.train")
     parser.add_argument("--steps", type=int, help="end after so many steps, those of earlier runs included")
-    parser.add_argument("--seconds", type=float, help="end after this time (one process alone)")
+    parser.add_argument("--seconds", type=float, help="end so long after the first step began (one process alone)")
     parser.add_argument("--timeout", type=float, help="fail when nothing new came for so many seconds")
     parser.add_argument("--validation", type=eras_of, default=("", range(0)), help="STREAM@FIRST:STOP, eras held out")
     parser.add_argument("--validate-every", type=int, default=500, help="steps between looks at them")

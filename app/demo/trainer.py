@@ -15,6 +15,8 @@ from ..live import Training
 from ..process import guarded
 
 EXAMPLE: Final = Path("examples/train_gpt.py")
+FIRST_SECONDS: Final = 300.0
+"""How long the model may wait for its data: longer than a busy machine takes to start the service, and not for ever."""
 NICENESS: Final = 10
 """The service comes first: on two cores, training must not slow it down."""
 
@@ -46,7 +48,16 @@ class Trainer:
         self.code = 0
         self._log = log
         self._command = [sys.executable, str(example()), str(store), stream]
-        self._command += ["--json", "--seconds", str(seconds), "--threads", "1", "--cpu"]
+        self._command += [
+            "--json",
+            "--seconds",
+            str(seconds),
+            "--timeout",
+            str(FIRST_SECONDS),
+            "--threads",
+            "1",
+            "--cpu",
+        ]
 
     async def run(self) -> None:
         """Train to the end; when cancelled, end the process first."""

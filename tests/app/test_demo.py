@@ -1,6 +1,7 @@
 """The demo as a user sees it: from the text to the proof, and no process left however it ends."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -34,7 +35,7 @@ class Demo:
         self._log = directory / "demo.log"
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tokenmill.app.cli", "demo", "--no-train", *arguments],
+                [sys.executable, "-m", "tokenmill.app.cli", "demo", *arguments],
                 env={**os.environ, MARK: self.mark},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -58,13 +59,17 @@ class Demo:
 
 
 def test_the_whole_story_twice(text: Path, tmp_path: Path) -> None:
-    """A worker dies, nothing is lost, a block leads back to its text; and all that again on the same state."""
-    for run in ("book-1", "book-2"):
-        demo = Demo(tmp_path, ["--text", str(text), "--seconds", "2"])
+    """A worker dies, nothing is lost, a model learns, a block leads back to its text; and then on the same state."""
+    for run, training in (("book-1", ["--train-seconds", "3"]), ("book-2", ["--no-train"])):
+        demo = Demo(tmp_path, ["--text", str(text), "--seconds", "2", *training])
         assert demo.process.wait(SECONDS) == 0, demo.output
 
         assert "killed 1, lost 0, duplicated 0, " in demo.output
         assert "blocks equal to the reference" in demo.output
+        learnt = re.search(r"the model's loss went from ([\d.]+) to ([\d.]+) in ([\d,]+) steps", demo.output)
+        assert (learnt is not None) == (run == "book-1"), demo.output
+        if learnt is not None:
+            assert float(learnt[2]) < float(learnt[1])
         assert f"    {run}, partition " in demo.output
         assert "of a book, " in demo.output.partition("which came from")[2]
         assert " up\n" in demo.output.partition("Next:")[2]
@@ -76,7 +81,7 @@ def test_the_whole_story_twice(text: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("moment", ["starting Apache Kafka", "feeding", "; verifying each"])
 def test_ctrl_c_leaves_no_process(text: Path, tmp_path: Path, moment: str) -> None:
     """At any moment, as at a terminal: the signal reaches the whole process group."""
-    demo = Demo(tmp_path, ["--text", str(text), "--seconds", "0.5" if "verifying" in moment else "20"])
+    demo = Demo(tmp_path, ["--no-train", "--text", str(text), "--seconds", "0.5" if "verifying" in moment else "20"])
     assert demo.says(moment), demo.output
     os.killpg(demo.process.pid, signal.SIGINT)
 

@@ -1,13 +1,19 @@
 """How a worker's process ends."""
 
+import os
 import random
 from pathlib import Path
+
+import pytest
 
 from tests.conftest import TopicFactory
 from tests.faults.feeding import Feeder
 from tests.service import Service, service_settings
+from tokenmill.app import worker as worker_module
 from tokenmill.app.ending import RESUME_CODE
 from tokenmill.app.local.broker import Broker
+from tokenmill.app.settings import Settings
+from tokenmill.app.transport import BatchApp
 
 
 def test_a_worker_that_cannot_stop_in_order_ends_all_the_same(
@@ -31,6 +37,29 @@ def test_a_worker_that_crashed_does_not_end_as_if_it_were_asked_to(
         (mill,) = service.mill()
         assert service.wait_until_ended(mill) == RESUME_CODE
         assert "did not stop in order in 8 s" in mill.log
+
+
+@pytest.mark.parametrize(("said", "expected"), [(None, "3"), ("5", "5")])
+def test_a_tokenizer_has_the_threads_of_the_settings(
+    said: str | None, expected: str, monkeypatch: pytest.MonkeyPatch, logging_restored: None
+) -> None:
+    """Unless the environment says otherwise; it is set before the first text is encoded."""
+    seen = []
+
+    def run(_worker: worker_module.Worker) -> None:
+        seen.append(os.environ.get("RAYON_NUM_THREADS"))
+        raise SystemExit
+
+    monkeypatch.setattr(worker_module.Worker, "execute_from_commandline", run)
+    monkeypatch.setattr(worker_module, "keep_loaded", lambda: None)
+    monkeypatch.setenv("RAYON_NUM_THREADS", "")
+    monkeypatch.delenv("RAYON_NUM_THREADS")
+    if said is not None:
+        monkeypatch.setenv("RAYON_NUM_THREADS", said)
+    app = BatchApp("threads", broker="kafka://127.0.0.1:1")
+    with pytest.raises(SystemExit):
+        worker_module.run_worker(app, Settings(tokenizer_threads=3))
+    assert seen == [expected]
 
 
 def test_partitions_that_move_while_they_are_written_end_no_worker(

@@ -41,6 +41,14 @@ async def test_needed_topics_are_created_as_promised(broker: Broker, topic: Topi
     assert await ensure_topics(settings) == []
 
 
+async def test_topics_get_as_many_copies_as_are_asked_for(broker: Broker, topic: TopicFactory) -> None:
+    """One broker can hold one copy of each; two are refused, by the topic's name."""
+    settings = settings_for(broker, topic(1))
+    with pytest.raises(TopicError, match=rf"the brokers refuse topic {settings.raw_topics[0]}.*[Rr]eplication factor"):
+        await ensure_topics(settings.model_copy(update={"replication_factor": 2}))
+    assert len(await ensure_topics(settings.model_copy(update={"replication_factor": 1}))) == 3
+
+
 async def test_raw_topics_are_created_on_request_only(broker: Broker, topic: TopicFactory) -> None:
     """A misspelt raw topic is an error; with a number of partitions it is a wish."""
     settings = settings_for(broker, f"{topic(1)}-new")

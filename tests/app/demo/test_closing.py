@@ -1,6 +1,8 @@
 """The demo's last word: what it calls good."""
 
+import re
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -47,6 +49,17 @@ def test_a_block_that_is_nowhere_or_not_in_the_store_counts_as_lost(found: Chain
 
     assert not good
     assert "lost 1, " in line
+
+
+def test_the_readme_shows_what_the_demo_says() -> None:
+    """The line by which a reader knows that it went well, number by number."""
+    readme = (Path(__file__).parents[3] / "README.md").read_text()
+    (headline,) = re.findall(r"^killed .*$", readme, re.MULTILINE)
+    (blocks,) = re.findall(r"([\d,]+) blocks", headline)
+    count = int(blocks.replace(",", ""))
+    good, line = told(chain(reference=count, topic=count, store=count), EraResult("s"))
+    assert good
+    assert headline in line
 
 
 def test_nothing_at_all_is_not_good() -> None:

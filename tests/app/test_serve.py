@@ -1,0 +1,63 @@
+"""What `tokenmill serve` makes of its own flags; tests/app/test_supervisor.py runs what it starts."""
+
+import pytest
+
+from tokenmill.app.cli import main
+from tokenmill.app.cli import serve as serve_module
+from tokenmill.app.settings import Settings
+from tokenmill.app.supervisor import Limits
+
+
+class Recorder:
+    """In the place of the supervisor: what it was told, and no worker."""
+
+    told: tuple[Settings, str | None, Limits]
+
+    def __init__(self, settings: Settings, *, only: str | None, limits: Limits) -> None:
+        Recorder.told = (settings, only, limits)
+
+    async def run(self) -> None:
+        """Run nothing."""
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, logging_restored: None) -> None:
+    """Start no workers, and find all topics as they should be."""
+
+    async def all_is_there(_settings: Settings) -> None:
+        """Look at nothing."""
+
+    monkeypatch.setattr(serve_module, "Supervisor", Recorder)
+    monkeypatch.setattr(serve_module, "require_topics", all_is_there)
+
+
+def serve(*flags: str) -> tuple[Settings, str | None, Limits]:
+    """Return what the supervisor is told."""
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", *flags])
+    assert ended.value.code == 0
+    return Recorder.told
+
+
+@pytest.mark.usefixtures("started")
+def test_its_patience_is_a_flag() -> None:
+    """The two times, apart from each other; all others stay as they are."""
+    assert serve("--heartbeat-seconds", "5.5")[2] == Limits(heartbeat=5.5)
+    assert serve("--grace-seconds", "0.5")[2] == Limits(grace=0.5)
+    assert serve()[2] == Limits()
+
+
+@pytest.mark.usefixtures("started")
+def test_one_role_and_the_settings_reach_the_supervisor() -> None:
+    """A container's share of the service."""
+    settings, only, _ = serve("--only", "segment", "--workers", "7")
+    assert (only, settings.workers) == ("segment", 7)
+    assert serve()[1] is None
+
+
+@pytest.mark.usefixtures("started")
+def test_a_heartbeat_that_no_worker_could_keep_is_refused() -> None:
+    """Workers beat twice a second; below two seconds a busy machine would kill them."""
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "--heartbeat-seconds", "1"])
+    assert ended.value.code == 2
