@@ -90,7 +90,9 @@ class Post:
             return "ended"
         if self._silent_looks >= SILENT_LOOKS and self.ready:
             return "silent"
-        return "running" if self.ready else "starting"
+        if self.ready:
+            return "running" if self.child.status.get("away_since") is None else "cut off"
+        return "starting"
 
     @property
     def ready(self) -> bool:
