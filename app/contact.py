@@ -15,6 +15,9 @@ import structlog
 QUIET_SECONDS: Final = 6.0
 """After so long without an answer, no broker answers: twice the time between two looks at the cluster. Whoever watches
 is to know within 10 s."""
+GOODBYE_SECONDS: Final = 2.5
+"""How long one who ends waits for any answer. A broker that is there gives one in milliseconds, and a worker asks for
+something every two seconds."""
 REPEAT_SECONDS: Final = 60.0
 """How often the log says so again."""
 
@@ -51,6 +54,10 @@ class Contact:
         """Since when no broker answers, in seconds since 1970; None while one does."""
         last, since = self._last
         return since if self._clock() - last >= QUIET_SECONDS else None
+
+    def is_deaf(self, seconds: float) -> bool:
+        """Return whether one who began to say goodbye ``seconds`` ago should not wait any longer."""
+        return self.away_since is not None or min(seconds, self.quiet) >= GOODBYE_SECONDS
 
 
 CONTACT: Final = Contact()
