@@ -20,6 +20,7 @@ from .batch import Batch
 from .clients.control import Settled, wait_for_genesis
 from .clients.kafka import require_group
 from .clients.topics import require_topics
+from .contact import CONTACT
 from .ending import end_for, end_process
 from .eras.bringing import EraBringer
 from .faust_settings import faust_options
@@ -100,7 +101,8 @@ class SegmentWriter:
     def _measure(self) -> None:
         owned = self.partitions.owned
         DISK_FREE_BYTES.labels("segment").set(free_bytes(self._store.path))
-        measure(owned, self._app.batch_consumer.end_offsets() if owned else {})
+        ends = self._app.batch_consumer.end_offsets() if owned else {}
+        measure(owned, ends, reached=CONTACT.away_since is None)
 
     def _why_not_ready(self) -> str | None:
         return self._app.why_not_ready(prepared=self._ready)

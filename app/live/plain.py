@@ -1,5 +1,8 @@
 """A scene as one line of text."""
 
+import time
+from datetime import datetime
+
 from .rates import Rates
 from .scene import Scene, Training
 
@@ -11,8 +14,9 @@ def plain_line(scene: Scene, rates: Rates) -> str:
     mills = [worker for worker in status.workers if worker.role == "mill"]
     parts = [
         scene.title,
+        *outage(scene),
         *totals(scene, rates),
-        f"lag {status.lag:,}",
+        f"lag {lag_text(status.lag)}",
         f"{sum(chain.blocks for chain in chains):,} blocks, {status.stored:,} stored",
         f"{sum(chain.segments for chain in chains):,} segments",
         f"{sum(mill.state == 'running' for mill in mills)} of {len(mills)} mills",
@@ -20,6 +24,20 @@ def plain_line(scene: Scene, rates: Rates) -> str:
     if scene.training is not None:
         parts.append(training_text(scene.training))
     return " · ".join(parts)
+
+
+def outage(scene: Scene) -> list[str]:
+    """Return that no broker answers, and since when; nothing while one does."""
+    since = scene.status.away_since
+    if since is None:
+        return []
+    at = datetime.fromtimestamp(since).astimezone()
+    return [f"NO BROKER ANSWERS since {at:%H:%M:%S} ({max(0.0, time.time() - since):.0f} s)"]
+
+
+def lag_text(lag: int | None) -> str:
+    """Return a number of records; what the brokers do not tell is not 0."""
+    return "unknown" if lag is None else f"{lag:,}"
 
 
 def totals(scene: Scene, rates: Rates) -> list[str]:

@@ -7,11 +7,17 @@ from rich.table import Table
 from rich.text import Text
 
 from ..supervisor import PartitionStatus, WorkerStatus
-from .plain import totals, training_text
+from .plain import lag_text, outage, totals, training_text
 from .rates import Rates
 from .scene import Scene
 
-STYLES: Final = {"running": "green", "starting": "yellow", "silent": "bold red", "ended": "bold red"}
+STYLES: Final = {
+    "running": "green",
+    "starting": "yellow",
+    "cut off": "bold red",
+    "silent": "bold red",
+    "ended": "bold red",
+}
 SHOWN_PARTITIONS: Final = 6
 """Of one worker; more are counted."""
 
@@ -21,9 +27,10 @@ def tables(scene: Scene, rates: Rates, seconds: float) -> RenderableType:
     status = scene.status
     heading = Text.assemble((scene.title, "bold"), f"   {int(seconds) // 60:02}:{int(seconds) % 60:02}")
     numbers = Text(
-        " · ".join([*totals(scene, rates), f"lag {status.lag:,} records", f"{status.stored:,} blocks stored"])
+        " · ".join([*totals(scene, rates), f"lag {lag_text(status.lag)} records", f"{status.stored:,} blocks stored"])
     )
-    parts: list[RenderableType] = [Text(), heading, numbers, Text(), _workers(status.workers), Text()]
+    away = [Text(line, style="bold red") for line in outage(scene)]
+    parts: list[RenderableType] = [Text(), heading, *away, numbers, Text(), _workers(status.workers), Text()]
     parts.append(_partitions(status.partitions))
     if scene.training is not None:
         parts += [Text(), Text(training_text(scene.training), style="cyan")]
@@ -64,7 +71,7 @@ def _partitions(partitions: tuple[PartitionStatus, ...]) -> Table:
             Text(f"{partition.topic}/{partition.number}"),
             Text(partition.worker or "nobody", style="" if partition.worker else "bold red"),
             f"{partition.end or 0:,}",
-            f"{partition.lag:,}",
+            "?" if partition.lag is None else f"{partition.lag:,}",
             f"{sum(chain.blocks for chain in chains):,}",
             f"{sum(chain.stored for chain in chains):,}",
             f"{sum(chain.segments for chain in chains):,}",

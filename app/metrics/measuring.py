@@ -72,8 +72,13 @@ class Measured(Protocol):
         ...
 
 
-def measure(partitions: Mapping[TopicPartition, Measured], ends: Mapping[TopicPartition, int]) -> None:
-    """Set all gauges of partitions; ``ends`` are the known offsets after the last record of each."""
+def measure(
+    partitions: Mapping[TopicPartition, Measured], ends: Mapping[TopicPartition, int], *, reached: bool = True
+) -> None:
+    """Set all gauges of partitions; ``ends`` are the known offsets after the last record of each.
+
+    What waits has samples only where a broker is ``reached``: else the ends are old, and nobody knows it.
+    """
     now = time.time_ns() // 1_000_000
     for gauge in OF_PARTITIONS:
         gauge.clear()
@@ -88,7 +93,7 @@ def measure(partitions: Mapping[TopicPartition, Measured], ends: Mapping[TopicPa
             NEWEST_TOKEN.labels(standing.stream, str(tp.partition)).set(standing.newest_timestamp / 1000)
         end = ends.get(tp)
         standing.clock.look(behind=end is None or standing.position is None or standing.position < end)
-        if end is not None and standing.position is not None:
+        if reached and end is not None and standing.position is not None:
             _measure_lag(tp, standing, standing.position, end, now)
     QUEUED_BYTES.set(queued)
 

@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from ..settings import Settings, Stream
 
-State = Literal["starting", "running", "silent", "ended"]
+State = Literal["starting", "running", "cut off", "silent", "ended"]
+"""``cut off``: it runs, and no broker answers it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,9 @@ class PartitionStatus:
     """Why it stands or waits, or None."""
 
     @property
-    def lag(self) -> int:
-        """Records that wait to be milled."""
-        return max(0, (self.end or 0) - self.position)
+    def lag(self) -> int | None:
+        """Records that wait to be milled; None while the brokers do not say where the partition ends."""
+        return None if self.end is None else max(0, self.end - self.position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +79,14 @@ class Status:
     """Work done by all processes since the supervisor began (`tokenmill.app.heartbeat`); never falls."""
     workers: tuple[WorkerStatus, ...]
     partitions: tuple[PartitionStatus, ...]
+    away_since: float | None = None
+    """Since when no broker answers, in seconds since 1970; None while one does."""
 
     @property
-    def lag(self) -> int:
-        """Records that wait to be milled, in all partitions."""
-        return sum(partition.lag for partition in self.partitions)
+    def lag(self) -> int | None:
+        """Records that wait to be milled, in all partitions; None while that is not known of one of them."""
+        lags = [partition.lag for partition in self.partitions if partition.lag is not None]
+        return sum(lags) if self.partitions and len(lags) == len(self.partitions) else None
 
     @property
     def chains(self) -> dict[str, ChainStatus]:

@@ -122,3 +122,14 @@ def test_a_meter_counts_what_it_saw_and_nothing_from_before() -> None:
         "tokenmill_records_without_document_total": 2,
     }
     assert {name: total(seen, name, topic="meter-2") for name in expected} == expected
+
+
+def test_lag_that_is_not_known_is_not_zero() -> None:
+    """While no broker is reached, the ends that were told last are old: there is no sample of what waits."""
+    partitions = {TP("t", 0): at(5)}
+    measure(partitions, {TP("t", 0): 5})
+    assert total(samples(), LAG, topic="t") == total(samples(), AGE, topic="t") == 0
+    assert any(name == LAG for name, _ in samples())
+    measure(partitions, {TP("t", 0): 5}, reached=False)
+    assert [name for name, _ in samples() if "_lag_" in name] == []
+    measure({}, {})
