@@ -126,6 +126,12 @@ ERAS_BEHIND: Final = Gauge(
     ["stream"],
     registry=WORKER,
 )
+STORE_ERAS: Final = Gauge(
+    "tokenmill_store_eras",
+    "Eras of a stream in the store, as the worker or mirror says that brings them: the one that has partition 0.",
+    ["stream"],
+    registry=WORKER,
+)
 REBALANCES: Final = Counter(
     "tokenmill_rebalances", "Times that Kafka gave the worker its partitions anew.", registry=WORKER
 )

@@ -1,7 +1,7 @@
 """What the supervisor knows at one moment, for a view or a pipe."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..settings import Settings, Stream
@@ -23,6 +23,20 @@ class WorkerStatus:
     """Seconds until the next process is started, where there is none."""
     partitions: tuple[str, ...]
     """What it owns, as ``topic/number``."""
+    counters: Mapping[str, float] = field(default_factory=dict)
+    """Work done by its process since that began (`tokenmill.app.heartbeat`); the next one begins at 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterStatus:
+    """A record that was dead-lettered."""
+
+    partition: str
+    """Of the raw topic, as ``topic/number``."""
+    offset: int
+    reason: str
+    at: float
+    """When it was sent, in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +78,8 @@ class PartitionStatus:
     """One of each split, in the order of the settings."""
     halted: str | None
     """Why it stands or waits, or None."""
+    dead_letter: DeadLetterStatus | None = None
+    """The newest one of the partition, of those that workers of this supervisor sent."""
 
     @property
     def lag(self) -> int | None:
@@ -81,6 +97,8 @@ class Status:
     partitions: tuple[PartitionStatus, ...]
     away_since: float | None = None
     """Since when no broker answers, in seconds since 1970; None while one does."""
+    eras: Mapping[str, int] = field(default_factory=dict)
+    """Eras in the store, by stream."""
 
     @property
     def lag(self) -> int | None:
@@ -94,6 +112,17 @@ class Status:
         return {
             f"{chain.stream}/{partition.number}": chain for partition in self.partitions for chain in partition.chains
         }
+
+    @property
+    def dead_letters(self) -> int:
+        """Records that were dead-lettered since the supervisor began, repeats after a restart included."""
+        return int(self.counters.get("dead_letters", 0))
+
+    @property
+    def newest_dead_letter(self) -> DeadLetterStatus | None:
+        """The last of them."""
+        found = [partition.dead_letter for partition in self.partitions if partition.dead_letter is not None]
+        return max(found, key=lambda letter: letter.at, default=None)
 
     @property
     def stored(self) -> int:
@@ -154,6 +183,7 @@ def _partition(settings: Settings, known: Known, topic: str, number: int) -> Par
         said.get("position") or 0,
         tuple(_chain(stream, f"{stream.tokens_topic}/{number}", said, known, segment_blocks) for stream in streams),
         said.get("halted") or said.get("waiting"),
+        DeadLetterStatus(key, **letter) if (letter := said.get("dead_letter")) else None,
     )
 
 

@@ -103,7 +103,13 @@ class Supervisor:
         """Return what is known now."""
         workers = tuple(self._worker_status(post) for post in self._posts.values())
         known = Known(self._cluster.ends, self._ledger.owners, self._ledger.partitions)
-        return Status(self._ledger.counters(), workers, partition_statuses(self._settings, known), CONTACT.away_since)
+        return Status(
+            self._ledger.counters(),
+            workers,
+            partition_statuses(self._settings, known),
+            CONTACT.away_since,
+            dict(self._ledger.eras),
+        )
 
     def condemn(self, worker: str, reason: str) -> int | None:
         """Kill a worker's process with SIGKILL and return its id; None where none runs. It is started again."""
@@ -121,6 +127,7 @@ class Supervisor:
             max(0, post.starts - 1),
             max(0.0, post.next_start - time.monotonic()) if post.next_start is not None else None,
             tuple(sorted(name for name, owner in self._ledger.owners.items() if owner == post.name)),
+            self._ledger.counters_of(post.name),
         )
 
     async def _report(self) -> None:
