@@ -14,6 +14,7 @@ from .trail import Trail
 from .worker import (
     DURABLE_LAG_RECORDS,
     DURABLE_LAG_SECONDS,
+    END_OFFSET,
     LAG_RECORDS,
     LAG_SECONDS,
     NEWEST_TOKEN,
@@ -33,6 +34,7 @@ STATES: Final[Mapping[State, str]] = {
 
 OF_PARTITIONS: Final = (
     PARTITIONS,
+    END_OFFSET,
     LAG_RECORDS,
     LAG_SECONDS,
     DURABLE_LAG_RECORDS,
@@ -93,6 +95,8 @@ def measure(
             NEWEST_TOKEN.labels(standing.stream, str(tp.partition)).set(standing.newest_timestamp / 1000)
         end = ends.get(tp)
         standing.clock.look(behind=end is None or standing.position is None or standing.position < end)
+        if reached and end is not None:
+            END_OFFSET.labels(tp.topic, str(tp.partition)).set(end)
         if reached and end is not None and standing.position is not None:
             _measure_lag(tp, standing, standing.position, end, now)
     QUEUED_BYTES.set(queued)

@@ -144,6 +144,12 @@ TRUNCATED_BYTES: Final = Counter(
 PARTITIONS: Final = Gauge(
     "tokenmill_partitions", "Partitions that the worker owns, by what they do.", ["topic", "state"], registry=WORKER
 )
+END_OFFSET: Final = Gauge(
+    "tokenmill_end_offset",
+    "Offset after the last record of a partition: it grows by what producers send, whether or not it is taken.",
+    ["topic", "partition"],
+    registry=WORKER,
+)
 LAG_RECORDS: Final = Gauge(
     "tokenmill_consumer_lag_records",
     "Records of a raw topic that wait to be milled; messages of a token topic that wait to be stored.",

@@ -19,6 +19,7 @@ from tokenmill.partition import PartitionMill
 from tokenmill.records import Record
 
 LAG = "tokenmill_consumer_lag_records"
+END = "tokenmill_end_offset"
 AGE = "tokenmill_consumer_lag_seconds"
 
 
@@ -66,13 +67,15 @@ def test_lag_is_told_of_partitions_that_run_and_are_ours() -> None:
         "0": 3,
         "3": 0,
     }
+    ends_seen = {dict(labels)["partition"]: value for (name, labels), value in seen.items() if name == END}
+    assert ends_seen == {"0": 8, "1": 8, "3": 9}  # what producers sent is known before a partition found its place
     assert 99 < total(seen, AGE, partition="0") < 160
     assert total(seen, AGE, partition="3") == 0
     assert total(seen, "tokenmill_partitions", topic="t", state="running") == 3
     assert total(seen, "tokenmill_partitions", topic="t", state="resuming") == 1
 
     measure({}, ends)
-    assert not [key for key in samples() if key[0] in {LAG, AGE, "tokenmill_partitions"}]
+    assert not [key for key in samples() if key[0] in {LAG, AGE, END, "tokenmill_partitions"}]
 
 
 def feed(meter: MillMeter, mill: PartitionMill, records: list[Record]) -> None:
