@@ -35,7 +35,7 @@ def panels() -> list[dict[str, Any]]:
 def expressions() -> list[str]:
     """Return every expression of the dashboard, and every rule's."""
     asked = [target["expr"] for panel in panels() for target in panel["targets"]]
-    return [*asked, *re.findall(r"expr: (.*(?:\n {10}.*)*)", RULES)]
+    return [*asked, *(rule["expr"] for group in yaml.safe_load(RULES)["groups"] for rule in group["rules"])]
 
 
 def by_sample_name() -> dict[str, Described]:
