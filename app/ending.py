@@ -9,6 +9,7 @@ import structlog
 
 from tokenmill.errors import BrokerError, FingerprintError, SettingsError, StoreError, TokenMillError, TopicError
 
+from .absence import is_unreached
 from .heartbeat import last_words
 
 RESUME_CODE: Final = 75
@@ -21,8 +22,12 @@ log = structlog.get_logger(__name__)
 
 
 def end_process(reason: str, *, code: int = RESUME_CODE, error: BaseException | None = None) -> NoReturn:
-    """End this process now, without shutting anything down in order: what is not durable yet never happened."""
-    log.critical("worker ends", reason=reason, code=code, error=repr(error) if error else None, exc_info=error)
+    """End this process now, without shutting anything down in order: what is not durable yet never happened.
+
+    The log says why, with the traceback of an ``error`` that means more than that a broker was not reached.
+    """
+    trace = None if is_unreached(error) else error
+    log.critical("worker ends", reason=reason, code=code, error=repr(error) if error else None, exc_info=trace)
     last_words(reason if error is None else f"{reason}: {error!r}")
     logging.shutdown()
     sys.stderr.flush()

@@ -1,10 +1,14 @@
 """Log lines: events with fields, for people on a terminal and as JSON elsewhere, on standard error."""
 
 import logging
+import math
 import sys
 from typing import Final
 
 import structlog
+
+from .absence import is_unreached, says_unreached
+from .contact import CONTACT, QUIET_SECONDS, REPEAT_SECONDS, Contact
 
 NOISY: Final = ("aiokafka", "kafka", "faust", "mode", "asyncio")
 """Libraries that repeat themselves hundreds of times a second while a broker is away."""
@@ -12,6 +16,54 @@ LINES: Final = 5
 """What one noisy logger may say ..."""
 WINDOW_SECONDS: Final = 10
 """... in so many seconds: enough to see what is wrong, too little to fill a disk in an outage of days."""
+
+
+class HeldTrouble(logging.Filter):
+    """Holds back what libraries say, several times a second, of brokers that they cannot reach.
+
+    `tokenmill.app.contact.OutageLog` says in a line that no broker answers, with the last of these words. Where other
+    brokers answer and the trouble lasts, one of them passes each minute, and says how many were held back. Everything
+    else passes. The log level ``debug`` shows all.
+    """
+
+    def __init__(self, contact: Contact = CONTACT) -> None:
+        """Hold back until the trouble has lasted."""
+        super().__init__()
+        self._contact = contact
+        self._began = self._last = self._said = -math.inf
+        self._held = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the record passes; decided by its own creation time."""
+        if not is_trouble(record):
+            return True
+        now = record.created
+        if named_error(record) is not None or not self._contact.trouble:
+            self._contact.trouble = record.getMessage()
+        if now - self._last > REPEAT_SECONDS:
+            self._began = now
+        self._last = now
+        lasts = now - self._began > 2 * QUIET_SECONDS and self._contact.away_since is None
+        if not lasts or now - self._said < REPEAT_SECONDS:
+            self._held += 1
+            return False
+        record.msg, record.args = f"{record.getMessage()} [{self._held} lines held back]", ()
+        self._said, self._held = now, 0
+        return True
+
+
+def named_error(record: logging.LogRecord) -> object:
+    """Return the error, or the class of errors, that a record names; None where it names none."""
+    if record.exc_info and record.exc_info[1] is not None:
+        return record.exc_info[1]
+    arguments = record.args if isinstance(record.args, tuple) else ()
+    errors = (item for item in arguments if isinstance(item, BaseException | type))
+    return next(errors, None)
+
+
+def is_trouble(record: logging.LogRecord) -> bool:
+    """Return whether a library's record says that a broker could not be reached, and nothing else."""
+    return says_unreached(str(record.msg)) or is_unreached(named_error(record))
 
 
 class RateLimit(logging.Filter):
@@ -85,10 +137,13 @@ def _renderers(*, console: bool) -> list[structlog.typing.Processor]:
 
 def _limit_noise(handler: logging.Handler, level: str) -> None:
     """Raise the noisy libraries' level, and limit on the handler: a logger's filter does not see its children's."""
-    limit = RateLimit()
+    limit, trouble = RateLimit(), HeldTrouble()
+    everything = logging.getLogger().isEnabledFor(logging.DEBUG)
 
     def passes(record: logging.LogRecord) -> bool:
-        return record.name.partition(".")[0] not in NOISY or limit.filter(record)
+        if record.name.partition(".")[0] not in NOISY:
+            return True
+        return (everything or trouble.filter(record)) and limit.filter(record)
 
     handler.addFilter(passes)
     for name in NOISY:

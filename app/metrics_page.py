@@ -27,8 +27,8 @@ in a container, serves its own. An address that is taken is told in the log, and
 own: [trainer_metrics.md](trainer_metrics.md).
 
 Every number of a worker has the label `worker`: `mill-1`, `mill-2`, … and `segment` under a supervisor, `mill` or
-`segment` alone; `supervisor` for that process's own memory and CPU. All other labels are closed sets as well: topics,
-partitions, splits, and the words below. Nothing of a record becomes a label.
+`segment` alone; `supervisor` for that process's own memory, CPU and broker. All other labels are closed sets as well:
+topics, partitions, splits, and the words below. Nothing of a record becomes a label.
 
 Counters count work done since the process that serves them began. When a worker ends, the supervisor keeps what it
 counted, so no counter falls; what a killed worker did in its last half second is not counted, and what has to be done
@@ -39,8 +39,8 @@ again is counted again. Gauges are measured twice a second, and those of a worke
 | path | 200 | 503 |
 |---|---|---|
 | `/healthz` | the event loop turns | it has stood still for 20 s: restart the process |
-| `/readyz` | the streams are settled and a broker is connected; under a supervisor: every worker is ready | \
-not yet, or not now: the answer's text says why |
+| `/readyz` | the streams are settled and a broker answers; under a supervisor: every worker is ready | \
+not yet, or not now: the answer's text says why, and since when no broker answers |
 
 A halted partition makes nothing unready: the others go on, and a restart does not help. `tokenmill_partitions` tells
 of it, and the log and the live view say what to do.
@@ -49,7 +49,8 @@ LAG: Final = """\
 ## Lag
 
 `tokenmill_consumer_lag_records` compares the end of a partition, as the last fetch told it, with the place up to which
-its records are taken. There is none for a partition that has not started or that is halted.
+its records are taken. There is none for a partition that has not started or that is halted, and no lag at all while no
+broker answers (`tokenmill_broker_up` is 0): it is not known then.
 Ages come from the timestamps of records: the producer's clock, or the broker's with
 `message.timestamp.type=LogAppendTime`. A record that was not fetched yet counts as old as the last one that was, or as
 the moment at which there was nothing left, whichever is later.

@@ -21,6 +21,7 @@ from .clients.asking import keep_asking
 from .clients.control import Settled, settle
 from .clients.kafka import require_group
 from .clients.topics import require_topics, retention_seconds
+from .contact import CONTACT
 from .ending import end_for
 from .eras.keeping import EraKeeper
 from .faust_settings import faust_options
@@ -164,7 +165,8 @@ class Mill:
 
     def _measure(self) -> None:
         owned = self.partitions.owned
-        measure(owned, self._app.batch_consumer.end_offsets() if owned else {})
+        ends = self._app.batch_consumer.end_offsets() if owned else {}
+        measure(owned, ends, reached=CONTACT.away_since is None)
 
     def _why_not_ready(self) -> str | None:
         return self._app.why_not_ready(prepared=self._ready)

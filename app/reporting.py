@@ -6,12 +6,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Final, Literal
 
+from .contact import CONTACT, OutageLog, no_answer
 from .heartbeat import Heart
 from .metrics.fleet import Fleet
 from .metrics.probes import Probes
 from .metrics.samples import Sample, taken
 from .metrics.server import serving
-from .metrics.worker import PROCESS, WORKER
+from .metrics.worker import BROKER, PROCESS, WORKER
 from .settings import Settings
 
 INTERVAL_SECONDS: Final = 0.5
@@ -59,10 +60,17 @@ class Reporter:
         self._open.close()
 
     async def _run(self) -> None:
+        outage = OutageLog(self._settings.bootstrap_servers)
         while True:
-            self._probes.turn(self._not_ready())
+            if not self._heart.heard:  # else the supervisor says so, once for all
+                outage.look()
+            self._probes.turn(self._why_not())
             self._measure()
-            samples: list[Sample] = taken(WORKER, PROCESS)
+            samples: list[Sample] = taken(WORKER, PROCESS, BROKER)
             self._fleet.heard(self._role, os.getpid(), samples)
-            self._heart.beat(self._status(), samples)
+            self._heart.beat({**self._status(), "away_since": CONTACT.away_since}, samples)
             await asyncio.sleep(INTERVAL_SECONDS)
+
+    def _why_not(self) -> str | None:
+        since = CONTACT.away_since
+        return self._not_ready() if since is None else no_answer(self._settings.bootstrap_servers, since)

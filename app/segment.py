@@ -20,6 +20,7 @@ from .batch import Batch
 from .clients.control import Settled, wait_for_genesis
 from .clients.kafka import require_group
 from .clients.topics import require_topics
+from .contact import CONTACT
 from .ending import end_for, end_process
 from .eras.bringing import EraBringer
 from .faust_settings import faust_options
@@ -46,6 +47,7 @@ class SegmentWriter:
         self._contexts: dict[str, SegmentContext] = {}
         self._started_at: dict[TP, int] = {}
         self._ready = False
+        self._bringer: EraBringer | None = None
         self._reporter = Reporter(
             "segment", settings, status=self.status, measure=self._measure, not_ready=self._why_not_ready
         )
@@ -64,8 +66,8 @@ class SegmentWriter:
             for settled in every:
                 await bring_stream(self._store, settled)
                 self._contexts[settled.stream.tokens_topic] = self._context(settled)
-            bringer = EraBringer(every, self._store, self._has_first)
-            self._eras = asyncio.create_task(_or_end(bringer.run(self._settings)), name="eras")
+            self._bringer = EraBringer(every, self._store, self._has_first)
+            self._eras = asyncio.create_task(_or_end(self._bringer.run(self._settings)), name="eras")
             self._alone.start()
             self._ready = True
         except Exception as error:  # noqa: BLE001 - Faust would turn it into a traceback and one exit code for all
@@ -100,7 +102,8 @@ class SegmentWriter:
     def _measure(self) -> None:
         owned = self.partitions.owned
         DISK_FREE_BYTES.labels("segment").set(free_bytes(self._store.path))
-        measure(owned, self._app.batch_consumer.end_offsets() if owned else {})
+        ends = self._app.batch_consumer.end_offsets() if owned else {}
+        measure(owned, ends, reached=CONTACT.away_since is None)
 
     def _why_not_ready(self) -> str | None:
         return self._app.why_not_ready(prepared=self._ready)
@@ -115,6 +118,7 @@ class SegmentWriter:
             "role": "segment",
             "store": self._store.id,
             "ready": self._ready,
+            "eras": dict(self._bringer.eras) if self._bringer is not None else {},
             "partitions": {
                 f"{tp.topic}/{tp.partition}": {
                     **partition.status(),

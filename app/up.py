@@ -9,6 +9,7 @@ from rich.console import Console
 from .clients.topics import ensure_topics
 from .live import Scene, View, log_to_file, telling_of_its_end
 from .local.broker import Broker
+from .local.keeping import keep_broker
 from .local.state import State, program
 from .settings import Loaded, Settings
 from .settings.explain import DEFAULT_ORIGIN
@@ -35,6 +36,8 @@ def settings_in(state: State, loaded: Loaded) -> Settings:
 def run_up(state: State, settings: Settings, console: Console, *, partitions: int, port: int | None) -> int:
     """Run broker and service until Ctrl-C or SIGTERM; return the exit code. On return no process is left.
 
+    A Kafka that ends meanwhile is started again.
+
     Raises:
         TokenMillError: the broker, a topic or a worker cannot do its work.
 
@@ -45,17 +48,21 @@ def run_up(state: State, settings: Settings, console: Console, *, partitions: in
     with Broker(state.broker, port=port) as broker:
         settings = settings.at(broker.bootstrap_servers)
         state.save(settings)
-        return run_until_signalled(_serve(state, settings, view, partitions))
+        return run_until_signalled(_serve(broker, state, settings, view, partitions))
 
 
-async def _serve(state: State, settings: Settings, view: View, partitions: int) -> int:
+async def _serve(broker: Broker, state: State, settings: Settings, view: View, partitions: int) -> int:
     await ensure_topics(settings, partitions=partitions)
     supervisor = Supervisor(settings, log_directory=state.logs, on_event=lambda event: _tell(view, event))
     title = f"{', '.join(settings.raw_topics)} at {settings.bootstrap_servers}"
     _explain(state, settings, view)
     with view:
         async with (
-            beside(supervisor.run(), view.run(lambda: Scene(title, supervisor.status()))),
+            beside(
+                supervisor.run(),
+                view.run(lambda: Scene(title, supervisor.status())),
+                keep_broker(broker, lambda text: view.say(text, "red")),
+            ),
             telling_of_its_end(view),
         ):
             await asyncio.Event().wait()

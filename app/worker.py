@@ -2,10 +2,12 @@
 
 import os
 import threading
+import time
 from typing import Final, NoReturn
 
 import faust
 
+from .contact import CONTACT
 from .ending import RESUME_CODE, end_process
 from .garbage import keep_loaded
 from .logs import set_up_logging
@@ -13,7 +15,10 @@ from .settings import Settings
 from .transport import BatchApp
 
 STOP_SECONDS: Final = 8.0
-"""How long a worker may take to end in order; it takes about one. `docker stop` waits for 10, a supervisor for 15."""
+"""How long a worker may take to end in order while brokers answer; it takes about one. `docker stop` waits for 10, a
+supervisor for 15."""
+LOOK_SECONDS: Final = 0.25
+"""How often it is looked whether a broker still answers meanwhile."""
 
 
 class Worker(faust.Worker):
@@ -24,13 +29,22 @@ class Worker(faust.Worker):
     """
 
     async def stop(self) -> None:
-        """Stop in order, or else at once; with code 0 if it was asked to, and nothing of Faust's had crashed."""
+        """Stop in order, or else at once; with code 0 if it was asked to, and nothing of Faust's had crashed.
+
+        Where no broker answers there is nobody to say goodbye to: the group finds out by itself.
+        """
         code = RESUME_CODE if self.crashed else 0
-        reason = f"it did not stop in order in {STOP_SECONDS:.0f} s"
-        end = threading.Timer(STOP_SECONDS, end_process, [reason], {"code": code})
-        end.daemon = True
-        end.start()
+        threading.Thread(target=_end_in_time, args=[code], name="end", daemon=True).start()
         await super().stop()
+
+
+def _end_in_time(code: int) -> None:
+    began = time.monotonic()
+    while (waited := time.monotonic() - began) < STOP_SECONDS:
+        time.sleep(LOOK_SECONDS)
+        if CONTACT.is_deaf(waited):
+            end_process("it was to end, and no broker answers to whom it could say so", code=code)
+    end_process(f"it did not stop in order in {STOP_SECONDS:.0f} s", code=code)
 
 
 def run_worker(app: BatchApp, settings: Settings) -> NoReturn:

@@ -26,10 +26,12 @@ from typing import BinaryIO, NamedTuple
 import torch
 from gpt import GPT
 from meter import Meter, Progress
+from prometheus_client import REGISTRY, start_http_server
 from torch import distributed, nn
 from torch.nn import functional
 
 from tokenmill.consumers import Batch, Batches
+from tokenmill.consumers.prometheus import BatchesCollector
 from tokenmill.errors import StoreError
 from tokenmill.segments import StreamInfo, read_stream
 
@@ -181,6 +183,14 @@ class Run:
         write_whole(path.with_name(f"{path.name}.json"), lambda file: file.write(state))
 
 
+def serve_metrics(run: Run) -> None:
+    """Let Prometheus ask for the run's numbers, each process at a port of its own."""
+    arguments, rank = run.arguments, run.world.rank
+    if arguments.metrics_port:
+        REGISTRY.register(BatchesCollector(run.batches, rank=str(rank)))
+        start_http_server(arguments.metrics_port + rank, arguments.metrics_host)
+
+
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Replace a file as a whole: whoever is killed meanwhile leaves the old one."""
     part = path.with_name(f"{path.name}.part")
@@ -244,6 +254,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--checkpoint", type=Path, help="file to go on from, and to save to")
     parser.add_argument("--save-every", type=int, default=500, help="steps between checkpoints")
     parser.add_argument("--samples-log", type=Path, help="append a line with a hash of its samples for each step")
+    parser.add_argument("--metrics-port", type=int, default=0, help="serve a run's metrics here (and RANK above)")
+    parser.add_argument("--metrics-host", default="127.0.0.1", help="address that serves them")
     parser.add_argument("--json", action="store_true", help="print each progress as JSON")
     parser.add_argument("--cpu", action="store_true", help="leave the GPU alone")
     parser.add_argument("--threads", type=int, default=0, help="threads on a CPU (0: torch decides)")
@@ -276,7 +288,9 @@ def main() -> None:
     if arguments.threads:
         torch.set_num_threads(arguments.threads)
     world = World.join(cpu=arguments.cpu)
-    for said in train(Run(arguments, world)):
+    run = Run(arguments, world)
+    serve_metrics(run)
+    for said in train(run):
         if world.rank:
             continue
         if arguments.json:

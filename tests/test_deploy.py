@@ -6,18 +6,25 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from tokenmill.app.metrics_page import Described, described
 from tokenmill.app.settings import Settings
+from tokenmill.consumers.prometheus import described as of_trainers
 
 DEPLOY: Final = Path(__file__).parents[1] / "deploy"
 DASHBOARD: Final[dict[str, Any]] = json.loads((DEPLOY / "grafana/dashboards/tokenmill.json").read_text())
 RULES: Final = (DEPLOY / "alerts.yml").read_text()
 BY_PROMETHEUS: Final = {"job", "instance", "service", "le"}
 """Labels that Prometheus adds (deploy/prometheus.yml), and that of buckets."""
+CONFIGURATIONS: Final = {
+    name: yaml.safe_load((DEPLOY / name).read_text()) for name in ("prometheus.yml", "prometheus-serve.yml")
+}
+TRAINER_PORT: Final = 9465
+"""What docs/trainer_metrics.md serves at."""
 NAME: Final = re.compile(r"\b(?:tokenmill|process)_[a-z_]+\b")
 SELECTOR: Final = re.compile(r"\b((?:tokenmill|process)_[a-z_]+)\{([^}]*)\}")
-GROUPED: Final = re.compile(r"\bby \(([^)]*)\)")
+GROUPED: Final = re.compile(r"\b(?:by|on) \(([^)]*)\)")
 
 
 def panels() -> list[dict[str, Any]]:
@@ -28,12 +35,15 @@ def panels() -> list[dict[str, Any]]:
 def expressions() -> list[str]:
     """Return every expression of the dashboard, and every rule's."""
     asked = [target["expr"] for panel in panels() for target in panel["targets"]]
-    return [*asked, *re.findall(r"expr: (.*(?:\n {10}.*)*)", RULES)]
+    return [*asked, *(rule["expr"] for group in yaml.safe_load(RULES)["groups"] for rule in group["rules"])]
 
 
 def by_sample_name() -> dict[str, Described]:
     """Return what is exported, by the names that Prometheus knows."""
-    return {name: metric for metric in described() for name in metric.sample_names}
+    trainers = [
+        Described(family.name, family.type, ["stream", "rank"], family.documentation) for family in of_trainers()
+    ]
+    return {name: metric for metric in [*described(), *trainers] for name in metric.sample_names}
 
 
 @pytest.mark.parametrize("expression", expressions())
@@ -78,6 +88,76 @@ def test_the_dashboard_is_whole() -> None:
     assert f"uid: {uid} " in (DEPLOY / "grafana/provisioning/datasources/prometheus.yml").read_text()
 
 
-def test_prometheus_asks_the_default_port() -> None:
-    """The port of containers is that of the settings, so that nobody has to set it twice."""
-    assert f"port: {Settings.model_fields['metrics_port'].default}\n" in (DEPLOY / "prometheus.yml").read_text()
+@pytest.mark.parametrize("panel", panels(), ids=lambda panel: str(panel["title"]))
+def test_each_panel_asks_for_the_chosen_topics_and_instances(panel: dict[str, Any]) -> None:
+    """Of every metric that has such a label, whether it says topic or stream."""
+    for target in panel["targets"]:
+        for name, selector in re.findall(r"\b((?:tokenmill|process)_[a-z_]+|up)\b(?:\{([^}]*)\})?", target["expr"]):
+            labels = by_sample_name()[name].labels if name != "up" else ()
+            assert 'instance=~"$instance"' in selector
+            assert ("topic" in labels) == bool(re.search(r'\btopic=~"[^"]*\$topic', selector))
+            if "stream" in labels:
+                assert 'stream=~"($topic)[.].*"' in selector
+
+
+def test_the_variables_are_filled_from_metrics_that_there_are() -> None:
+    """Topic and instance, each with any number of values and all of them at first."""
+    variables = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
+    assert list(variables) == ["topic", "instance"]
+    for variable in variables.values():
+        assert (variable["multi"], variable["includeAll"], variable["allValue"]) == (True, True, ".*")
+        names = set(NAME.findall(variable["definition"]))
+        assert names
+        assert names <= by_sample_name().keys()
+    assert "topic" in by_sample_name()["tokenmill_records_consumed_total"].labels
+
+
+def test_lag_in_seconds_is_the_first_on_the_wall() -> None:
+    """With its trend, and the time to catch up."""
+    first = [panel["title"] for panel in panels()[:3]]
+    assert first == ["Oldest record not yet milled", "Trend of the lag", "Time to catch up"]
+    assert panels()[0]["fieldConfig"]["defaults"]["unit"] == "s"
+
+
+def test_the_dashboard_shows_each_part_of_the_way() -> None:
+    """A row of its own for each, with panels in it."""
+    rows: dict[str, int] = {}
+    for panel in DASHBOARD["panels"]:
+        if panel["type"] == "row":
+            rows[panel["title"]] = 0
+        else:
+            rows[list(rows)[-1]] += 1
+    assert {"Lag", "Partitions", "Producers", "Eras", "Mirrors", "Trainers", "Errors"} <= rows.keys()
+    assert all(rows.values())
+
+
+def test_prometheus_asks_the_default_ports() -> None:
+    """Those of the settings and of trainers' documentation, so that nobody has to set them twice."""
+    fields, compose = Settings.model_fields, yaml.safe_load((DEPLOY.parent / "docker-compose.yml").read_text())
+    mills, trainers = CONFIGURATIONS["prometheus.yml"]["scrape_configs"]
+    assert mills["dns_sd_configs"][0]["port"] == fields["metrics_port"].default
+    assert set(mills["dns_sd_configs"][0]["names"]) == {"mill", "segments"}
+    (host,) = CONFIGURATIONS["prometheus-serve.yml"]["scrape_configs"][0]["static_configs"]
+    assert host["targets"] == [f"{fields['metrics_host'].default}:{fields['metrics_port'].default}"]
+    (asked,) = trainers["dns_sd_configs"]
+    assert (asked["names"], asked["port"]) == (["trainer"], TRAINER_PORT)
+    command = compose["services"]["trainer"]["command"]
+    assert command[-4:] == ["--metrics-host", "0.0.0.0", "--metrics-port", str(TRAINER_PORT)]  # noqa: S104
+    assert f"start_http_server({TRAINER_PORT})" in (DEPLOY.parent / "docs/trainer_metrics.md").read_text()
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_each_configuration_has_the_alerts_and_takes_more_targets(name: str) -> None:
+    """Of services and of trainers, from files that the compose stack sees as well."""
+    configuration = CONFIGURATIONS[name]
+    assert configuration["rule_files"] == ["alerts.yml"]
+    jobs = {job["job_name"]: job for job in configuration["scrape_configs"]}
+    assert list(jobs) == ["tokenmill", "tokenmill-trainers"]
+    files = [path for job in jobs.values() for found in job["file_sd_configs"] for path in found["files"]]
+    assert files == ["targets/services*.yml", "targets/trainers*.yml"]
+    page = (DEPLOY / "targets/README.md").read_text()
+    assert [f"`{path.removeprefix('targets/').replace('*', '')}`" in page for path in files] == [True, True]
+    for example in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL):
+        assert all(group["targets"] for group in yaml.safe_load(example))
+    volumes = yaml.safe_load((DEPLOY.parent / "docker-compose.yml").read_text())["services"]["prometheus"]["volumes"]
+    assert "./deploy/targets:/etc/prometheus/targets:ro" in volumes

@@ -34,6 +34,8 @@ def ledger_command(settings: Settings, *, streams: Streams = None, as_json: AsJs
     ledger = asyncio.run(read_ledger(settings, streams or ()))
     if as_json:
         show_json(ledger.to_dict())
+    elif ledger.empty:
+        say(empty_line(ledger))
     else:
         show_table(ledger_table(ledger))
         for line in (*reason_lines(ledger), *map(meeting_line, ledger.meetings)):
@@ -43,6 +45,12 @@ def ledger_command(settings: Settings, *, streams: Streams = None, as_json: AsJs
         wrong += [f"{m.raw_topic}[{m.partition}]" for m in ledger.meetings if not m.balanced]
         say(f"does not balance: {', '.join(wrong)}; `tokenmill verify` finds the first message that counts wrongly")
         raise typer.Exit(DamagedError.exit_code)
+
+
+def empty_line(ledger: Ledger) -> str:
+    """Return the whole answer where no account has anything in it: a table of zeros would say it in many lines."""
+    topics = ", ".join(dict.fromkeys(chain.raw_topic for chain in ledger.chains))
+    return f"no record of {topics} is milled yet ({count(len(ledger.streams), 'stream')})"
 
 
 def ledger_table(ledger: Ledger) -> Table:

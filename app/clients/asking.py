@@ -10,6 +10,8 @@ from aiokafka.errors import KafkaError
 
 from tokenmill.errors import BrokerError, SourceError
 
+from ..absence import is_unreached
+from ..contact import CONTACT, QUIET_SECONDS
 from ..settings import Settings
 from .kafka import consumer
 
@@ -29,21 +31,30 @@ async def keep_asking(
     """Call ``ask`` with a consumer, and again ``seconds`` after it returned, until cancelled.
 
     `PASSING`, and what ``passing`` adds to it, ends the consumer; the next one is made after ``seconds``. Such a time
-    is one line in the log, ``outage`` and the reason, and another one only when the reason changes. Anything else is
+    is one line in the log, ``outage`` and the reason, and another one only when the reason changes. That a broker is
+    not reached is a line only where it lasts although another answers: else `OutageLog` says it. Anything else is
     raised.
     """
+    loop = asyncio.get_running_loop()
     said = ""
+    failing: float | None = None
     while True:
         try:
             async with consumer(settings) as client:
                 while True:
                     await ask(client)
                     client.pause(*client.assignment())  # else it would ask the brokers on, for records nobody takes
-                    said = ""
+                    said, failing = "", None
                     await asyncio.sleep(seconds)
         except (*PASSING, *passing) as error:
             reason = str(error) or repr(error)
-            if reason != said:
+            failing = loop.time() if failing is None else failing
+            if reason != said and (not is_unreached(error) or _lasts(loop.time() - failing)):
                 log.warning(outage, error=reason)
-            said = reason
+                said = reason
             await asyncio.sleep(seconds)
+
+
+def _lasts(seconds: float) -> bool:
+    """Return whether what has failed for ``seconds`` is more than an outage that has just begun, or goes on."""
+    return seconds > 2 * QUIET_SECONDS and CONTACT.away_since is None

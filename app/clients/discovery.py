@@ -38,11 +38,22 @@ async def settled_streams(settings: Settings, names: Sequence[str] = ()) -> list
                 raise TopicError(f"stream {name!r} has no genesis yet: start a mill, which settles it")
     streams = [s for s in found if s is not None and (names or s.genesis.recipe.raw_topic in settings.raw_topics)]
     if not streams:
-        raise TopicError(
-            f"no stream of {', '.join(settings.raw_topics)} is settled on these brokers (streams there: "
-            f"{_listed(there)}): set raw_topics, or start a mill, which settles the streams of the settings"
-        )
+        raise TopicError(unsettled(settings.raw_topics, [name for name in there if name not in wanted], there))
     return streams
+
+
+def unsettled(raw_topics: Sequence[str], others: Sequence[str], there: Sequence[str]) -> str:
+    """Return what to say where ``raw_topics`` have no stream, and all that is ``there`` are ``others`` or not settled.
+
+    Without others this is a first use and no misspelling, so one short line says what to do.
+    """
+    own = f"no stream of {', '.join(raw_topics)} is settled"
+    if not others:
+        return f"{own} yet: start a mill, `tokenmill serve`"
+    return (
+        f"{own} on these brokers (streams there: {_listed(there)}): set raw_topics, or start a mill, which settles "
+        "the streams of the settings"
+    )
 
 
 async def settled_stream(settings: Settings, name: str) -> Settled:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import aiokafka.conn
 import numpy as np
 
+from ..contact import CONTACT
 from .parts import take_parts
 
 SMALL_BYTES: Final = 64 * 1024
@@ -77,6 +78,7 @@ class FrameProtocol(aiokafka.conn.AIOKafkaProtocol, asyncio.BufferedProtocol):  
 
     def buffer_updated(self, nbytes: int) -> None:
         """Note that the transport has written; it is held up where there is no room any more."""
+        CONTACT.heard()
         self._high += nbytes
         if self._high - self._low >= self._wanted:
             self._wake()

@@ -24,6 +24,7 @@ from aiokafka.errors import (
 from tokenmill.errors import BrokerError, MovedError, SettingsError
 from tokenmill.records import SourceRecord
 
+from ..contact import CONTACT
 from ..settings import ConnectionSettings, Settings
 from .calm import calm
 from .refusal import why_not
@@ -33,7 +34,9 @@ METADATA_MAX_AGE_MS: Final = 3000
 """How old a client's picture of the cluster may be. After a broker restart the picture can be empty; with the default
 of five minutes, a group stays without partitions for as long."""
 STOP_SECONDS: Final = 5.0
-"""How long a client may take to say goodbye; without a broker, aiokafka's would wait for ever."""
+"""How long a client may take to say goodbye, if it is answered; without a broker, aiokafka's would wait for ever."""
+LISTEN_SECONDS: Final = 0.25
+"""How often it is looked for an answer meanwhile."""
 POLL_MS: Final = 500
 """How long one poll waits; also how often a silent partition is asked whether it still reaches the wanted offset."""
 FETCH_WAIT_MS: Final = 50
@@ -201,8 +204,13 @@ async def _end(stop: Callable[[], Awaitable[None]]) -> None:
     would take itself to be cancelled, and a task that works for ever would end in silence.
     """
     stopping = asyncio.ensure_future(stop())  # a task of its own, so that only its own end is its end
+    loop = asyncio.get_running_loop()
+    began = loop.time()
     try:
-        await asyncio.wait({stopping}, timeout=STOP_SECONDS)
+        while not stopping.done() and (waited := loop.time() - began) < STOP_SECONDS:
+            await asyncio.wait({stopping}, timeout=LISTEN_SECONDS)
+            if CONTACT.is_deaf(waited):
+                break
     finally:
         stopping.cancel()
     if stopping.done() and not stopping.cancelled():

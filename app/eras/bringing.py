@@ -15,6 +15,7 @@ from tokenmill.eras import EraFollower
 from tokenmill.errors import DamagedError, DifferenceError, DiskError, GapError, LockedError
 from tokenmill.segments import EraWriter, Store
 
+from .. import metrics
 from ..clients.asking import keep_asking
 from ..clients.control import Settled
 from ..finishing import in_thread
@@ -40,6 +41,8 @@ class EraBringer:
         """The streams of which the store has held, at some time, all eras that there were."""
         self.halts: dict[str, Exception] = {}
         """The streams of which no more eras are stored until a person acts, and why."""
+        self.eras: dict[str, int] = {}
+        """Eras in the store of each stream that is ours to bring."""
         self._settled = settled
         self._store = store
         self._owns = owns
@@ -60,6 +63,8 @@ class EraBringer:
         if not self._owns(settled.stream.tokens_topic):
             self._close(name)
             self.halts.pop(name, None)
+            if self.eras.pop(name, None) is not None:
+                metrics.STORE_ERAS.remove(name)
             return
         if name in self.halts:
             return
@@ -83,8 +88,14 @@ class EraBringer:
             fingerprint = settled.genesis.recipe.fingerprint
             self._open[name] = writer, EraFollower(name, fingerprint, writer.last, writer.position)
         writer, follower = self._open[name]
+        self._count(name, writer)
         async for found in look(client, settled.stream.control_topic, follower):
             await in_thread(partial(writer.append, found))
+            self._count(name, writer)
+
+    def _count(self, name: str, writer: EraWriter) -> None:
+        self.eras[name] = writer.next_number
+        metrics.STORE_ERAS.labels(name).set(writer.next_number)
 
     def close(self) -> None:
         """Give the eras' files free, once `run` has ended."""

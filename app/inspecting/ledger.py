@@ -99,6 +99,11 @@ class Ledger:
         return [added(name, [chain for chain in self.chains if chain.stream == name]) for name in names]
 
     @property
+    def empty(self) -> bool:
+        """Whether no record is in any account yet."""
+        return not any(chain.totals.records or chain.taken for chain in self.chains)
+
+    @property
     def balanced(self) -> bool:
         """Whether all accounts are."""
         return all(chain.balanced for chain in self.chains) and all(meeting.balanced for meeting in self.meetings)
@@ -170,11 +175,14 @@ def added(name: str, chains: Sequence[ChainLedger]) -> ChainLedger:
 
 def meetings(settled: Sequence[Settled], chains: Sequence[ChainLedger]) -> list[Meeting]:
     """Return where the streams that divide one raw topic stand, for each of its partitions."""
-    groups: dict[tuple[bytes, str, int], list[ChainLedger]] = {}
-    recipes = {one.stream.name: one.genesis.recipe for one in settled}
+    groups: dict[tuple[bytes, str, str, int], list[ChainLedger]] = {}
+    by_name = {one.stream.name: one for one in settled}
     for chain in chains:
-        division = replace(recipes[chain.stream], split="").fingerprint
-        groups.setdefault((division, chain.raw_topic, chain.partition or 0), []).append(chain)
+        own = by_name[chain.stream]
+        division = replace(own.genesis.recipe, split="").fingerprint
+        # With another suffix the same division is made once more: each record is in one split of each.
+        suffix = chain.stream.removeprefix(f"{own.stream.raw_topic}.{own.stream.split}")
+        groups.setdefault((division, suffix, chain.raw_topic, chain.partition or 0), []).append(chain)
     return [_meeting(group) for group in groups.values() if len(group) > 1]
 
 

@@ -74,11 +74,18 @@ class View:
 
     async def run(self, look: Callable[[], Scene]) -> None:
         """Show what ``look`` returns, again and again until cancelled."""
+        self._remember(look())  # before anything is done: a run that is over at the next look has a rate, too
         while True:
             await asyncio.sleep(REFRESH_SECONDS if self._live else PLAIN_SECONDS)
-            scene, now = look(), time.monotonic()
-            self._rates.add(now, scene.status.chains)
+            scene = look()
+            now = self._remember(scene)
             if self._live is None:
                 self.say(plain_line(scene, self._rates))
             else:
                 self._live.update(tables(scene, self._rates, now - self._began), refresh=True)
+
+    def _remember(self, scene: Scene) -> float:
+        """Take what workers have counted by now, for their rates; return that moment."""
+        now = time.monotonic()
+        self._rates.add(now, {worker.name: worker.counters for worker in scene.status.workers})
+        return now

@@ -24,6 +24,7 @@ from .worker import (
     PUBLISH_SECONDS,
     REBALANCES,
     RECORDS,
+    STORE_ERAS,
     TOKENS,
     TRUNCATED_BYTES,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "PUBLISH_SECONDS",
     "REBALANCES",
     "RECORDS",
+    "STORE_ERAS",
     "TOKENS",
     "TRUNCATED_BYTES",
 ]

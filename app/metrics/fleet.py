@@ -8,7 +8,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from .samples import RISING, Sample, by_sample_name
-from .worker import PROCESS, WORKER
+from .worker import BROKER, PROCESS, WORKER
 
 LABEL: Final = "worker"
 
@@ -21,7 +21,7 @@ class Fleet(Collector):
 
     def __init__(self) -> None:
         """Know nobody yet."""
-        self._metrics: Mapping[str, Metric] = by_sample_name(WORKER, PROCESS)
+        self._metrics: Mapping[str, Metric] = by_sample_name(WORKER, PROCESS, BROKER)
         self._lock = threading.Lock()
         self._living: dict[str, tuple[int, _Values]] = {}
         self._ended: dict[str, _Values] = {}

@@ -14,6 +14,7 @@ from .trail import Trail
 from .worker import (
     DURABLE_LAG_RECORDS,
     DURABLE_LAG_SECONDS,
+    END_OFFSET,
     LAG_RECORDS,
     LAG_SECONDS,
     NEWEST_TOKEN,
@@ -33,6 +34,7 @@ STATES: Final[Mapping[State, str]] = {
 
 OF_PARTITIONS: Final = (
     PARTITIONS,
+    END_OFFSET,
     LAG_RECORDS,
     LAG_SECONDS,
     DURABLE_LAG_RECORDS,
@@ -72,8 +74,13 @@ class Measured(Protocol):
         ...
 
 
-def measure(partitions: Mapping[TopicPartition, Measured], ends: Mapping[TopicPartition, int]) -> None:
-    """Set all gauges of partitions; ``ends`` are the known offsets after the last record of each."""
+def measure(
+    partitions: Mapping[TopicPartition, Measured], ends: Mapping[TopicPartition, int], *, reached: bool = True
+) -> None:
+    """Set all gauges of partitions; ``ends`` are the known offsets after the last record of each.
+
+    What waits has samples only where a broker is ``reached``: else the ends are old, and nobody knows it.
+    """
     now = time.time_ns() // 1_000_000
     for gauge in OF_PARTITIONS:
         gauge.clear()
@@ -88,7 +95,9 @@ def measure(partitions: Mapping[TopicPartition, Measured], ends: Mapping[TopicPa
             NEWEST_TOKEN.labels(standing.stream, str(tp.partition)).set(standing.newest_timestamp / 1000)
         end = ends.get(tp)
         standing.clock.look(behind=end is None or standing.position is None or standing.position < end)
-        if end is not None and standing.position is not None:
+        if reached and end is not None:
+            END_OFFSET.labels(tp.topic, str(tp.partition)).set(end)
+        if reached and end is not None and standing.position is not None:
             _measure_lag(tp, standing, standing.position, end, now)
     QUEUED_BYTES.set(queued)
 

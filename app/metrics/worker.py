@@ -8,11 +8,15 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
+from ..contact import CONTACT, QUIET_SECONDS
+
 WORKER: Final = CollectorRegistry()
 """All that follows."""
 PROCESS: Final = CollectorRegistry()
 """Memory, CPU seconds and open files of this process; the supervisor has them as well."""
 ProcessCollector(registry=PROCESS)
+BROKER: Final = CollectorRegistry()
+"""Whether this process reaches a broker; the supervisor has them as well."""
 
 DISK_BUCKETS: Final = tuple(0.001 * 2**k for k in range(14))
 """1 ms to 8.2 s, doubling: etcd's buckets for the same thing."""
@@ -22,6 +26,19 @@ WAIT_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 360
 """0.1 s, which nobody waits for, to an hour, which is a backlog: blocks fill at the pace of the source."""
 MESSAGE_BUCKETS: Final = tuple(float(1024 * 4**k) for k in range(8))
 """1 KiB to 16 MiB; the usual is 1 MiB."""
+
+BROKER_UP: Final = Gauge(
+    "tokenmill_broker_up",
+    f"1 while a broker answers the process, 0 when none has for {QUIET_SECONDS:.0f} s.",
+    registry=BROKER,
+)
+BROKER_UP.set_function(lambda: float(CONTACT.away_since is None))
+BROKER_LAST_ANSWER: Final = Gauge(
+    "tokenmill_broker_last_answer_timestamp_seconds",
+    "When (Unix) a broker last answered the process.",
+    registry=BROKER,
+)
+BROKER_LAST_ANSWER.set_function(lambda: CONTACT.last_answer)
 
 RECORDS: Final = Counter("tokenmill_records_consumed", "Raw records taken from Kafka.", ["topic"], registry=WORKER)
 CONSUMED_BYTES: Final = Counter("tokenmill_consumed_bytes", "Bytes of their values.", ["topic"], registry=WORKER)
@@ -109,6 +126,12 @@ ERAS_BEHIND: Final = Gauge(
     ["stream"],
     registry=WORKER,
 )
+STORE_ERAS: Final = Gauge(
+    "tokenmill_store_eras",
+    "Eras of a stream in the store, as the worker or mirror says that brings them: the one that has partition 0.",
+    ["stream"],
+    registry=WORKER,
+)
 REBALANCES: Final = Counter(
     "tokenmill_rebalances", "Times that Kafka gave the worker its partitions anew.", registry=WORKER
 )
@@ -120,6 +143,12 @@ TRUNCATED_BYTES: Final = Counter(
 
 PARTITIONS: Final = Gauge(
     "tokenmill_partitions", "Partitions that the worker owns, by what they do.", ["topic", "state"], registry=WORKER
+)
+END_OFFSET: Final = Gauge(
+    "tokenmill_end_offset",
+    "Offset after the last record of a partition: it grows by what producers send, whether or not it is taken.",
+    ["topic", "partition"],
+    registry=WORKER,
 )
 LAG_RECORDS: Final = Gauge(
     "tokenmill_consumer_lag_records",

@@ -16,6 +16,7 @@ from ..clients.asking import keep_asking
 from ..clients.control import Settled
 from ..clients.kafka import consumer, offsets
 from ..clients.patience import patiently
+from ..contact import CONTACT
 from ..eras.bringing import EraBringer
 from ..metrics.measuring import free_bytes, measure
 from ..reporting import Reporter
@@ -183,7 +184,7 @@ class Mirror:
     def _measure(self) -> None:
         partitions = {tp: partition for flow in self._all_flows() for tp, partition in flow.partitions.items()}
         ends = {tp: end for flow in self._all_flows() for tp, end in flow.ends().items()}
-        measure(partitions, ends)
+        measure(partitions, ends, reached=CONTACT.away_since is None)
         metrics.DISK_FREE_BYTES.labels("segment").set(free_bytes(self._store.path))
 
     def _why_not_ready(self) -> str | None:

@@ -86,6 +86,7 @@ class RawPartition:
         self._meter = MillMeter(tp.topic)
         self._note = Note(tp.topic, tp.partition, context.board)
         self._hanging: Suspects | None = None
+        self._dead_letter: Mapping[str, Any] | None = None
 
     async def resume(self) -> None:
         """Find where each chain continues, and let the source flow from the lowest of these places.
@@ -217,6 +218,8 @@ class RawPartition:
             )
             for outcome in milled.dead_letters:
                 metrics.DEAD_LETTERS.labels(tp.topic, outcome.reason).inc()
+            last = milled.dead_letters[-1]
+            self._dead_letter = {"offset": last.record.offset, "reason": last.reason, "at": time.time()}
 
     async def _publish(self, split: str, messages: Sequence[Message]) -> None:
         if messages:
@@ -289,6 +292,7 @@ class RawPartition:
             "position": self.position,
             "halted": self.halted,
             "waiting": self.waiting,
+            "dead_letter": self._dead_letter,
             "chains": {split: self._chain_status(split, chain) for split, chain in mill.chains.items()} if mill else {},
         }
 

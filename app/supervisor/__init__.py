@@ -3,11 +3,12 @@
 from .beside import beside
 from .limits import Limits
 from .signals import run_until_signalled
-from .status import ChainStatus, PartitionStatus, Status, WorkerStatus
+from .status import ChainStatus, DeadLetterStatus, PartitionStatus, Status, WorkerStatus
 from .supervisor import Event, Supervisor
 
 __all__ = [
     "ChainStatus",
+    "DeadLetterStatus",
     "Event",
     "Limits",
     "PartitionStatus",

@@ -14,6 +14,7 @@ from tokenmill.errors import BrokerError
 
 from ..clients.asking import keep_asking
 from ..clients.kafka import admin
+from ..contact import CONTACT
 from ..settings import Settings
 
 LOOK_SECONDS: Final = 1.0
@@ -29,10 +30,14 @@ class Cluster:
 
     def __init__(self, settings: Settings, topics: Sequence[str]) -> None:
         """Ask for nothing yet."""
-        self.ends: dict[str, int] = {}
-        """``topic/number`` → the offset after the last committed record; empty while no broker answers."""
+        self._ends: dict[str, int] = {}
         self._settings = settings
         self._topics = topics
+
+    @property
+    def ends(self) -> dict[str, int]:
+        """``topic/number`` → the offset after the last committed record; empty while no broker answers."""
+        return self._ends if CONTACT.away_since is None else {}
 
     async def watch(self) -> None:
         """Ask again and again, until cancelled."""
@@ -47,9 +52,9 @@ class Cluster:
                     partitions, counted = await self._partitions(client), loop.time()
                 ends = await client.end_offsets(partitions) if partitions else {}
             except Exception:
-                self.ends, partitions = {}, []
+                self._ends, partitions = {}, []
                 raise
-            self.ends = {f"{tp.topic}/{tp.partition}": end for tp, end in ends.items()}
+            self._ends = {f"{tp.topic}/{tp.partition}": end for tp, end in ends.items()}
 
         await keep_asking(self._settings, ask, LOOK_SECONDS, "the brokers do not say where partitions end")
 

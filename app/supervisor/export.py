@@ -7,10 +7,12 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ..contact import CONTACT, no_answer
 from ..metrics.fleet import Fleet
 from ..metrics.probes import Probes
 from ..metrics.samples import received, taken
-from ..metrics.worker import PROCESS
+from ..metrics.worker import BROKER, PROCESS
+from ..settings import Settings
 from .child import Child
 from .cluster import Cluster
 from .post import Post
@@ -29,7 +31,9 @@ class PostsCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics, without samples where there are no posts."""
         up = GaugeMetricFamily(
-            "tokenmill_worker_up", "1 while the worker runs and is ready, else 0 (supervisor only).", labels=["worker"]
+            "tokenmill_worker_up",
+            "1 while the worker runs, is ready and hears from a broker, else 0 (supervisor only).",
+            labels=["worker"],
         )
         restarts = CounterMetricFamily(
             "tokenmill_worker_restarts",
@@ -47,8 +51,9 @@ class PostsCollector(Collector):
 class Export:
     """Hears what the posts say, and has it all ready for a server in another thread."""
 
-    def __init__(self, posts: Mapping[str, Post], cluster: Cluster) -> None:
+    def __init__(self, settings: Settings, posts: Mapping[str, Post], cluster: Cluster) -> None:
         """Have nothing to show yet."""
+        self._servers = settings.bootstrap_servers
         self.probes = Probes()
         self._posts = posts
         self._cluster = cluster
@@ -62,7 +67,7 @@ class Export:
     def turn(self) -> None:
         """Take note that the event loop turns, and of this process's numbers."""
         self.probes.turn(self._not_ready())
-        self._fleet.heard(SUPERVISOR, os.getpid(), taken(PROCESS))
+        self._fleet.heard(SUPERVISOR, os.getpid(), taken(PROCESS, BROKER))
 
     def heard(self, worker: str, child: Child) -> None:
         """Take the last metrics that a process told."""
@@ -75,7 +80,12 @@ class Export:
         self._fleet.ended(worker)
 
     def _not_ready(self) -> str | None:
+        if (since := CONTACT.away_since) is not None:
+            return no_answer(self._servers, since)
         waiting = [name for name, post in self._posts.items() if not post.ready]
         if waiting:
             return f"not ready: {', '.join(waiting)}"
-        return None if self._cluster.ends else "no broker answers"
+        cut_off = [name for name, post in self._posts.items() if post.state == "cut off"]
+        if cut_off:
+            return f"no broker answers {', '.join(cut_off)}"
+        return None if self._cluster.ends else "the brokers do not say where partitions end"

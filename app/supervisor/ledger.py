@@ -29,6 +29,8 @@ class Ledger:
         """The worker of each partition that has one."""
         self.partitions: dict[str, Mapping[str, Any]] = {}
         """The last that was heard of each partition, kept while nobody owns it."""
+        self.eras: dict[str, int] = {}
+        """Eras in the store, by stream, as the worker said last that brings them."""
         self._last_owners: dict[str, str] = {}
         self._orphans: set[str] = set()
         self._ended: Counter[str] = Counter()
@@ -37,6 +39,7 @@ class Ledger:
     def heard(self, worker: str, status: Mapping[str, Any]) -> list[Move]:
         """Take a heartbeat of ``worker``, and return the partitions that it has from another."""
         self._running[worker] = status.get("counters", {})
+        self.eras |= status.get("eras", {})
         partitions: Mapping[str, Mapping[str, Any]] = status.get("partitions", {})
         self._release(worker, partitions)
         moves = []
@@ -54,6 +57,10 @@ class Ledger:
         self._orphans |= {name for name, owner in self.owners.items() if owner == worker}
         self._release(worker, {})
         self._ended.update(self._running.pop(worker, {}))
+
+    def counters_of(self, worker: str) -> Mapping[str, float]:
+        """Return what the running process of a worker has counted; nothing where none runs."""
+        return self._running.get(worker, {})
 
     def counters(self) -> dict[str, float]:
         """Return each counter's sum over all processes that ever ran; it never falls."""
@@ -73,6 +80,8 @@ def _further(known: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any
     if "chains" in said:
         chains: Mapping[str, Mapping[str, int]] = {**known.get("chains", {}), **said["chains"]}
         further["chains"] = {split: _furthest(known, split, chain) for split, chain in chains.items()}
+    if known.get("dead_letter") and not said.get("dead_letter"):
+        further["dead_letter"] = known["dead_letter"]
     if known.get("block"):
         further["block"] = max(known["block"], said.get("block") or 0)
     return further

@@ -12,6 +12,7 @@ from typing import Final, Literal, Protocol
 
 from tokenmill.errors import BrokerError, TokenMillError
 
+from ..contact import CONTACT
 from ..ending import HOPELESS, HOPELESS_CODES, RESUME_CODE
 from ..heartbeat import STORE_VARIABLE
 from ..settings import Settings
@@ -90,7 +91,9 @@ class Post:
             return "ended"
         if self._silent_looks >= SILENT_LOOKS and self.ready:
             return "silent"
-        return "running" if self.ready else "starting"
+        if self.ready:
+            return "running" if self.child.status.get("away_since") is None else "cut off"
+        return "starting"
 
     @property
     def ready(self) -> bool:
@@ -119,6 +122,8 @@ class Post:
                 raise hopeless_error(code, f"{self.name} cannot go on: {child.words or 'its log says why'}")
             self.next_start = time.monotonic() + pause
             await asyncio.sleep(pause)
+            while CONTACT.away_since is not None:  # noqa: ASYNC110 - no event tells; it could do nothing but end again
+                await asyncio.sleep(LOOK_SECONDS)
             self.next_start = None
 
     def condemn(self, reason: str) -> None:

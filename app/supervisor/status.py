@@ -1,12 +1,13 @@
 """What the supervisor knows at one moment, for a view or a pipe."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..settings import Settings, Stream
 
-State = Literal["starting", "running", "silent", "ended"]
+State = Literal["starting", "running", "cut off", "silent", "ended"]
+"""``cut off``: it runs, and no broker answers it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,20 @@ class WorkerStatus:
     """Seconds until the next process is started, where there is none."""
     partitions: tuple[str, ...]
     """What it owns, as ``topic/number``."""
+    counters: Mapping[str, float] = field(default_factory=dict)
+    """Work done by its process since that began (`tokenmill.app.heartbeat`); the next one begins at 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterStatus:
+    """A record that was dead-lettered."""
+
+    partition: str
+    """Of the raw topic, as ``topic/number``."""
+    offset: int
+    reason: str
+    at: float
+    """When it was sent, in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +78,13 @@ class PartitionStatus:
     """One of each split, in the order of the settings."""
     halted: str | None
     """Why it stands or waits, or None."""
+    dead_letter: DeadLetterStatus | None = None
+    """The newest one of the partition, of those that workers of this supervisor sent."""
 
     @property
-    def lag(self) -> int:
-        """Records that wait to be milled."""
-        return max(0, (self.end or 0) - self.position)
+    def lag(self) -> int | None:
+        """Records that wait to be milled; None while the brokers do not say where the partition ends."""
+        return None if self.end is None else max(0, self.end - self.position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +95,16 @@ class Status:
     """Work done by all processes since the supervisor began (`tokenmill.app.heartbeat`); never falls."""
     workers: tuple[WorkerStatus, ...]
     partitions: tuple[PartitionStatus, ...]
+    away_since: float | None = None
+    """Since when no broker answers, in seconds since 1970; None while one does."""
+    eras: Mapping[str, int] = field(default_factory=dict)
+    """Eras in the store, by stream."""
 
     @property
-    def lag(self) -> int:
-        """Records that wait to be milled, in all partitions."""
-        return sum(partition.lag for partition in self.partitions)
+    def lag(self) -> int | None:
+        """Records that wait to be milled, in all partitions; None while that is not known of one of them."""
+        lags = [partition.lag for partition in self.partitions if partition.lag is not None]
+        return sum(lags) if self.partitions and len(lags) == len(self.partitions) else None
 
     @property
     def chains(self) -> dict[str, ChainStatus]:
@@ -90,6 +112,17 @@ class Status:
         return {
             f"{chain.stream}/{partition.number}": chain for partition in self.partitions for chain in partition.chains
         }
+
+    @property
+    def dead_letters(self) -> int:
+        """Records that were dead-lettered since the supervisor began, repeats after a restart included."""
+        return int(self.counters.get("dead_letters", 0))
+
+    @property
+    def newest_dead_letter(self) -> DeadLetterStatus | None:
+        """The last of them."""
+        found = [partition.dead_letter for partition in self.partitions if partition.dead_letter is not None]
+        return max(found, key=lambda letter: letter.at, default=None)
 
     @property
     def stored(self) -> int:
@@ -150,6 +183,7 @@ def _partition(settings: Settings, known: Known, topic: str, number: int) -> Par
         said.get("position") or 0,
         tuple(_chain(stream, f"{stream.tokens_topic}/{number}", said, known, segment_blocks) for stream in streams),
         said.get("halted") or said.get("waiting"),
+        DeadLetterStatus(key, **letter) if (letter := said.get("dead_letter")) else None,
     )
 
 

@@ -12,6 +12,7 @@ import structlog
 from tokenmill.errors import StoreError
 from tokenmill.segments import Store
 
+from ..contact import CONTACT, OutageLog
 from ..metrics.server import serving
 from ..settings import Settings
 from .beside import beside
@@ -83,7 +84,7 @@ class Supervisor:
             if only in {role, None}
         }
         self._suspicion = Suspicion()
-        self._export = Export(self._posts, self._cluster)
+        self._export = Export(settings, self._posts, self._cluster)
 
     async def run(self) -> None:
         """Keep all workers running until cancelled; on return, however it comes, every one of them has ended.
@@ -102,7 +103,13 @@ class Supervisor:
         """Return what is known now."""
         workers = tuple(self._worker_status(post) for post in self._posts.values())
         known = Known(self._cluster.ends, self._ledger.owners, self._ledger.partitions)
-        return Status(self._ledger.counters(), workers, partition_statuses(self._settings, known))
+        return Status(
+            self._ledger.counters(),
+            workers,
+            partition_statuses(self._settings, known),
+            CONTACT.away_since,
+            dict(self._ledger.eras),
+        )
 
     def condemn(self, worker: str, reason: str) -> int | None:
         """Kill a worker's process with SIGKILL and return its id; None where none runs. It is started again."""
@@ -120,11 +127,14 @@ class Supervisor:
             max(0, post.starts - 1),
             max(0.0, post.next_start - time.monotonic()) if post.next_start is not None else None,
             tuple(sorted(name for name, owner in self._ledger.owners.items() if owner == post.name)),
+            self._ledger.counters_of(post.name),
         )
 
     async def _report(self) -> None:
-        """Show that the event loop turns."""
+        """Show that the event loop turns, and say whether brokers answer: once for all workers."""
+        outage = OutageLog(self._settings.bootstrap_servers)
         while True:
+            outage.look()
             self._export.turn()
             await asyncio.sleep(LOOK_SECONDS)
 

@@ -47,8 +47,8 @@ class Watchdog:
         anyone. A fault is named once; its time then begins anew.
         """
         faults = [*self._look_for_unowned(now, scene, ready), *self._look_for_still(now, scene)]
-        for name in [name for name in self._still if name not in scene.owners]:
-            del self._still[name]
+        for name in [name for name in self._still if name not in scene.owners or name not in scene.ends]:
+            del self._still[name]  # while no broker answers there are no ends, and nobody is to blame
         return faults
 
     def _look_for_unowned(self, now: float, scene: Scene, ready: tuple[str, ...]) -> list[Fault]:

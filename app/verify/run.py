@@ -4,12 +4,13 @@ import asyncio
 import os
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tokenmill.errors import InputError, StoreError
+from tokenmill.errors import StoreError
 from tokenmill.segments import StreamInfo, read_stream, streams_in
 
 from ..clients.control import Settled
@@ -21,8 +22,9 @@ from .eras import EraCheck
 from .marks import ChainMarks, Marks, take_marks
 from .processes import check_partitions
 from .result import Advance, ChainResult, EraResult, Progress, VerifyResult
+from .standing import standing
 from .task import ChainTask, PartitionTask, Sample, stages_key
-from .verified import NOTHING, Chains, Earlier, Verified, VerifiedEras, load_verified, save_verified
+from .verified import NOTHING, Chains, Earlier, VerifiedEras, load_verified, save_verified
 
 Ends = Mapping[tuple[str, int], Path]
 """By stream and partition, where its eras end (`era_ends`)."""
@@ -71,7 +73,9 @@ def verify(
     sample = Sample(secrets.randbits(32) if seed is None else seed, reference)
     found, marks = asyncio.run(_look(settings, streams, store))
     notes = _check_store(found, store) if store is not None else []
-    earlier = load_verified(since, store) if since is not None else NOTHING
+    known = load_verified(since, store) if since is not None else NOTHING
+    earlier, moved = asyncio.run(standing(settings, found, marks.chains, known)) if since is not None else (known, [])
+    notes += moved
     plain = PartitionTask(settings, None, frozenset(), (), store, sample)
     with TemporaryDirectory(prefix="tokenmill-verify-") as room:
         eras, ends = _check_eras(plain, found, marks, earlier.eras, Path(room))
@@ -87,7 +91,7 @@ def verify(
         notes += more
     result = VerifyResult(chains, differences, notes, time.monotonic() - started, sample.seed, eras)
     if since is not None and result.ok:
-        save_verified(since, store, earlier, _verified(result))
+        save_verified(since, store, known, _verified(result))
     return result
 
 
@@ -147,29 +151,22 @@ def _tasks(
 ) -> list[PartitionTask]:
     """Return the partitions, each with the chains that one pass over its records can serve; else they are ``plain``."""
     by_name = {settled.stream.name: settled for settled in streams}
-    tasks: dict[tuple[int, bytes, frozenset[int]], PartitionTask] = {}
+    tasks: dict[tuple[int, bytes, frozenset[int], int], PartitionTask] = {}
+    passes: Counter[tuple[int, bytes, frozenset[int], str]] = Counter()
     for chain in marks:
         settled = by_name[chain.stream]
         genesis = settled.genesis
         skips = frozenset(settled.control.skips.get(chain.partition, ()))
-        key = chain.partition, stages_key(genesis), skips
+        # One pass makes one chain of each split: streams that differ in their suffix alone take one each.
+        split = chain.partition, stages_key(genesis), skips, genesis.recipe.split
+        key = *split[:3], passes[split]
+        passes[split] += 1
         if key not in tasks:
             tasks[key] = replace(plain, tokenizer=tokenizer_of(settled).content, skips=skips)
-        since, path = _since(settled, chain, earlier), ends.get((chain.stream, chain.partition))
-        one = ChainTask(genesis, settled.stream.tokens_topic, chain, since, path)
+        name = chain.stream, chain.partition
+        one = ChainTask(genesis, settled.stream.tokens_topic, chain, earlier.get(name), ends.get(name))
         tasks[key] = replace(tasks[key], chains=(*tasks[key].chains, one))
     return list(tasks.values())
-
-
-def _since(settled: Settled, chain: ChainMarks, earlier: Mapping[tuple[str, int], Verified]) -> Verified | None:
-    """Return where an earlier verification of a chain ended, if there was one."""
-    verified = earlier.get((chain.stream, chain.partition))
-    if verified is not None and verified.carry.fingerprint != settled.genesis.recipe.fingerprint:
-        raise InputError(
-            f"what --since names tells of another stream {chain.stream}, with the fingerprint "
-            f"{verified.carry.fingerprint.hex()}: remove the file, and everything is verified again"
-        )
-    return verified
 
 
 def _run(tasks: Sequence[PartitionTask], processes: int, progress: Callable[[Progress], None]) -> list[ChainResult]:

@@ -3,15 +3,21 @@
 import json
 from collections import Counter
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import pytest
 
+from tests.conftest import TopicFactory
 from tests.milled import SPLITS, Milled
 from tests.mills import RECIPE
-from tests.service import raw_records
+from tests.service import in_own_loop, raw_records, service_settings
 from tokenmill.app.cli import main
-from tokenmill.app.clients.control import Settled
+from tokenmill.app.clients.control import Settled, settle
+from tokenmill.app.clients.discovery import unsettled
+from tokenmill.app.clients.topics import ensure_topics
 from tokenmill.app.inspecting.ledger import ChainLedger, Ledger, Meeting, meetings, read_ledger
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.raw.recipes import plan_topic
 from tokenmill.app.settings import Settings, Stream
 from tokenmill.genesis import ControlLog, Genesis
@@ -100,6 +106,58 @@ def test_sums_over_streams_are_made_at_equal_offsets_alone() -> None:
     assert not claimed.balanced
 
 
-def _settled(split: str) -> Settled:
+def test_streams_of_another_suffix_divide_the_records_once_more() -> None:
+    """Two pairs of streams with equal settings are two divisions; as one, they would claim each record twice."""
+    settled = [_settled(split, suffix) for suffix in ("", "-v2") for split in ("train", "validation")]
+    chains = [
+        ChainLedger(f"raw.{split}{suffix}", "raw-text", 0, 10, totals=totals)
+        for suffix in ("", "-v2")
+        for split, totals in (("train", Totals(10, 6, other_split=4)), ("validation", Totals(10, 4, other_split=6)))
+    ]
+
+    found = meetings(settled, chains)
+
+    assert [sorted(meeting.offsets) for meeting in found] == [
+        ["raw.train", "raw.validation"],
+        ["raw.train-v2", "raw.validation-v2"],
+    ]
+    assert [(meeting.records, meeting.owned, meeting.unowned) for meeting in found] == [(10, 10, 0)] * 2
+
+
+@pytest.mark.usefixtures("logging_restored")
+def test_a_first_use_is_answered_in_one_line(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Streams are settled, and nothing is milled yet: no table of zeros; for pipes, all zeros are there."""
+    settings = service_settings(broker, topic(2), tmp_path, splits=SPLITS)
+    plan = plan_topic(settings, settings.raw_topics[0])
+    in_own_loop(lambda: ensure_topics(settings))
+    for stream, recipe in plan.recipes.items():
+        in_own_loop(partial(settle, settings, stream, recipe, plan.tokenizer.content))
+    place = ["--bootstrap-servers", settings.bootstrap_servers, "--raw-topics", settings.raw_topics[0]]
+    capsys.readouterr()
+
+    with pytest.raises(SystemExit) as ended:
+        main(["ledger", *place])
+    said = capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main(["ledger", *place, "--json"])
+    found = json.loads(capsys.readouterr().out)
+
+    assert not ended.value.code
+    assert said.out == ""
+    assert said.err == f"tokenmill: no record of {settings.raw_topics[0]} is milled yet (2 streams)\n"
+    assert [(chain["partition"], chain["offset"]) for chain in found["chains"]] == [(0, 0), (1, 0)] * 2
+
+
+def test_nothing_settled_at_all_is_one_line_on_a_small_terminal() -> None:
+    """Other streams there are named instead, for the name may be misspelt."""
+    line = unsettled(["raw-text"], [], ["raw-text.train"])
+    assert line == "no stream of raw-text is settled yet: start a mill, `tokenmill serve`"
+    assert len(f"tokenmill: {line}") <= 80
+    assert "(streams there: other.train): set raw_topics" in unsettled(["raw-text"], ["other.train"], ["other.train"])
+
+
+def _settled(split: str, suffix: str = "") -> Settled:
     recipe = replace(RECIPE, split=split, splits=tuple(SPLITS.items()))
-    return Settled(Stream(f"raw.{split}", "raw", split), Genesis("x", recipe, (0,), 16), ControlLog())
+    return Settled(Stream(f"raw.{split}{suffix}", "raw", split), Genesis("x", recipe, (0,), 16), ControlLog())

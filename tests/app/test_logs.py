@@ -5,8 +5,10 @@ import logging
 
 import pytest
 import structlog
+from aiokafka.errors import KafkaConnectionError, NodeNotReadyError
 
-from tokenmill.app.logs import LINES, RateLimit, set_up_logging
+from tests.outages import Hands
+from tokenmill.app.logs import LINES, HeldTrouble, RateLimit, set_up_logging
 
 pytestmark = pytest.mark.usefixtures("logging_restored")
 
@@ -55,3 +57,76 @@ def test_noisy_libraries_are_limited_and_ours_are_not(capsys: pytest.CaptureFixt
     assert sum(line["event"] == "step" for line in lines) == 50
     # At most two windows' worth, should the clock turn over in between.
     assert LINES <= sum(line["logger"] == "aiokafka.conn" for line in lines) <= 2 * LINES
+
+
+OUTAGE = (
+    ("aiokafka", "Unable connect to node with id %s: %s", (1, ConnectionRefusedError(111, "refused"))),
+    ("aiokafka", "Unable to update metadata from %s", ([1],)),
+    ("aiokafka.consumer.fetcher", "Failed fetch messages from %s: %s", (1, NodeNotReadyError("not ready"))),
+    ("aiokafka.consumer.group_coordinator", "Group Coordinator Request failed: %s", (KafkaConnectionError("x"),)),
+)
+"""What aiokafka says again and again while no broker answers."""
+
+
+def lines_of(filter_: HeldTrouble, second: float) -> list[str]:
+    """Return those of the lines of this second that pass."""
+    passed = []
+    for name, words, arguments in OUTAGE:
+        record = logging.LogRecord(name, logging.ERROR, __file__, 1, words, arguments, None)
+        record.created = second
+        if filter_.filter(record):
+            passed.append(record.getMessage())
+    return passed
+
+
+def test_an_outage_is_not_told_by_libraries() -> None:
+    """Our own line tells of it, with the last reason that they gave."""
+    hands = Hands()
+    contact = hands.contact()
+    held = HeldTrouble(contact)
+    passed = []
+    for _ in range(1200):
+        hands.turn(0.25)
+        passed += lines_of(held, hands.now)
+    assert passed == []
+    assert contact.trouble == "Group Coordinator Request failed: KafkaConnectionError: x"
+
+
+def test_trouble_with_one_broker_of_several_is_a_line_a_minute() -> None:
+    """No line of ours tells of it, because others answer; a trouble that has passed in seconds is told by nobody."""
+    hands = Hands()
+    contact = hands.contact()
+    held = HeldTrouble(contact)
+    passed: list[str] = []
+    for _ in range(4 * 200):
+        hands.turn(0.25)
+        contact.heard()
+        passed += lines_of(held, hands.now)
+    assert len(passed) == 4
+    assert all("lines held back" in line for line in passed)
+    assert passed[0].startswith(("Unable connect to node with id 1: [Errno 111] refused", "Failed", "Group"))
+
+
+def test_what_is_no_trouble_with_connections_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """Outage or not: refusals, and errors with their traceback."""
+    set_up_logging("json")
+    theirs = logging.getLogger("aiokafka.producer.sender")
+    for _, words, arguments in OUTAGE:
+        theirs.error(words, *arguments)
+    theirs.warning("Not authorized to read from topic %s.", "notes")
+    try:
+        int("a mistake")
+    except ValueError:
+        theirs.exception("Unexpected error in sender routine")
+
+    first, second = map(json.loads, capsys.readouterr().err.splitlines())
+    assert first["event"] == "Not authorized to read from topic notes."
+    assert "ValueError: invalid literal" in second["exception"]
+
+
+def test_debug_shows_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    """For whoever looks for what is wrong with a network."""
+    set_up_logging("json", "debug")
+    for name, words, arguments in OUTAGE:
+        logging.getLogger(name).error(words, *arguments)
+    assert len(capsys.readouterr().err.splitlines()) == len(OUTAGE)

@@ -109,7 +109,7 @@ def test_missing_lines_are_damage(scene: Scene) -> None:
             scene.recover(lines=scene.files[ERA_LINES_FILE][:length])
     scene.put()
     (scene.directory / ERA_LINES_FILE).unlink()
-    with pytest.raises(DamagedError, match=r"eras\.jsonl: it has 0 bytes"):
+    with pytest.raises(DamagedError, match=r"eras\.jsonl: it is missing\. Stop the segment worker"):
         EraWriter.open(scene.store, STREAM)
 
 

@@ -88,6 +88,15 @@ def test_committed_bytes_that_are_missing_are_damage(scene: Scene, suffix: str) 
 
 
 @pytest.mark.parametrize("suffix", ["bin", "docs"])
+def test_a_committed_file_that_was_removed_is_called_missing(scene: Scene, suffix: str) -> None:
+    """Not empty, as after a full disk; and the command that makes it again is named."""
+    scene.recover()
+    (scene.directory / f"{0:012d}.{suffix}").unlink()
+    with pytest.raises(DamagedError, match=rf"{0:012d}\.{suffix}: it is missing\. .*tokenmill repair {STREAM} 0 "):
+        recover_partition(scene.directory, INFO, 0)
+
+
+@pytest.mark.parametrize("suffix", ["bin", "docs"])
 def test_a_flip_in_the_blocks_of_the_last_commit_is_damage(scene: Scene, suffix: str) -> None:
     """At every byte, naming the file."""
     for at in range(scene.lengths[3][suffix], scene.lengths[4][suffix]):

@@ -56,6 +56,20 @@ def test_a_segment_that_is_not_full_is_never_sealed(tmp_path: Path) -> None:
     assert not segment_of(store).manifest.exists()
 
 
+@pytest.mark.parametrize("name", ["tokens", "documents"])
+def test_a_file_that_was_removed_under_its_writer_is_damage_and_no_full_disk(tmp_path: Path, name: str) -> None:
+    """The writer's descriptors hide it until the segment is sealed; then the file and its repair are named."""
+    store = make_store(tmp_path, INFO)
+    with PartitionWriter.open(store, STREAM, 0) as writer:
+        writer.append(cut(CHAIN, INFO, 0, 3), token_offset=0)
+        writer.commit()
+        path: Path = getattr(segment_of(store), name)
+        path.unlink()
+        with pytest.raises(DamagedError, match=rf"{path.name}: it is missing\. .*tokenmill repair") as refused:
+            writer.append(cut(CHAIN, INFO, 3, 4), token_offset=1)
+    assert "Make room" not in str(refused.value)
+
+
 @pytest.mark.parametrize("lost", [["json"], ["json", "idx"], ["json", "idx", "index"]])
 def test_a_crash_while_sealing_is_finished_by_the_next_writer(tmp_path: Path, lost: list[str]) -> None:
     """Whatever was written already is written again, the same."""

@@ -2,9 +2,18 @@
 
 import shlex
 from pathlib import Path
+from typing import Final
 
 from tokenmill.errors import DamagedError
 from tokenmill.segments.layout import REPAIR_DIRECTORY
+
+MISSING: Final = "it is missing"
+"""What is wrong with a file that was removed: "0 bytes" would look like a disk that was full."""
+
+
+def too_short(path: Path, size: int, wanted: int) -> str:
+    """Return what is wrong with a file of ``size`` bytes, 0 where there is none, of which ``wanted`` were committed."""
+    return f"it has {size} bytes, but {wanted} were committed" if size or path.exists() else MISSING
 
 
 def damaged(path: Path, what: str) -> DamagedError:

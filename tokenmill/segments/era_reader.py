@@ -8,6 +8,7 @@ from zlib_ng.zlib_ng import crc32
 
 from tokenmill.eras import Era
 from tokenmill.errors import DamagedError, InputError
+from tokenmill.segments.damage import too_short
 from tokenmill.segments.era_rows import COMMIT_ROWS, END, ROW_BYTES, EraRow, EraScan, row_seed, scan
 from tokenmill.segments.file_part import FileAhead, read_part
 from tokenmill.segments.layout import ERA_INDEX_FILE, ERA_LINES_FILE
@@ -57,7 +58,7 @@ class EraReader:
         """
         size = _size(self._index)
         if size < self.eras * ROW_BYTES:
-            raise self._damaged(self._index, f"it has {size} bytes, but {self.eras * ROW_BYTES} were committed")
+            raise self._damaged(self._index, too_short(self._index, size, self.eras * ROW_BYTES))
         if size // ROW_BYTES > self.eras:
             found = self._look(size)
             if found.damage:  # seen while the writer finished one commit and began the next: look again
@@ -66,7 +67,7 @@ class EraReader:
                 raise self._damaged(self._index, found.damage)
             self._lines_end = self.row(self.eras - 1).stop
             if _size(self._lines) < self._lines_end:
-                what = f"it has {_size(self._lines)} bytes, but {self._lines_end} were committed"
+                what = too_short(self._lines, _size(self._lines), self._lines_end)
                 raise self._damaged(self._lines, what)
         return self.eras
 

@@ -14,7 +14,7 @@ from zlib_ng.zlib_ng import crc32
 
 from tokenmill.chain import next_hash
 from tokenmill.segments.commit_log import UNKNOWN, Scan, scan
-from tokenmill.segments.damage import damaged
+from tokenmill.segments.damage import MISSING, damaged, too_short
 from tokenmill.segments.durable import sync_directory, write_at
 from tokenmill.segments.layout import (
     READY_FILE,
@@ -130,7 +130,7 @@ def read_log(paths: SegmentPaths, info: StreamInfo) -> tuple[bytes, Scan]:
     committed = (last.bin_bytes, last.docs_bytes) if last else (0, 0)
     for path, size, wanted in zip((paths.tokens, paths.documents), sizes, committed, strict=True):
         if size < wanted:
-            raise damaged(path, f"it has {size} bytes, but {wanted} were committed")
+            raise damaged(path, too_short(path, size, wanted))
     return log, found
 
 
@@ -196,7 +196,7 @@ def check_names(paths: SegmentPaths, names: Collection[str]) -> None:
     """
     for path in (paths.tokens, paths.documents, paths.index, paths.megatron):
         if path.name not in names:
-            raise damaged(path, "it is missing")
+            raise damaged(path, MISSING)
 
 
 def _chain_before(paths: SegmentPaths, info: StreamInfo, partition: int, start: Start) -> bytes:

@@ -3,7 +3,7 @@
 import numpy as np
 from zlib_ng.zlib_ng import crc32
 
-from tokenmill.segments.damage import damaged
+from tokenmill.segments.damage import MISSING, damaged
 from tokenmill.segments.layout import SegmentPaths
 from tokenmill.segments.manifest import Manifest
 from tokenmill.segments.rows import BLOCK_ROW, Rows, chain_after
@@ -44,7 +44,7 @@ def load_index(paths: SegmentPaths, manifest: Manifest) -> Rows:
     try:
         data = paths.index.read_bytes()
     except FileNotFoundError:
-        raise damaged(paths.index, "it is missing") from None
+        raise damaged(paths.index, MISSING) from None
     rows = np.frombuffer(data, BLOCK_ROW) if len(data) == manifest.blocks * BLOCK_ROW.itemsize else None
     if rows is None or crc32(data) != manifest.index_crc32 or chain_after(rows, -1).hex() != manifest.chain_after:
         raise damaged(paths.index, "it is not what the manifest says")
@@ -60,6 +60,6 @@ def check_sizes(paths: SegmentPaths, manifest: Manifest) -> None:
     """
     for path, wanted in ((paths.tokens, manifest.bin_bytes), (paths.documents, manifest.docs_bytes)):
         if not path.exists():
-            raise damaged(path, "it is missing")
+            raise damaged(path, MISSING)
         if path.stat().st_size != wanted:
             raise damaged(path, f"it has {path.stat().st_size} bytes, the manifest says {wanted}")

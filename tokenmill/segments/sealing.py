@@ -7,7 +7,7 @@ from typing import Final
 
 from zlib_ng.zlib_ng import crc32
 
-from tokenmill.segments.damage import damaged
+from tokenmill.segments.damage import MISSING, damaged
 from tokenmill.segments.durable import put_file
 from tokenmill.segments.layout import SegmentPaths
 from tokenmill.segments.manifest import Manifest
@@ -36,12 +36,17 @@ def seal(
     ``written`` is what whoever wrote all of it remembers: then only files that differ are read block by block.
 
     Raises:
-        DamagedError: tokens or document table are not what was committed.
+        DamagedError: tokens or document table are missing, or not what was committed.
 
     """
     bin_bytes, docs_bytes = len(rows) * info.block_bytes, int(rows["docs_end"][-1])
-    if written is None or written != DataCrcs(_crc_of(paths.tokens), _crc_of(paths.documents)):
-        written = check_data(paths, info, rows)
+    try:
+        if written is None or written != DataCrcs(_crc_of(paths.tokens), _crc_of(paths.documents)):
+            written = check_data(paths, info, rows)
+    except FileNotFoundError as error:
+        if not paths.directory.is_dir():
+            raise  # the disk is gone, not the file
+        raise damaged(Path(error.filename), MISSING) from None
     index = rows.tobytes()
     put_file(paths.index, index)
     put_file(paths.megatron, megatron_index(len(rows), info.block_tokens, info.dtype))

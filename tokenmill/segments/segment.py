@@ -12,7 +12,7 @@ from zlib_ng.zlib_ng import crc32
 
 from tokenmill.errors import DamagedError
 from tokenmill.segments.commit_log import Scan, scan
-from tokenmill.segments.damage import damaged
+from tokenmill.segments.damage import MISSING, damaged
 from tokenmill.segments.layout import SegmentPaths
 from tokenmill.segments.rows import BLOCK_ROW, Rows, chain_after, entry_span
 from tokenmill.segments.sealed import load_index, load_manifest
@@ -214,7 +214,7 @@ def _map(path: Path, wanted: int) -> mmap.mmap:
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
-        raise damaged(path, "it is missing") from None
+        raise damaged(path, MISSING) from None
     try:
         size = os.fstat(descriptor).st_size
         if size < wanted:

@@ -19,6 +19,7 @@ from tokenmill.partition import PartitionMill
 from tokenmill.records import Record
 
 LAG = "tokenmill_consumer_lag_records"
+END = "tokenmill_end_offset"
 AGE = "tokenmill_consumer_lag_seconds"
 
 
@@ -66,13 +67,15 @@ def test_lag_is_told_of_partitions_that_run_and_are_ours() -> None:
         "0": 3,
         "3": 0,
     }
+    ends_seen = {dict(labels)["partition"]: value for (name, labels), value in seen.items() if name == END}
+    assert ends_seen == {"0": 8, "1": 8, "3": 9}  # what producers sent is known before a partition found its place
     assert 99 < total(seen, AGE, partition="0") < 160
     assert total(seen, AGE, partition="3") == 0
     assert total(seen, "tokenmill_partitions", topic="t", state="running") == 3
     assert total(seen, "tokenmill_partitions", topic="t", state="resuming") == 1
 
     measure({}, ends)
-    assert not [key for key in samples() if key[0] in {LAG, AGE, "tokenmill_partitions"}]
+    assert not [key for key in samples() if key[0] in {LAG, AGE, END, "tokenmill_partitions"}]
 
 
 def feed(meter: MillMeter, mill: PartitionMill, records: list[Record]) -> None:
@@ -122,3 +125,14 @@ def test_a_meter_counts_what_it_saw_and_nothing_from_before() -> None:
         "tokenmill_records_without_document_total": 2,
     }
     assert {name: total(seen, name, topic="meter-2") for name in expected} == expected
+
+
+def test_lag_that_is_not_known_is_not_zero() -> None:
+    """While no broker is reached, the ends that were told last are old: there is no sample of what waits."""
+    partitions = {TP("t", 0): at(5)}
+    measure(partitions, {TP("t", 0): 5})
+    assert total(samples(), LAG, topic="t") == total(samples(), AGE, topic="t") == 0
+    assert any(name == LAG for name, _ in samples())
+    measure(partitions, {TP("t", 0): 5}, reached=False)
+    assert [name for name, _ in samples() if "_lag_" in name] == []
+    measure({}, {})

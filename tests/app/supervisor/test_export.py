@@ -2,10 +2,14 @@
 
 from typing import cast
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from tests.outages import Hands
 from tests.scraping import Key, parse, total
 from tokenmill.app.settings import Settings
+from tokenmill.app.supervisor import cluster as cluster_module
+from tokenmill.app.supervisor import export as export_module
 from tokenmill.app.supervisor.child import Child
 from tokenmill.app.supervisor.cluster import Cluster
 from tokenmill.app.supervisor.export import Export
@@ -38,26 +42,51 @@ def page(export: Export) -> dict[Key, float]:
     return parse(generate_latest(registry).decode())
 
 
-def test_ready_is_when_all_workers_are_and_a_broker_answers() -> None:
-    """The answer names those that are waited for."""
+@pytest.fixture(autouse=True)
+def contact(monkeypatch: pytest.MonkeyPatch) -> Hands:
+    """Let a broker have answered this process just now, by a clock that stands still."""
+    hands = Hands()
+    for module in (export_module, cluster_module):
+        monkeypatch.setattr(module, "CONTACT", hands.contact())
+    return hands
+
+
+def test_ready_is_when_all_workers_are_and_a_broker_answers(contact: Hands) -> None:
+    """The answer names those that are waited for, and says since when no broker answers."""
     all_posts, cluster = posts(), Cluster(SETTINGS, ["raw-text"])
-    export = Export(all_posts, cluster)
+    export = Export(SETTINGS, all_posts, cluster)
     all_posts["mill-1"].child = cast("Child", Ready())
     export.turn()
     assert export.probes.not_ready() == "not ready: mill-2"
     all_posts["mill-2"].child = cast("Child", Ready())
     export.turn()
-    assert export.probes.not_ready() == "no broker answers"
-    cluster.ends = {"raw-text/0": 0}
+    assert export.probes.not_ready() == "the brokers do not say where partitions end"
+    cluster._ends = {"raw-text/0": 0}
     export.turn()
     assert export.probes.not_ready() is None
     assert export.probes.unhealthy() is None
+
+    contact.turn(10)
+    export.turn()
+    assert export.probes.not_ready() == "no broker answers at 127.0.0.1:9092 since 1970-01-01T00:16:40Z"
+    assert cluster.ends == {}
+
+
+def test_a_worker_whom_no_broker_answers_is_not_up() -> None:
+    """It runs and is ready, and does nothing: its state says so, and it is up again when a broker answers it."""
+    all_posts = posts()
+    export = Export(SETTINGS, all_posts, Cluster(SETTINGS, ["raw-text"]))
+    child = Ready()
+    all_posts["mill-1"].child = cast("Child", child)
+    assert (all_posts["mill-1"].state, total(page(export), "tokenmill_worker_up", worker="mill-1")) == ("running", 1)
+    child.status = {**Ready.status, "away_since": 1000.0}
+    assert (all_posts["mill-1"].state, total(page(export), "tokenmill_worker_up", worker="mill-1")) == ("cut off", 0)
 
 
 def test_workers_and_restarts_are_told_from_the_beginning() -> None:
     """Each reason stands at 0 before it happens."""
     all_posts = posts()
-    export = Export(all_posts, Cluster(SETTINGS, ["raw-text"]))
+    export = Export(SETTINGS, all_posts, Cluster(SETTINGS, ["raw-text"]))
     all_posts["mill-1"].child = cast("Child", Ready())
     all_posts["mill-2"].restarts["killed"] += 3
     export.turn()
@@ -74,7 +103,7 @@ def test_workers_and_restarts_are_told_from_the_beginning() -> None:
 
 def test_last_words_of_a_process_are_counted() -> None:
     """What came with the last heartbeat, after the last look, is in the sum."""
-    export = Export(posts(), Cluster(SETTINGS, ["raw-text"]))
+    export = Export(SETTINGS, posts(), Cluster(SETTINGS, ["raw-text"]))
     child = cast("Child", Ready())
     export.ended("mill-1", child)
     assert total(page(export), "tokenmill_gaps_total", worker="mill-1") == 2

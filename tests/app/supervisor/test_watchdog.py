@@ -60,3 +60,12 @@ def test_progress_waiting_and_halts_are_no_faults() -> None:
 def test_a_partition_that_resumes_gets_more_time() -> None:
     """It may have to read a whole token partition; not for ever, for a resume can hang as well."""
     assert faults(Watchdog(LIMITS), 700, scene({"t/0": 9}, p0={"position": 0, "end": None})) == [(601, "mill-1")]
+
+
+def test_nobody_is_blamed_for_the_time_of_an_outage() -> None:
+    """While no broker answers there are no ends; a partition that stood still in it is given its time anew."""
+    watchdog = Watchdog(LIMITS)
+    still = {"position": 5, "end": 9}
+    found = [watchdog.look(now, scene({} if 10 < now < 200 else {"t/0": 9}, p0=still), READY) for now in range(261)]
+    assert found == [[]] * 261
+    assert watchdog.look(262, scene({"t/0": 9}, p0=still), READY)

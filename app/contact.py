@@ -1,0 +1,101 @@
+"""Whether brokers answer this process, told by what all of its connections receive; and log lines about it.
+
+A client that is connected hears from a broker every few seconds, whether it has work or not: it refreshes its picture
+of the cluster (`METADATA_MAX_AGE_MS`), and a member of a group sends heartbeats. So a process that has heard nothing
+for longer reaches no broker, however its connections look: refused, reset, or silent.
+"""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+import structlog
+
+QUIET_SECONDS: Final = 6.0
+"""After so long without an answer, no broker answers: twice the time between two looks at the cluster. Whoever watches
+is to know within 10 s."""
+GOODBYE_SECONDS: Final = 2.5
+"""How long one who ends waits for any answer. A broker that is there gives one in milliseconds, and a worker asks for
+something every two seconds."""
+REPEAT_SECONDS: Final = 60.0
+"""How often the log says so again."""
+
+log = structlog.get_logger(__name__)
+
+
+class Contact:
+    """When a broker last answered. Safe in any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
+        """Take a broker to have answered just now: nobody has had the time to ask."""
+        self.trouble = ""
+        """The last thing that a library said of a connection that failed; empty before."""
+        self._clock = clock
+        self._wall = wall
+        self.heard()
+
+    def heard(self) -> None:
+        """Take note that bytes of a broker's answer have arrived."""
+        self._last = (self._clock(), self._wall())
+
+    @property
+    def last_answer(self) -> float:
+        """When a broker last answered, in seconds since 1970."""
+        return self._last[1]
+
+    @property
+    def quiet(self) -> float:
+        """Seconds since a broker last answered."""
+        return self._clock() - self._last[0]
+
+    @property
+    def away_since(self) -> float | None:
+        """Since when no broker answers, in seconds since 1970; None while one does."""
+        last, since = self._last
+        return since if self._clock() - last >= QUIET_SECONDS else None
+
+    def is_deaf(self, seconds: float) -> bool:
+        """Return whether one who began to say goodbye ``seconds`` ago should not wait any longer."""
+        return self.away_since is not None or min(seconds, self.quiet) >= GOODBYE_SECONDS
+
+
+CONTACT: Final = Contact()
+"""This process's."""
+
+
+def moment(seconds: float) -> str:
+    """Return a moment in seconds since 1970 as ISO 8601, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def no_answer(servers: str, since: float) -> str:
+    """Return in words that no broker answers."""
+    return f"no broker answers at {servers} since {moment(since)}"
+
+
+class OutageLog:
+    """Says in the log that no broker answers, again each minute, and that one answers again. Call `look` often."""
+
+    def __init__(self, servers: str, contact: Contact = CONTACT, clock: Callable[[], float] = time.monotonic) -> None:
+        """Have said nothing yet."""
+        self._servers = servers
+        self._contact = contact
+        self._clock = clock
+        self._since: float | None = None
+        self._said = 0.0
+
+    def look(self) -> None:
+        """Write a line if there is something to say."""
+        since, now = self._contact.away_since, self._clock()
+        if since is None:
+            if self._since is not None:
+                seconds = round(self._contact.last_answer - self._since)
+                log.warning("a broker answers again", servers=self._servers, after_seconds=seconds)
+        elif self._since is None or now - self._said >= REPEAT_SECONDS:
+            self._said = now
+            log.warning(
+                "no broker answers", servers=self._servers, since=moment(since),
+                seconds=round(self._contact.quiet), error=self._contact.trouble or None,
+            )  # fmt: skip
+        self._since = since

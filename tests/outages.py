@@ -1,0 +1,23 @@
+"""What tests of outages share: a clock that is moved by hand, and whether a broker has answered by it."""
+
+from tokenmill.app.contact import Contact
+
+
+class Hands:
+    """A clock; it begins at 1,000 seconds."""
+
+    def __init__(self) -> None:
+        """Stand still."""
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+    def turn(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+
+    def contact(self) -> Contact:
+        """Return a contact by this clock; a broker has answered just now."""
+        return Contact(self, self)

@@ -1,0 +1,247 @@
+"""Each alert fires on the samples that its fault gives, no other does, and none of them on good ones."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import promql_parser
+import pytest
+import yaml
+
+from tests.promql import STEP_SECONDS, Samples, expand
+from tests.test_deploy import expressions
+from tokenmill.app.metrics_page import described
+
+RULES: Final = Path(__file__).parents[1] / "deploy" / "alerts.yml"
+LENGTH: Final = 120
+"""Samples of each series: half an hour."""
+PROMTOOL: Final = shutil.which("promtool")
+PLACE: Final = 'instance="a"'
+MILL: Final = f'{PLACE},worker="mill-1"'
+STORE: Final = f'{PLACE},worker="segment"'
+RAW: Final = f'{MILL},topic="raw-text",partition="0"'
+TOKENS: Final = f'{STORE},topic="tokens.raw-text.train",partition="0"'
+COMMITS: Final = f"tokenmill_commit_duration_seconds_bucket{{{STORE},le="
+
+GOOD: Final[Mapping[str, str]] = {
+    f'up{{job="tokenmill",{PLACE},service="serve"}}': "1x120",
+    f"tokenmill_broker_up{{{MILL}}}": "1x120",
+    f'tokenmill_broker_up{{{PLACE},worker="supervisor"}}': "1x120",
+    f"tokenmill_worker_up{{{MILL}}}": "1x120",
+    f'tokenmill_partitions{{{MILL},topic="raw-text",state="running"}}': "2x120",
+    f'tokenmill_partitions{{{STORE},topic="tokens.raw-text.train",state="running"}}': "2x120",
+    f"tokenmill_consumer_lag_records{{{RAW}}}": "3x120",
+    f"tokenmill_consumer_lag_seconds{{{RAW}}}": "1x120",
+    f"tokenmill_durable_lag_seconds{{{RAW}}}": "60x120",
+    f"tokenmill_consumer_lag_records{{{TOKENS}}}": "0x120",
+    f"tokenmill_consumer_lag_seconds{{{TOKENS}}}": "0x120",
+    f'tokenmill_records_consumed_total{{{MILL},topic="raw-text"}}': "0+100x120",
+    f'tokenmill_dead_letters_total{{{MILL},topic="raw-text",reason="invalid_utf8"}}': "0x119 1",
+    f'tokenmill_blocks_total{{{STORE},stream="raw-text.train",sink="segment"}}': "0+5x120",
+    f'tokenmill_store_eras{{{STORE},stream="raw-text.train"}}': "0+1x120",
+    f'{COMMITS}"0.064"}}': "0+10x120",
+    f'{COMMITS}"4.096"}}': "0+10x120",
+    f'{COMMITS}"+Inf"}}': "0+10x120",
+    f'tokenmill_disk_free_bytes{{{STORE},sink="segment"}}': "500000000000x120",
+    f"process_start_time_seconds{{{MILL}}}": "1000x120",
+}
+"""A service that works: text comes, and all of it becomes eras."""
+
+
+class Fault(NamedTuple):
+    """What becomes of samples, and who says so."""
+
+    alert: str
+    samples: Mapping[str, str]
+
+
+FAULTS: Final = {
+    "a process does not answer": Fault(
+        "TokenMillWorkerDown", {f'up{{job="tokenmill",{PLACE},service="serve"}}': "0x120"}
+    ),
+    "no broker answers": Fault(
+        "TokenMillNoBroker",
+        {
+            f"tokenmill_broker_up{{{MILL}}}": "1x8 0x111",
+            f'tokenmill_broker_up{{{PLACE},worker="supervisor"}}': "1x8 0x111",
+            f"tokenmill_worker_up{{{MILL}}}": "1x8 0x111",  # it runs, and nobody can say more of it
+            f"tokenmill_durable_lag_seconds{{{RAW}}}": "60x8 _x112",
+            f"tokenmill_consumer_lag_records{{{RAW}}}": "3x8 _x112",
+            f"tokenmill_consumer_lag_seconds{{{RAW}}}": "1x8 _x112",
+            f'tokenmill_blocks_total{{{STORE},stream="raw-text.train",sink="segment"}}': "0+5x8 40x111",
+            f'tokenmill_store_eras{{{STORE},stream="raw-text.train"}}': "0+1x8 8x111",
+        },
+    ),
+    "no broker answers one process": Fault("TokenMillNoBroker", {f"tokenmill_broker_up{{{MILL}}}": "0x120"}),
+    "no mill": Fault(
+        "TokenMillNobodyMills", {f'tokenmill_partitions{{{MILL},topic="raw-text",state="running"}}': "_x120"}
+    ),
+    "no segment worker": Fault(
+        "TokenMillNobodyAppends",
+        {f'tokenmill_partitions{{{STORE},topic="tokens.raw-text.train",state="running"}}': "_x120"},
+    ),
+    "a worker ended": Fault("TokenMillWorkerEnded", {f"tokenmill_worker_up{{{MILL}}}": "0x120"}),
+    "a partition halted": Fault(
+        "TokenMillPartitionHalted", {f'tokenmill_partitions{{{MILL},topic="raw-text",state="halted"}}': "1x120"}
+    ),
+    "a partition waits": Fault(
+        "TokenMillPartitionWaits", {f'tokenmill_partitions{{{MILL},topic="raw-text",state="waiting"}}': "1x120"}
+    ),
+    "text comes faster than it is taken": Fault(
+        "TokenMillFallsBehind",
+        {
+            f"tokenmill_consumer_lag_records{{{RAW}}}": "0+50x120",
+            f"tokenmill_consumer_lag_seconds{{{RAW}}}": "400x120",
+        },
+    ),
+    "text is not durable": Fault("TokenMillNotDurable", {f"tokenmill_durable_lag_seconds{{{RAW}}}": "0+15x120"}),
+    "tokens are not stored": Fault("TokenMillNotDurable", {f"tokenmill_consumer_lag_seconds{{{TOKENS}}}": "700x120"}),
+    "eras stand still": Fault(
+        "TokenMillErasStandStill", {f'tokenmill_store_eras{{{STORE},stream="raw-text.train"}}': "7x120"}
+    ),
+    "no era ever": Fault(
+        "TokenMillErasStandStill", {f'tokenmill_store_eras{{{STORE},stream="raw-text.train"}}': "0x120"}
+    ),
+    "much is no document": Fault(
+        "TokenMillDeadLetters",
+        {f'tokenmill_dead_letters_total{{{MILL},topic="raw-text",reason="invalid_utf8"}}': "0+5x120"},
+    ),
+    "commits take long": Fault("TokenMillSlowDisk", {f'{COMMITS}"0.064"}}': "0x120"}),
+    "the disk is full": Fault(
+        "TokenMillDiskFull", {f'tokenmill_disk_free_bytes{{{STORE},sink="segment"}}': "1000000000x120"}
+    ),
+    "the disk will be full": Fault(
+        "TokenMillDiskFull", {f'tokenmill_disk_free_bytes{{{STORE},sink="segment"}}': "300000000000-1000000000x120"}
+    ),
+    "a worker ends again and again": Fault(
+        "TokenMillRestarts", {f"process_start_time_seconds{{{MILL}}}": "1000+15x120"}
+    ),
+}
+QUIET: Final[Mapping[str, Mapping[str, str]]] = {
+    "good": {},
+    "a source that fell silent": {
+        f'tokenmill_records_consumed_total{{{MILL},topic="raw-text"}}': "100x120",
+        f'tokenmill_blocks_total{{{STORE},stream="raw-text.train",sink="segment"}}': "100x120",
+        f'tokenmill_store_eras{{{STORE},stream="raw-text.train"}}': "7x120",
+    },
+    "an era in a few minutes": {
+        f'tokenmill_store_eras{{{STORE},stream="raw-text.train"}}': " ".join(f"{n}x19" for n in range(6)),
+    },
+    "a broker that was away for twenty seconds": {f"tokenmill_broker_up{{{MILL}}}": "1x40 0 1x78"},
+    "a backlog that shrinks": {
+        f"tokenmill_consumer_lag_records{{{RAW}}}": "100000-500x120",
+        f"tokenmill_consumer_lag_seconds{{{RAW}}}": "500x120",
+    },
+}
+
+
+def rules() -> list[dict[str, Any]]:
+    """Return the rules as they are written."""
+    found: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
+    return found
+
+
+def seconds(duration: str) -> int:
+    """Return the length of ``5m``."""
+    return int(duration[:-1]) * {"s": 1, "m": 60}[duration[-1]]
+
+
+def states(samples: Mapping[str, str], end: float) -> dict[str, str]:
+    """Return who is pending or firing at a moment, after evaluations every 15 seconds."""
+    known, since = Samples.of(samples), dict[tuple[str, object], float]()
+    found: dict[str, str] = {}
+    for rule in rules():
+        name, wait = rule["alert"], seconds(rule.get("for", "0s"))
+        active: set[tuple[str, object]] = set()
+        for at in range(0, int(end) + 1, STEP_SECONDS):
+            active = {(name, labels) for labels in known.evaluate(rule["expr"], float(at))}
+            since = {key: since.get(key, float(at)) for key in active} | {
+                key: value for key, value in since.items() if key[0] != name
+            }
+        if active:
+            fires = any(end - since[key] >= wait for key in active)
+            found[name] = "firing" if fires else "pending"
+    return found
+
+
+def firing(samples: Mapping[str, str], end: float) -> set[str]:
+    """Return who fires at a moment."""
+    return {name for name, state in states(samples, end).items() if state == "firing"}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_raises_its_alert_and_no_other(name: str) -> None:
+    """Before the half hour is over."""
+    fault = FAULTS[name]
+    assert firing({**GOOD, **fault.samples}, 1500.0) == {fault.alert}
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_what_is_no_fault_raises_none(name: str) -> None:
+    """At any time in half an hour."""
+    samples = {**GOOD, **QUIET[name]}
+    assert [found for minute in range(0, 30, 2) for found in firing(samples, 60.0 * minute)] == []
+
+
+def test_a_dead_broker_is_pending_within_a_minute() -> None:
+    """Of the moment from which no broker answers: 6 s until it is known, 5 to a scrape, 15 to an evaluation."""
+    samples = {**GOOD, **FAULTS["no broker answers"].samples}
+    gone = 8 * STEP_SECONDS  # the last sample that says 1
+    assert "TokenMillNoBroker" not in states(samples, gone)
+    assert states(samples, gone + 30)["TokenMillNoBroker"] == "pending"
+    assert states(samples, gone + 60)["TokenMillNoBroker"] == "firing"
+
+
+def test_each_alert_has_a_fault_and_says_what_to_look_at() -> None:
+    """None is there that nothing raises."""
+    alerts = [rule["alert"] for rule in rules()]
+    assert sorted({fault.alert for fault in FAULTS.values()}) == sorted(alerts)
+    assert all(rule["annotations"]["summary"] and rule["labels"]["severity"] for rule in rules())
+
+
+def test_the_samples_have_names_and_labels_that_there_are() -> None:
+    """A scenario of metrics that nobody exports would prove nothing."""
+    known = {name: metric for metric in described() for name in metric.sample_names}
+    written = {**GOOD, **{k: v for fault in FAULTS.values() for k, v in fault.samples.items()}}
+    for series in written:
+        name, labels = series.split("{")[0], set(re.findall(r"(\w+)=", series)) - {"instance", "le"}
+        assert name == "up" or labels == set(known[name].labels)
+    assert all(len(expand(values)) >= LENGTH for values in written.values())
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_an_expression_is_promql(expression: str) -> None:
+    """As a parser of PromQL says; Grafana's variables stand for themselves in strings."""
+    assert promql_parser.parse(expression) is not None
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="needs promtool (Debian: apt install prometheus); the rest goes without")
+def test_promtool_finds_the_same(tmp_path: Path) -> None:
+    """The scenarios above, given to Prometheus' own evaluation."""
+    fires = 'count by (alertname) (ALERTS{alertstate="firing"}) > bool 0'
+    cases: list[tuple[Mapping[str, str], str | None]] = [(fault.samples, fault.alert) for fault in FAULTS.values()]
+    cases += [(samples, None) for samples in QUIET.values()]
+    tests = [
+        {
+            "interval": f"{STEP_SECONDS}s",
+            "input_series": [{"series": s, "values": v} for s, v in {**GOOD, **samples}.items()],
+            "promql_expr_test": [
+                {
+                    "expr": fires,
+                    "eval_time": "25m",
+                    "exp_samples": [{"labels": f'{{alertname="{alert}"}}', "value": 1}] if alert else [],
+                }
+            ],
+        }
+        for samples, alert in cases
+    ]
+    page = {"rule_files": [str(RULES)], "evaluation_interval": f"{STEP_SECONDS}s", "tests": tests}
+    (tmp_path / "tests.yml").write_text(yaml.safe_dump(page))
+    assert PROMTOOL is not None
+    done = subprocess.run(
+        [PROMTOOL, "test", "rules", "tests.yml"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
