@@ -7,13 +7,25 @@ from typing import Any, Final, Literal, get_args, get_origin
 from pydantic import BeforeValidator, SecretStr
 from pydantic.fields import FieldInfo
 
+from tokenmill.decoding import MODES
+
 from .connection import SECRETS, ConnectionSettings
 from .model import ENVIRONMENT_PREFIX, Settings, TopicSettings
-from .values import as_variable, parse_names, parse_size, parse_splits, parse_start, parse_table, parse_token
+from .values import (
+    as_variable,
+    parse_decode,
+    parse_names,
+    parse_size,
+    parse_splits,
+    parse_start,
+    parse_table,
+    parse_token,
+)
 
 OUTSIDE_THE_FINGERPRINT: Final = frozenset({"stream_suffix", "segment_blocks", "era_blocks", "era_max_seconds"})
 """Settings of a topic that change no token: names of its streams, how a store cuts them into files, and its eras."""
 SPELLED: Final[Mapping[Callable[..., Any], str]] = {
+    parse_decode: f"{', '.join(f'`{mode}`' for mode in MODES)}, `module:function`",
     parse_names: "list: `a,b`",
     parse_size: "size: `262144`, `256KiB`",
     parse_splits: "table: `train=980,validation=20`",
