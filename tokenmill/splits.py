@@ -69,15 +69,15 @@ def division(shards: int | None, splits: Mapping[str, int]) -> tuple[int, dict[s
     given = sum(splits.values())
     if shards is not None and given < shards:
         raise SettingsError(
-            f"splits: {given} of {shards} shards (shards) are given away, and {1 - given / shards:.1%} of the documents "
-            "would be in no split: leave shards out, then the sizes are shares of their sum; or name a split for the "
-            f"rest; or leave the rest out on purpose, {UNUSED}={shards - given}"
+            f"splits: {given} of {shards} shards (shards) are given away, and {1 - given / shards:.1%} of all "
+            "documents would be in no split: leave shards out, then the sizes are shares of their sum; or name a split "
+            f"for the rest; or leave the rest out on purpose, {UNUSED}={shards - given}"
         )
     if UNUSED in splits and list(splits)[-1] != UNUSED:
         raise SettingsError(f"splits: {UNUSED} stands before other splits: name it last")
     if splits.get(UNUSED, 1) < 1:
         raise SettingsError(f"splits: {UNUSED} = {splits[UNUSED]}: give it 1 shard or more, or leave it out")
-    return given if shards is None else shards, {name: size for name, size in splits.items() if name != UNUSED}
+    return max(1, given) if shards is None else shards, {name: size for name, size in splits.items() if name != UNUSED}
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,11 +137,16 @@ class TopicSettings(BaseModel):
 
     @model_validator(mode="after")
     def _check_splits(self) -> Self:
-        return self if self.split_rule else self  # making the rule refuses what cannot be kept
+        self.split_rule()  # refuses what cannot be kept
+        return self
 
-    @property
     def split_rule(self) -> SplitRule:
-        """How documents are divided: the splits that are streams, and the number of shards in force."""
+        """Return how documents are divided: the splits that are streams, and the number of shards in force.
+
+        Raises:
+            SettingsError: the sizes do not add up to ``shards``, or a split cannot be.
+
+        """
         return SplitRule(*division(self.shards, self.splits), self.split_by)
 
     @property
@@ -286,7 +291,7 @@ class Settings(TopicSettings, ConnectionSettings, BaseSettings):
             Stream(f"{raw_topic}.{split}{own.stream_suffix}", raw_topic, split)
             for raw_topic in self.raw_topics
             for own in (self.for_topic(raw_topic),)
-            for split in own.split_rule.splits
+            for split in own.split_rule().splits
         ]
 
     def at(self, bootstrap_servers: str) -> Self:

@@ -64,7 +64,7 @@ def milled(service: Service) -> dict[Chain, int]:
 def document_for(settings: Settings, raw_topic: str, split: str, text: str) -> bytes:
     """Return a record with this text, and an id by which it falls to the split."""
     own = settings.for_topic(raw_topic)
-    rule = own.split_rule
+    rule = own.split_rule()
     ids = (f"{hash(text):x}-{number}" for number in itertools.count())
     chosen = next(name for name in ids if rule.split_of_document(Document(text=text, id=name)) == split)
     return json.dumps({"id": chosen, "text": text}).encode()

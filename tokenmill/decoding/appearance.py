@@ -4,8 +4,6 @@ import re
 from struct import unpack_from
 from typing import Final
 
-import numpy as np
-
 from tokenmill.decoding.reasons import CONTROL_CHARACTERS, SCHEMA_REGISTRY_FRAMING
 from tokenmill.errors import RecordError
 
@@ -17,6 +15,8 @@ WHITE: Final = frozenset(b"\t\n\f\r")
 CONTROL: Final = bytes(byte for byte in range(32) if byte not in WHITE)
 ENOUGH: Final = 4
 """A value of which one byte in so many is a control character is no text: terminal colours take one in eight or so."""
+JUDGED: Final = 256
+"""Bytes at a value's beginning that are so judged: binary data shows there, and long texts cost no more than short."""
 
 _LIKE_JSON: Final = re.compile(
     rb"(?:[\t-\r ]|\xef\xbb\xbf)*+"  # any white space of ASCII, any byte order marks
@@ -25,8 +25,6 @@ _LIKE_JSON: Final = re.compile(
     rb"|(?:-?[0-9]++(?:\.[0-9]*+)?+(?:[eE][+-]?+[0-9]*+)?+|true|false|null)[\t-\r ]*+(?:[,\]]|\Z)"
     rb"|(?:-|t|tr|tru|f|fa|fal|fals|n|nu|nul)\Z))"  # cut off within the first of its values
 )
-_SHORT: Final = 256
-"""Bytes up to which counting with `bytes.translate` is faster than with numpy."""
 
 
 def like_json(value: bytes) -> bool:
@@ -51,16 +49,15 @@ def registry_framing(value: bytes) -> RecordError:
 
 
 def check_characters(value: bytes) -> None:
-    """Raise `RecordError` (`CONTROL_CHARACTERS`) for a value with a NUL, or with too many control characters."""
+    """Raise `RecordError` (`CONTROL_CHARACTERS`) for a value with a NUL, or one that begins as binary data does."""
     if 0 in value:
         raise RecordError(CONTROL_CHARACTERS, f"{_NULS}; {_NO_TEXT}")
-    if len(value) > _SHORT and ENOUGH * int(np.count_nonzero(np.frombuffer(value, np.uint8) < ord(" "))) < len(value):
-        return  # not even with the white space of a text among them
-    count = len(value) - len(value.translate(None, CONTROL))
-    if ENOUGH * count >= len(value) > 0:
+    begin = value[:JUDGED]
+    count = len(begin) - len(begin.translate(None, CONTROL))
+    if ENOUGH * count >= len(begin) > 0:
         raise RecordError(
             CONTROL_CHARACTERS,
-            f"{count} of its {len(value)} bytes are control characters, as in binary data; {_NO_TEXT}",
+            f"{count} of its first {len(begin)} bytes are control characters, as in binary data; {_NO_TEXT}",
         )
 
 
