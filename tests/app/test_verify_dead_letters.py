@@ -13,7 +13,7 @@ from tokenmill.app.verify.result import ChainResult
 async def test_the_first_missing_one_is_named_and_the_others_counted(offsets: set[int], end: str) -> None:
     """Where it is the only one, nothing is said of others."""
     chain = ChainResult("raw.train", 0, "raw", (0, 10), (0, 10))
-    chain.dead_letters.update(offsets)
+    chain.dead_letters.extend(offsets)
 
     differences, notes = await check_dead_letters(Settings(), "raw", [chain], None)
 
