@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tokenmill.decoding.auto import AutoDecoder
+from tokenmill.decoding.custom import open_function_decoder
 from tokenmill.decoding.json_objects import JsonDecoder, ObjectFields
 from tokenmill.decoding.plain_text import TextDecoder
 from tokenmill.decoding.protocol import Decoder
@@ -11,6 +12,7 @@ from tokenmill.documents import Limits
 from tokenmill.errors import SettingsError
 
 MODES: Final = ("auto", "json", "text")
+"""Beside these, a mode is the import path of a function of the user's own, which has a colon."""
 
 
 def open_decoder(
@@ -23,10 +25,12 @@ def open_decoder(
     max_id_bytes: int,
     max_fields_bytes: int,
 ) -> Decoder:
-    """Return the decoder of ``mode`` (one of `MODES`); the other arguments are explained in `ObjectFields`, `Limits`.
+    """Return the decoder of ``mode`` (one of `MODES`, or ``module:function``).
+
+    The other arguments are explained in `ObjectFields` and `Limits`.
 
     Raises:
-        SettingsError: an unknown mode, no text field, or a limit that nothing can pass.
+        SettingsError: an unknown mode, no text field, a limit that nothing can pass, or a function that cannot be used.
 
     """
     for name, limit in (("max_text_bytes", max_text_bytes), ("max_id_bytes", max_id_bytes)):
@@ -37,11 +41,14 @@ def open_decoder(
     limits = Limits(max_text_bytes, max_id_bytes, max_fields_bytes)
     if mode == "text":
         return TextDecoder(limits)
+    if ":" in mode:
+        return open_function_decoder(mode, carry=carry, limits=limits)
     if not text_fields:
         raise SettingsError(f'text_fields is empty, but decode = "{mode}" needs one: name it, or set decode = "text"')
     fields = ObjectFields(tuple(text_fields), id_field, tuple(carry), limits)
     if mode == "json":
         return JsonDecoder(fields)
     if mode == "auto":
-        return AutoDecoder(fields, TextDecoder(limits))
-    raise SettingsError(f'decode = "{mode}" is unknown: set it to one of {", ".join(MODES)}')
+        return AutoDecoder(JsonDecoder(fields), TextDecoder(limits))
+    known = ", ".join(MODES)
+    raise SettingsError(f'decode = "{mode}" is unknown: set it to one of {known}, or to a module:function of your own')
