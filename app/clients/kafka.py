@@ -13,17 +13,16 @@ from aiokafka.errors import (
     GroupCoordinatorNotAvailableError,
     GroupLoadInProgressError,
     KafkaConnectionError,
-    KafkaTimeoutError,
-    NodeNotReadyError,
+    KafkaError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
-    RequestTimedOutError,
     TopicAuthorizationFailedError,
 )
 
 from tokenmill.errors import BrokerError, MovedError, SettingsError
 from tokenmill.records import SourceRecord
 
+from ..absence import is_unreached
 from ..contact import CONTACT
 from ..settings import ConnectionSettings, Settings
 from .calm import calm
@@ -48,6 +47,8 @@ REQUEST_MS: Final = 20_000
 """How long other requests may wait for an answer; aiokafka's 40 s are long on a connection that is half open."""
 RECORD_OVERHEAD_BYTES: Final = 64 * 1024
 """Room for key, headers and framing beside the largest value that a producer here sends."""
+
+REFUSED: Final = (TopicAuthorizationFailedError, GroupAuthorizationFailedError, ClusterAuthorizationFailedError)
 
 
 def connection(settings: ConnectionSettings) -> dict[str, Any]:
@@ -75,17 +76,15 @@ def broker_errors(settings: ConnectionSettings) -> Iterator[None]:
     """
     try:
         yield
-    except (KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError, RequestTimedOutError) as error:
+    except REFUSED as error:
+        raise not_allowed(settings, str(error)) from error
+    except KafkaError as error:
+        if not is_unreached(error):
+            raise
         raise BrokerError(
             f"no broker answers at {settings.bootstrap_servers}; start one with `tokenmill broker start`, "
             "or set bootstrap_servers"
         ) from error
-    except (
-        TopicAuthorizationFailedError,
-        GroupAuthorizationFailedError,
-        ClusterAuthorizationFailedError,
-    ) as error:
-        raise not_allowed(settings, str(error)) from error
 
 
 def not_allowed(settings: ConnectionSettings, what: str) -> SettingsError:
