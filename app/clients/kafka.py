@@ -12,6 +12,7 @@ from aiokafka.errors import (
     GroupAuthorizationFailedError,
     GroupCoordinatorNotAvailableError,
     GroupLoadInProgressError,
+    InvalidTimestampError,
     KafkaConnectionError,
     KafkaError,
     NoOffsetForPartitionError,
@@ -26,7 +27,7 @@ from ..absence import is_unreached
 from ..contact import CONTACT
 from ..settings import ConnectionSettings, Settings
 from .calm import calm
-from .refusal import why_not
+from .refusal import refused_time, why_not
 from .security import client_security
 
 METADATA_MAX_AGE_MS: Final = 3000
@@ -72,10 +73,13 @@ def broker_errors(settings: ConnectionSettings) -> Iterator[None]:
     Raises:
         BrokerError: the brokers are not there, or did not answer in time.
         SettingsError: they do not allow what was asked for.
+        ClockError: they do not take records of our time.
 
     """
     try:
         yield
+    except InvalidTimestampError as error:
+        raise refused_time() from error
     except REFUSED as error:
         raise not_allowed(settings, str(error)) from error
     except KafkaError as error:
