@@ -16,8 +16,9 @@ OF_AIOKAFKA: Final = frozenset(
         "StaleMetadata",
     }
 )
-UNREACHED: Final = OF_AIOKAFKA | {"BrokerError", "OSError", "EOFError"}
-"""TimeoutError and ConnectionError are OSErrors, asyncio's IncompleteReadError is an EOFError."""
+UNREACHED: Final = OF_AIOKAFKA | {"BrokerError"}
+OF_SOCKETS: Final = frozenset({"OSError", "EOFError"})
+"""TimeoutError and ConnectionError are OSErrors, asyncio's IncompleteReadError is an EOFError. Disks have some too."""
 UNTOLD: Final = (
     "Unable to bootstrap",
     "Unable to get cluster metadata",
@@ -38,8 +39,19 @@ def says_unreached(words: str) -> bool:
 
 def is_unreached(error: object) -> bool:
     """Return whether an error, or a class of errors, means that a broker could not be reached, and nothing else."""
-    kind = error if isinstance(error, type) else type(error)
-    if not UNREACHED.isdisjoint(parent.__name__ for parent in kind.__mro__):
+    if _is_a(error, UNREACHED):
         return True
-    words = error.args[0] if isinstance(error, Exception) and error.args else ""
-    return kind.__name__ == "KafkaError" and says_unreached(str(words))
+    if type(error).__name__ != "KafkaError" or not isinstance(error, Exception):
+        return False
+    words = error.args[0] if error.args else ""
+    return says_unreached(str(words)) or is_unreached(error.__cause__)
+
+
+def is_broken_connection(error: object) -> bool:
+    """Return whether what a Kafka client speaks of is a broker that could not be reached, or a socket's own error."""
+    return is_unreached(error) or _is_a(error, OF_SOCKETS)
+
+
+def _is_a(error: object, names: frozenset[str]) -> bool:
+    kind = error if isinstance(error, type) else type(error)
+    return not names.isdisjoint(parent.__name__ for parent in kind.__mro__)

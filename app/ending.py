@@ -24,10 +24,11 @@ log = structlog.get_logger(__name__)
 def end_process(reason: str, *, code: int = RESUME_CODE, error: BaseException | None = None) -> NoReturn:
     """End this process now, without shutting anything down in order: what is not durable yet never happened.
 
-    The log says why, with the traceback of an ``error`` that means more than that a broker was not reached.
+    The log says why, with the traceback of an ``error`` that is neither ours nor that a broker was not reached.
     """
-    trace = None if is_unreached(error) else error
-    log.critical("worker ends", reason=reason, code=code, error=repr(error) if error else None, exc_info=trace)
+    trace = None if is_unreached(error) or isinstance(error, TokenMillError) else error
+    say = log.critical if code else log.info
+    say("worker ends", reason=reason, code=code, error=repr(error) if error else None, exc_info=trace)
     last_words(reason if error is None else f"{reason}: {error!r}")
     logging.shutdown()
     sys.stderr.flush()
@@ -40,4 +41,6 @@ def end_for(error: BaseException) -> NoReturn:
         end_process(str(error), code=error.exit_code)
     if isinstance(error, TokenMillError):
         end_process(str(error), code=RESUME_CODE)
+    if is_unreached(error):
+        end_process(f"no broker answers: {error!r}", code=BrokerError.exit_code)
     end_process("an unexpected error; the next start resumes from what is durable", error=error)

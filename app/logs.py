@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from .absence import is_unreached, says_unreached
+from .absence import is_broken_connection, says_unreached
 from .contact import CONTACT, QUIET_SECONDS, REPEAT_SECONDS, Contact
 
 NOISY: Final = ("aiokafka", "kafka", "faust", "mode", "asyncio")
@@ -40,11 +40,10 @@ class HeldTrouble(logging.Filter):
         now = record.created
         if named_error(record) is not None or not self._contact.trouble:
             self._contact.trouble = record.getMessage()
-        if now - self._last > REPEAT_SECONDS:
+        if now - self._last > REPEAT_SECONDS or self._contact.away_since is not None:
             self._began = now
         self._last = now
-        lasts = now - self._began > 2 * QUIET_SECONDS and self._contact.away_since is None
-        if not lasts or now - self._said < REPEAT_SECONDS:
+        if now - self._began <= 2 * QUIET_SECONDS or now - self._said < REPEAT_SECONDS:
             self._held += 1
             return False
         record.msg, record.args = f"{record.getMessage()} [{self._held} lines held back]", ()
@@ -63,7 +62,7 @@ def named_error(record: logging.LogRecord) -> object:
 
 def is_trouble(record: logging.LogRecord) -> bool:
     """Return whether a library's record says that a broker could not be reached, and nothing else."""
-    return says_unreached(str(record.msg)) or is_unreached(named_error(record))
+    return says_unreached(str(record.msg)) or is_broken_connection(named_error(record))
 
 
 class RateLimit(logging.Filter):

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 import structlog
 from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import InvalidTimestampError
 from faust.exceptions import NotReady
 from faust.types import TP, StreamT
 
@@ -20,6 +21,7 @@ from .batch import Batch
 from .clients.asking import keep_asking
 from .clients.control import Settled, settle
 from .clients.kafka import require_group
+from .clients.refusal import refused_time
 from .clients.topics import require_topics, retention_seconds
 from .contact import CONTACT
 from .ending import end_for
@@ -150,9 +152,12 @@ class Mill:
     async def _send(
         self, topic: str, partition: int, value: bytes | None, key: bytes | None, headers: Sequence[tuple[str, bytes]]
     ) -> int:
-        metadata = await self._app.producer.send_and_wait(
-            topic, key=key, value=value, partition=partition, timestamp=None, headers=list(headers)
-        )
+        try:
+            metadata = await self._app.producer.send_and_wait(
+                topic, key=key, value=value, partition=partition, timestamp=None, headers=list(headers)
+            )
+        except InvalidTimestampError as error:
+            raise refused_time(topic) from error
         return int(metadata.offset)
 
     def _leader(self, tp: TP) -> object:

@@ -48,7 +48,7 @@ def run_up(state: State, settings: Settings, console: Console, *, partitions: in
     with Broker(state.broker, port=port) as broker:
         settings = settings.at(broker.bootstrap_servers)
         state.save(settings)
-        return run_until_signalled(_serve(broker, state, settings, view, partitions))
+        return run_until_signalled(_serve(broker, state, settings, view, partitions), serves=True)
 
 
 async def _serve(broker: Broker, state: State, settings: Settings, view: View, partitions: int) -> int:

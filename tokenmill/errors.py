@@ -18,6 +18,7 @@
     │   └── MovedError         11   a topic lost, while it was read, the offsets that it had held
     ├── InputError             12   a file or record that a person gave cannot be used
     ├── EngineError            13   a tokenizer engine gave other ids than `tokenizers`
+    ├── ClockError             14   the brokers refuse the time by this machine's clock
     └── RecordError             -   one record cannot be a document; becomes a dead letter, never an exit
 
 A message says what is wrong, where (file, offset, setting), and what to do next.
@@ -131,6 +132,12 @@ class EngineError(TokenMillError):
     """A fast tokenizer engine gave other ids than `tokenizers`, the reference; its tokens must not be used."""
 
     exit_code = 13
+
+
+class ClockError(TokenMillError):
+    """The brokers refuse records because of their time, which is this machine's: its clock is wrong, or theirs."""
+
+    exit_code = 14
 
 
 class RecordError(TokenMillError):

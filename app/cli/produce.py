@@ -29,7 +29,7 @@ from ..settings.values import parse_size
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json
 from .produced import summary_json, summary_line, tell_dry, tell_open, tell_refusals
-from .progress import Reporter
+from .progress import Reporter, with_outages_told
 
 HOW_READ = "How files are read"
 WHAT_SENT = "What is sent"
@@ -187,7 +187,8 @@ def produce_command(
             restart=restart,
         )
         with Reporter() as report:
-            summary = asyncio.run(produce(settings, topic, sources, plan, report))
+            work = produce(settings, topic, sources, plan, report)
+            summary = asyncio.run(with_outages_told(work, settings.bootstrap_servers, report.tell))
     finally:
         if mapping is not None:
             mapping.close()

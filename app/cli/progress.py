@@ -1,18 +1,26 @@
 """Progress of long commands: a bar that renews itself on a terminal, a plain line every few seconds elsewhere."""
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
+from ..contact import CONTACT, Contact, no_answer
 from ..produce import Summary
 from .output import count, messages, say, size
 
 PLAIN_SECONDS: Final = 5.0
 """How often a log file hears of it."""
+OUTAGE_SECONDS: Final = 20.0
+"""How often it is said that no broker answers."""
+LOOK_SECONDS: Final = 0.5
+"""How often it is looked whether one does."""
+
+T = TypeVar("T")
 
 
 class Line:
@@ -43,6 +51,36 @@ class Line:
         elif time.monotonic() - self._said >= PLAIN_SECONDS:
             self._said = time.monotonic()
             say(plain())
+
+    def tell(self, message: str) -> None:
+        """Write a message that stays, above the line of a terminal."""
+        if self._bar is not None:
+            self._bar.console.print(f"tokenmill: {message}", markup=False, highlight=False, soft_wrap=True)
+        else:
+            say(message)
+
+
+async def with_outages_told(work: Coroutine[Any, Any, T], servers: str, tell: Callable[[str], None]) -> T:
+    """Return what ``work`` does; meanwhile say that no broker answers, again and again, and when one does again."""
+    telling = asyncio.ensure_future(_tell_outages(servers, tell, CONTACT))
+    try:
+        return await work
+    finally:
+        telling.cancel()
+
+
+async def _tell_outages(servers: str, tell: Callable[[str], None], contact: Contact) -> None:
+    said: float | None = None
+    loop = asyncio.get_running_loop()
+    while True:
+        since = contact.away_since
+        if since is not None and (said is None or loop.time() - said >= OUTAGE_SECONDS):
+            said = loop.time()
+            tell(f"{no_answer(servers, since)}; waiting for one")
+        elif since is None and said is not None:
+            said = None
+            tell(f"a broker answers again at {servers}")
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 class Reporter(Line):

@@ -35,7 +35,7 @@ def serve(
     heartbeat: Heartbeat = DEFAULTS.heartbeat,
     grace: Grace = DEFAULTS.grace,
 ) -> None:
-    """Run mill workers and a segment worker, starting each again when it ends, until Ctrl-C or SIGTERM.
+    """Run mill workers and a segment worker, starting each again when it ends, until Ctrl-C or SIGTERM (exit code 0).
 
     Ends with a worker's exit code when a new start cannot help: wrong settings, a missing topic, a foreign store. A
     broker that goes away later is waited for, and one that is not there yet for --wait-seconds.
@@ -48,4 +48,4 @@ def serve(
         await supervisor.run()
         return 0
 
-    raise typer.Exit(run_until_signalled(run()))
+    raise typer.Exit(run_until_signalled(run(), serves=True))

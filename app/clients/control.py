@@ -8,7 +8,7 @@ from typing import Final
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import UnknownTopicOrPartitionError
+from aiokafka.errors import InvalidTimestampError, UnknownTopicOrPartitionError
 
 from tokenmill import __version__
 from tokenmill.errors import FingerprintError, TopicError
@@ -18,6 +18,7 @@ from tokenmill.recipe import Recipe
 
 from ..settings import Settings, Stream
 from .kafka import consumer, offsets, producer, read_range
+from .refusal import refused_time
 
 LIBRARIES: Final = ("tokenizers", "numpy", "orjson", "faust-streaming", "aiokafka")
 WAIT_SECONDS: Final = 1.0
@@ -152,10 +153,18 @@ def has_tokenizer(control: ControlLog, genesis: Genesis) -> bool:
 
 
 async def write_control(settings: Settings, topic: str, records: list[tuple[bytes, bytes]]) -> None:
-    """Append records (key, value) to a control topic; durable when this returns."""
+    """Append records (key, value) to a control topic; durable when this returns.
+
+    Raises:
+        ClockError: the brokers do not take records of our time.
+
+    """
     async with producer(settings) as client:
         for key, value in records:
-            await client.send_and_wait(topic, value, key=key, partition=0)
+            try:
+                await client.send_and_wait(topic, value, key=key, partition=0)
+            except InvalidTimestampError as error:
+                raise refused_time(topic) from error
 
 
 async def _new_genesis(client: AIOKafkaConsumer, settings: Settings, stream: Stream, recipe: Recipe) -> Genesis:

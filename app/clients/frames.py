@@ -95,6 +95,8 @@ class FrameProtocol(aiokafka.conn.AIOKafkaProtocol, asyncio.BufferedProtocol):  
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell who waits that no more comes, and why; keep only what was not read yet."""
+        if exc is not None:
+            exc.__traceback__ = None  # asyncio's frames, which hold the buffer
         super().connection_lost(exc)
         rest = bytes(self._view[self._low : self._high])
         self._small, self._view, self._low, self._high = memoryview(b""), memoryview(rest), 0, len(rest)

@@ -12,22 +12,22 @@ from aiokafka.errors import (
     GroupAuthorizationFailedError,
     GroupCoordinatorNotAvailableError,
     GroupLoadInProgressError,
+    InvalidTimestampError,
     KafkaConnectionError,
-    KafkaTimeoutError,
-    NodeNotReadyError,
+    KafkaError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
-    RequestTimedOutError,
     TopicAuthorizationFailedError,
 )
 
 from tokenmill.errors import BrokerError, MovedError, SettingsError
 from tokenmill.records import SourceRecord
 
+from ..absence import is_unreached
 from ..contact import CONTACT
 from ..settings import ConnectionSettings, Settings
 from .calm import calm
-from .refusal import why_not
+from .refusal import refused_time, why_not
 from .security import client_security
 
 METADATA_MAX_AGE_MS: Final = 3000
@@ -48,6 +48,8 @@ REQUEST_MS: Final = 20_000
 """How long other requests may wait for an answer; aiokafka's 40 s are long on a connection that is half open."""
 RECORD_OVERHEAD_BYTES: Final = 64 * 1024
 """Room for key, headers and framing beside the largest value that a producer here sends."""
+
+REFUSED: Final = (TopicAuthorizationFailedError, GroupAuthorizationFailedError, ClusterAuthorizationFailedError)
 
 
 def connection(settings: ConnectionSettings) -> dict[str, Any]:
@@ -71,21 +73,22 @@ def broker_errors(settings: ConnectionSettings) -> Iterator[None]:
     Raises:
         BrokerError: the brokers are not there, or did not answer in time.
         SettingsError: they do not allow what was asked for.
+        ClockError: they do not take records of our time.
 
     """
     try:
         yield
-    except (KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError, RequestTimedOutError) as error:
+    except InvalidTimestampError as error:
+        raise refused_time() from error
+    except REFUSED as error:
+        raise not_allowed(settings, str(error)) from error
+    except KafkaError as error:
+        if not is_unreached(error):
+            raise
         raise BrokerError(
             f"no broker answers at {settings.bootstrap_servers}; start one with `tokenmill broker start`, "
             "or set bootstrap_servers"
         ) from error
-    except (
-        TopicAuthorizationFailedError,
-        GroupAuthorizationFailedError,
-        ClusterAuthorizationFailedError,
-    ) as error:
-        raise not_allowed(settings, str(error)) from error
 
 
 def not_allowed(settings: ConnectionSettings, what: str) -> SettingsError:

@@ -4,6 +4,7 @@ import asyncio
 import re
 import ssl
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Final
 
 from aiokafka.conn import AIOKafkaConnection, collect_hosts
@@ -15,7 +16,7 @@ from aiokafka.errors import (
 )
 from aiokafka.protocol.metadata import MetadataRequest
 
-from tokenmill.errors import BrokerError, SettingsError, TokenMillError
+from tokenmill.errors import BrokerError, ClockError, SettingsError, TokenMillError
 
 from ..settings import ConnectionSettings
 from .security import client_security
@@ -66,6 +67,16 @@ def explain_refusal(error: BaseException, settings: ConnectionSettings, address:
     return BrokerError(
         f"something listens at {address} and closes our connections: either the broker is stopping, or it wants "
         f"another security_protocol than {settings.security_protocol}"
+    )
+
+
+def refused_time(topic: str = "") -> ClockError:
+    """Return the error for records that brokers do not take because of their time, which is now."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return ClockError(
+        f"the brokers refuse the time of records for {f'topic {topic}' if topic else 'a topic'}: this machine's clock "
+        f"says {now}, too far from theirs. Set the clocks (does NTP run, here and there?), or let the brokers set the "
+        "time: message.timestamp.type=LogAppendTime on the topic"
     )
 
 

@@ -21,6 +21,7 @@ WIDEST_TOKEN_BYTES: Final = 4
 CONTROL_MESSAGE_BYTES: Final = 1 << 20
 """A genesis holds the settings in full; its other records are small."""
 UNLIMITED: Final = "-1"
+BROKERS_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
 CONFIGS: Final = ("cleanup.policy", "retention.ms", "retention.bytes", "max.message.bytes")
 
 
@@ -36,10 +37,14 @@ class NeededTopic(NamedTuple):
 
     @property
     def configs(self) -> dict[str, str]:
-        """The topic's configuration when we create it; a raw topic's retention stays the brokers' default."""
+        """The topic's configuration when we create it; a raw topic's retention stays the brokers' default.
+
+        Times of raw records are their producers', and `start` is looked up by them; those of ours are the brokers', who
+        would refuse a worker's whose clock is wrong.
+        """
         configs = {"cleanup.policy": "delete", "max.message.bytes": str(self.max_message_bytes)}
         if self.kind != "raw":
-            configs |= {"retention.ms": UNLIMITED, "retention.bytes": UNLIMITED}
+            configs |= {"retention.ms": UNLIMITED, "retention.bytes": UNLIMITED, **BROKERS_TIME}
         return configs
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import (
+    InvalidTimestampError,
     KafkaError,
     KafkaTimeoutError,
     MessageSizeTooLargeError,
@@ -18,6 +19,7 @@ from aiokafka.errors import (
 
 from tokenmill.errors import TopicError
 
+from ..clients.refusal import refused_time
 from .marks import HEADER
 
 BATCH_BYTES: Final = 256 * 1024
@@ -158,6 +160,7 @@ def raise_for(topic: str, error: BaseException) -> NoReturn:
 
     Raises:
         TopicError: the brokers refused it.
+        ClockError: they refused its time, which is that of this machine's clock.
         BaseException: the error as it is: another producer of the same run has taken over, no broker answers, or it is
             none of Kafka's.
 
@@ -166,6 +169,8 @@ def raise_for(topic: str, error: BaseException) -> NoReturn:
         raise TopicError(
             f"topic {topic} refuses a record: raise its max.message.bytes, or lower max_record_bytes"
         ) from error
+    if isinstance(error, InvalidTimestampError):
+        raise refused_time(topic) from error
     if isinstance(error, KafkaError) and not isinstance(error, ProducerFenced | KafkaTimeoutError):
         raise TopicError(f"topic {topic} refuses records: {error}") from error
     raise error

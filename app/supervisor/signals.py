@@ -9,8 +9,10 @@ from typing import Any, Final
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def run_until_signalled(main: Coroutine[Any, Any, int]) -> int:
+def run_until_signalled(main: Coroutine[Any, Any, int], *, serves: bool = False) -> int:
     """Run ``main`` in an event loop of its own and return what it returns, or 128 + n after signal n.
+
+    Of a process that ``serves`` until it is told to end, SIGTERM is the orderly end: 0, as of a worker.
 
     The first signal cancels ``main``, which ends what it started in order. The second one ends this process at once,
     and the kernel kills the children that asked for that (`tokenmill.app.process`).
@@ -36,4 +38,4 @@ def run_until_signalled(main: Coroutine[Any, Any, int]) -> int:
     except asyncio.CancelledError:
         if not received:
             raise
-        return 128 + received[0]
+        return 0 if serves and received[0] == signal.SIGTERM else 128 + received[0]

@@ -1,33 +1,44 @@
 """``tokenmill up``: what it says on an empty state, and its end. tests/test_readme.py pushes text through it."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from pathlib import Path
 from typing import Final
 
 from tests.marked import MARK, marked, until
+from tests.scraping import ask, free_port, scrape, total
+from tokenmill.app.local.broker import Broker
 from tokenmill.app.local.state import State
 
 SECONDS: Final = 60.0
+WITHIN: Final = 10.0
+"""In which it must be known that no broker answers."""
+
+
+def run_up(directory: Path, mark: str, *options: str) -> subprocess.Popen[bytes]:
+    """Start ``up`` on a new state in the directory; it writes to ``up.log`` there."""
+    with (directory / "up.log").open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tokenmill.app.cli", "up", "--state", "here", "--raw-topics", "notes", *options],
+            env={**os.environ, MARK: mark},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=directory,
+            start_new_session=True,
+        )
 
 
 def test_up_says_how_to_push_text_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     """A new state needs no settings at all, and remembers those that it was given."""
     mark = uuid.uuid4().hex
     log = tmp_path / "up.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tokenmill.app.cli", "up", "--state", "here", "--raw-topics", "notes"],
-            env={**os.environ, MARK: mark},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd=tmp_path,
-            start_new_session=True,
-        )
+    process = run_up(tmp_path, mark)
     assert until(lambda: "2 of 2 mills" in log.read_text(), SECONDS), log.read_text()
     os.killpg(process.pid, signal.SIGINT)
     assert process.wait(SECONDS) == 130, log.read_text()
@@ -38,3 +49,47 @@ def test_up_says_how_to_push_text_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     saved = state.saved()
     assert saved is not None
     assert (saved.raw_topics, saved.tokenizer, saved.store) == (("notes",), "bytes", state.store)
+
+
+def test_up_says_that_its_kafka_is_away_and_starts_it_again(tmp_path: Path) -> None:
+    """It hangs: view, probe, metrics and log say since when. It is killed: it is started, and text flows as before."""
+    mark, port = uuid.uuid4().hex, free_port()
+    log, broker = tmp_path / "up.log", Broker(tmp_path / "here" / "broker")
+    process = run_up(tmp_path, mark, "--metrics-port", str(port))
+    try:
+        assert until(lambda: ask(port, "/readyz").code == 200, SECONDS), log.read_text()
+        assert until(lambda: any("_lag_" in name for name, _ in scrape(port)), SECONDS)
+        broker.pause()
+        hung = time.time()
+        assert until(lambda: "NO BROKER ANSWERS since" in log.read_text(), WITHIN + 2), (
+            log.read_text()
+        )  # 2: a line's age
+        assert "no broker answers at 127.0.0.1" in ask(port, "/readyz").text
+        seen = scrape(port)
+        assert total(seen, "tokenmill_broker_up", worker="supervisor") == 0
+        assert abs(total(seen, "tokenmill_broker_last_answer_timestamp_seconds", worker="supervisor") - hung) < WITHIN
+        assert until(lambda: total(scrape(port), "tokenmill_worker_up") == 0, WITHIN)
+        assert [name for name, _ in scrape(port) if "_lag_" in name] == []
+        assert "lag unknown" in log.read_text().splitlines()[-1]
+
+        broker.kill()
+        assert until(lambda: "Kafka serves again" in log.read_text(), SECONDS), log.read_text()
+        assert until(lambda: ask(port, "/readyz").code == 200, SECONDS), log.read_text()
+        (tmp_path / "note.txt").write_text("one note " * 2000)
+        command = [sys.executable, "-m", "tokenmill.app.cli", "produce", "notes", "note.txt", "--flush"]
+        subprocess.run([*command, "--config", str(State(tmp_path / "here").settings_file)], check=True, cwd=tmp_path)
+        assert until(lambda: total(scrape(port), "tokenmill_blocks_total", sink="segment") > 0, SECONDS)
+
+        broker.pause()
+        assert until(lambda: ask(port, "/readyz").code == 503, WITHIN), log.read_text()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) == 0, log.read_text()
+    finally:
+        process.kill()
+        broker.kill()
+    said = [json.loads(line) for line in (tmp_path / "here" / "logs" / "supervisor.log").read_text().splitlines()]
+    events = [line["event"] for line in said if "broker" in line["event"] or "Kafka" in line["event"]]
+    assert events[:4] == ["no broker answers", "Kafka ended", "Kafka started again", "a broker answers again"]
+    logs = "".join(path.read_text() for path in (tmp_path / "here" / "logs").glob("*.log"))
+    assert "it did not stop in order" not in logs  # nobody waited for a broker that is not there
+    assert marked(mark) == []

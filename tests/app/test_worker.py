@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import TopicFactory
 from tests.faults.feeding import Feeder
-from tests.service import Service, service_settings
+from tests.service import Raw, Service, send, service_settings
 from tokenmill.app import worker as worker_module
 from tokenmill.app.ending import RESUME_CODE
 from tokenmill.app.local.broker import Broker
@@ -60,6 +60,19 @@ def test_a_tokenizer_has_the_threads_of_the_settings(
     with pytest.raises(SystemExit):
         worker_module.run_worker(app, Settings(tokenizer_threads=3))
     assert seen == [expected]
+
+
+def test_a_worker_whose_clock_is_ahead_mills_all_the_same(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """The brokers set the time of what it sends to topics that we made: messages, dead letters, genesis, and eras."""
+    settings = service_settings(broker, topic(1), tmp_path, splits={"all": 1000})
+    with Service(settings, tmp_path) as service:
+        service.entry = "tests.app.clock_ahead"
+        (mill,) = service.mill()
+        service.segment()
+        send(settings, [*(Raw(b"document %d" % number * 9) for number in range(40)), Raw(b"\xff no text")])
+        service.wait_until_complete()
+        assert mill.running
+        assert "not acknowledged" not in mill.log
 
 
 def test_partitions_that_move_while_they_are_written_end_no_worker(

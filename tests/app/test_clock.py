@@ -1,0 +1,54 @@
+"""A clock that brokers do not put up with is named, whoever sends."""
+
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from aiokafka.errors import InvalidTimestampError
+
+from tests.conftest import TopicFactory
+from tokenmill.app.clients.control import write_control
+from tokenmill.app.clients.kafka import producer
+from tokenmill.app.clients.sending import BatchBuilder
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.mill import Mill
+from tokenmill.app.produce.sender import raise_for
+from tokenmill.app.settings import Settings
+from tokenmill.app.transport import BatchApp
+from tokenmill.errors import ClockError
+
+AHEAD_MS = 7_200_000
+LIMIT_MS = 3_600_000
+
+
+async def refuse(*_: object, **__: object) -> None:
+    """Answer as a broker with another clock does."""
+    raise InvalidTimestampError
+
+
+async def test_a_broker_that_refuses_our_time_is_told_apart(
+    broker: Broker, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whatever client; the message has our time, and what to do about it."""
+    settings = Settings(bootstrap_servers=broker.bootstrap_servers)
+    name = topic(message_timestamp_after_max_ms=LIMIT_MS)
+    ahead = round(time.time() * 1000) + AHEAD_MS
+    with pytest.raises(ClockError, match=r"this machine's clock says 20\d\d-.*NTP.*LogAppendTime"):
+        async with producer(settings) as client:
+            await client.send_and_wait(name, b"x", timestamp_ms=ahead)
+
+    append = BatchBuilder.append
+    monkeypatch.setattr(BatchBuilder, "append", lambda self, **said: append(self, **{**said, "timestamp": ahead}))
+    with pytest.raises(ClockError, match=f"for topic {name}"):
+        await write_control(settings, name, [(b"k", b"v")])
+
+
+async def test_produce_and_a_mill_name_the_topic_and_the_clock() -> None:
+    """Not as a topic that refuses records, and not as an unexpected error."""
+    with pytest.raises(ClockError, match="for topic raw"):
+        raise_for("raw", InvalidTimestampError())
+    app: Any = SimpleNamespace(producer=SimpleNamespace(send_and_wait=refuse))
+    mill = Mill(Settings(), cast("BatchApp", app))
+    with pytest.raises(ClockError, match="for topic tokens"):
+        await mill._send("tokens", 0, b"", None, ())
