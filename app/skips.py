@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from tokenmill.control_log import skip_request_record
 from tokenmill.errors import InputError
-from tokenmill.genesis import skip_request_record
 
 from .clients.control import Settled, require_topic, write_control
 from .clients.discovery import settled_streams

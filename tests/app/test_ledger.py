@@ -14,7 +14,8 @@ from tokenmill.app.clients.control import Settled
 from tokenmill.app.inspecting.ledger import ChainLedger, Ledger, Meeting, meetings, read_ledger
 from tokenmill.app.raw.recipes import plan_topic
 from tokenmill.app.settings import Settings, Stream
-from tokenmill.genesis import ControlLog, Genesis
+from tokenmill.control_log import ControlLog
+from tokenmill.genesis import Genesis
 from tokenmill.reference import Reference
 from tokenmill.totals import Totals
 

@@ -17,8 +17,8 @@ from tests.eras.judging import chain_of, read_ended, stops_of
 from tests.faults.trial import Trial
 from tokenmill.app.settings import Settings, Stream, dead_letter_topic
 from tokenmill.chain import genesis_hash
+from tokenmill.control_log import ControlLog
 from tokenmill.engines import REFERENCE, load_tokenizer
-from tokenmill.genesis import ControlLog
 from tokenmill.message import HEADER_NAME, Message, decode_message
 from tokenmill.opening import reopen_stages
 from tokenmill.outcomes import Kind
