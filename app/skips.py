@@ -78,5 +78,5 @@ async def _passed(client: AIOKafkaConsumer, settled: Settled, partition: int, of
     tokens = TopicPartition(settled.stream.tokens_topic, partition)
     if partition >= await require_topic(client, tokens.topic):
         return None
-    head = await published_head(client, tokens)
+    head = await published_head(client, tokens, settled.control.ignored)
     return head.cursor.next_offset if head is not None and has_passed(head.cursor, offset) else None

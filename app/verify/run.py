@@ -156,7 +156,7 @@ def _tasks(
         if key not in tasks:
             tasks[key] = replace(plain, tokenizer=tokenizer_of(settled).content, skips=skips)
         since, path = _since(settled, chain, earlier), ends.get((chain.stream, chain.partition))
-        one = ChainTask(genesis, settled.stream.tokens_topic, chain, since, path)
+        one = ChainTask(genesis, settled.stream.tokens_topic, chain, settled.control.ignored, since, path)
         tasks[key] = replace(tasks[key], chains=(*tasks[key].chains, one))
     return list(tasks.values())
 

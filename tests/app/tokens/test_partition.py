@@ -26,7 +26,8 @@ from tokenmill.app.raw.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.tokens import opening
 from tokenmill.app.tokens import partition as token_partition
-from tokenmill.app.tokens.partition import SegmentContext, TokenPartition
+from tokenmill.app.tokens.context import SegmentContext
+from tokenmill.app.tokens.partition import TokenPartition
 from tokenmill.chain import genesis_hash
 from tokenmill.message import HEADER_NAME, Message, encode_header
 from tokenmill.milling import ChainMill, genesis_point
@@ -72,6 +73,7 @@ class Appending:
             store=store,
             stream=stream.name,
             recipe=recipe,
+            ignored=settled.control.ignored,
             start_partition=start_partition,
             set_durable=lambda _tp, offset: durable.append(offset),
             end_offset=lambda _tp: 0,
