@@ -43,7 +43,7 @@ from .transport import BatchApp, DurableProducer
 log = structlog.get_logger(__name__)
 
 SKIPS_SECONDS: Final = 2.0
-"""How soon a person's wish to skip a record is seen."""
+"""How soon is seen what people say of records and messages on control topics."""
 TICK_SECONDS: Final = 1.0
 """How often carries are considered; they are due after a minute or more."""
 
@@ -124,6 +124,7 @@ class Mill:
                 await context.skip_list.refresh(client)
             for partition in list(self.partitions.owned.values()):
                 partition.heed_skips()
+            self.partitions.look_after_halted()
 
         try:
             await keep_asking(self._settings, ask, SKIPS_SECONDS, "the control topics cannot be read now")

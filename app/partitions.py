@@ -19,7 +19,11 @@ class Partition(Protocol):
     """What a worker does for one partition between its assignment and its revocation."""
 
     async def resume(self) -> None:
-        """Find the place and start; what this raises ends the worker."""
+        """Find the place and start, also after a halt; what this raises ends the worker."""
+        ...
+
+    def may_go_on(self) -> bool:
+        """Return whether the partition halted, and a new `resume` may get further."""
         ...
 
     async def feed(self, batch: Batch) -> None:
@@ -42,18 +46,22 @@ class Partitions(Generic[P]):
         self.owned: dict[TP, P] = {}
         self._open = open_partition
         self._tasks: set[asyncio.Task[None]] = set()
+        self._resuming: dict[TP, asyncio.Task[None]] = {}
 
     async def assigned(self, partitions: set[TP]) -> None:
         """Own exactly these partitions; each resumes in the background."""
         self.revoked()
         metrics.REBALANCES.inc()
         for tp in sorted(partitions):
-            partition = self._open(tp)
-            self.owned[tp] = partition
-            task = asyncio.create_task(self._resume(partition), name=f"resume {tp.topic}[{tp.partition}]")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self.owned[tp] = self._open(tp)
+            self._begin(tp)
         log.info("partitions assigned", partitions=[f"{tp.topic}[{tp.partition}]" for tp in sorted(partitions)])
+
+    def look_after_halted(self) -> None:
+        """Let those that halted resume again, in the background, where the reason may have ended."""
+        for tp, partition in self.owned.items():
+            if partition.may_go_on():
+                self._begin(tp)
 
     def revoked(self) -> None:
         """Own nothing."""
@@ -62,6 +70,7 @@ class Partitions(Generic[P]):
         for partition in self.owned.values():
             partition.stop()
         self.owned.clear()
+        self._resuming.clear()
 
     def failed(self, error: BaseException) -> None:
         """End the process: the next start checks everything."""
@@ -84,8 +93,14 @@ class Partitions(Generic[P]):
         if partition is not None:
             await _or_end(partition.feed(batch))
 
-    async def _resume(self, partition: P) -> None:
-        await _or_end(partition.resume())
+    def _begin(self, tp: TP) -> None:
+        before = self._resuming.get(tp)
+        if before is not None and not before.done():
+            return  # it is still at it
+        task = asyncio.create_task(_or_end(self.owned[tp].resume()), name=f"resume {tp.topic}[{tp.partition}]")
+        self._resuming[tp] = task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 async def _or_end(work: Awaitable[None]) -> None:

@@ -6,10 +6,11 @@ rebalance never moves a partition to another disk. Where a partition continues s
 
 import asyncio
 import os
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from aiokafka import AIOKafkaConsumer
 from faust.types import TP, StreamT
 
 from tokenmill.errors import StoreError
@@ -17,7 +18,8 @@ from tokenmill.segments import Store, StoreLock
 
 from .alone import Alone
 from .batch import Batch
-from .clients.control import Settled, wait_for_genesis
+from .clients.asking import keep_asking
+from .clients.control import Settled, read_on, wait_for_genesis
 from .clients.kafka import require_group
 from .clients.topics import require_topics
 from .contact import CONTACT
@@ -31,9 +33,13 @@ from .metrics.zeros import store_at_zero
 from .partitions import Partitions
 from .reporting import Reporter
 from .settings import Settings, load_settings
-from .tokens.partition import SegmentContext, TokenPartition
+from .tokens.context import SegmentContext
+from .tokens.partition import TokenPartition
 from .tokens.streams import bring_stream
 from .transport import BatchApp
+
+WATCH_SECONDS: Final = 2.0
+"""How soon a partition that halted goes on when a person has mended the reason."""
 
 
 class SegmentWriter:
@@ -68,10 +74,21 @@ class SegmentWriter:
                 self._contexts[settled.stream.tokens_topic] = self._context(settled)
             self._bringer = EraBringer(every, self._store, self._has_first)
             self._eras = asyncio.create_task(_or_end(self._bringer.run(self._settings)), name="eras")
+            self._control_watch = asyncio.create_task(_or_end(self._watch_control(every)), name="control")
             self._alone.start()
             self._ready = True
         except Exception as error:  # noqa: BLE001 - Faust would turn it into a traceback and one exit code for all
             end_for(error)
+
+    async def _watch_control(self, streams: Sequence[Settled]) -> None:
+        """Read on what people say of messages that halt readers, and let partitions that halted go on; never return."""
+
+        async def ask(client: AIOKafkaConsumer) -> None:
+            for settled in streams:
+                await read_on(client, settled.stream.control_topic, settled.control)
+            self.partitions.look_after_halted()
+
+        await keep_asking(self._settings, ask, WATCH_SECONDS, "the control topics cannot be read now")
 
     def _has_first(self, tokens_topic: str) -> bool:
         """Return whether partition 0 of a token topic is assigned to this worker."""
@@ -83,6 +100,7 @@ class SegmentWriter:
             store=self._store,
             stream=settled.stream.name,
             recipe=settled.genesis.recipe,
+            ignored=settled.control.ignored,
             start_partition=self._start_partition,
             set_durable=self._set_durable,
             end_offset=lambda tp: self._app.batch_consumer.end_offsets().get(tp, 0),

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from tokenmill.control_log import skip_request_record
 from tokenmill.errors import InputError
-from tokenmill.genesis import skip_request_record
 
 from .clients.control import Settled, require_topic, write_control
 from .clients.discovery import settled_streams
@@ -78,5 +78,5 @@ async def _passed(client: AIOKafkaConsumer, settled: Settled, partition: int, of
     tokens = TopicPartition(settled.stream.tokens_topic, partition)
     if partition >= await require_topic(client, tokens.topic):
         return None
-    head = await published_head(client, tokens)
+    head = await published_head(client, tokens, settled.control.ignored)
     return head.cursor.next_offset if head is not None and has_passed(head.cursor, offset) else None

@@ -1,12 +1,12 @@
 """Every record below a cursor: in = kept + filtered + tombstones + dead-lettered + flushes + other split."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from tokenmill.canonical import canonical_json
+from tokenmill.untrusted import parse_json
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class Totals:
             ValueError, TypeError: these bytes are no totals, or hold a name that this version does not know.
 
         """
-        values = json.loads(bytes(data))
+        values = parse_json(data)
         if not isinstance(values, dict):
             raise TypeError(f"totals are a JSON object, not {type(values).__name__}")
         return cls.from_dict(values)

@@ -53,6 +53,7 @@ COMMANDS: Final = {
     "retire": "retire",
     "adopt": "adopt",
     "skip": "skip",
+    "ignore": "ignore",
     "topics": "topics",
     "train-tokenizer": "train_tokenizer",
     "tokenizer": "tokenizer",

@@ -177,6 +177,7 @@ def stream_facts(report: StreamReport) -> dict[str, Any]:
         "splits": ", ".join(f"{name}:{shards}" for name, shards in report.settings["splits"]),
         "versions": ", ".join(f"{n} {v}" for n, v in report.versions.items()),
         "skip list": report.skips or "empty",
+        "ignore list": report.ignored or "empty",
         "in all": f"{count(report.totals['blocks'], 'block')}, {count(report.totals['tokens'], 'token')}",
     }
 

@@ -11,20 +11,31 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import InvalidTimestampError, UnknownTopicOrPartitionError
 
 from tokenmill import __version__
+from tokenmill.control_log import ControlLog
 from tokenmill.errors import FingerprintError, TopicError
-from tokenmill.genesis import GENESIS_KEY, ControlLog, Genesis, tokenizer_parts
+from tokenmill.genesis import GENESIS_KEY, Genesis
 from tokenmill.opening import RAW_BYTES_SHA256
 from tokenmill.recipe import Recipe
+from tokenmill.tokenizer_parts import tokenizer_parts
 
+from .. import metrics
 from ..settings import Settings, Stream
 from .kafka import consumer, offsets, producer, read_range
 from .refusal import refused_time
 
+CONTROL_PREFIX: Final = "control."
 LIBRARIES: Final = ("tokenizers", "numpy", "orjson", "faust-streaming", "aiokafka")
 WAIT_SECONDS: Final = 1.0
 """How often a reader looks again for a genesis that a mill has yet to write."""
 
+MOST_NAMED: Final = 100
+"""Junk records that one process names; of more it only counts how many."""
+SHOWN: Final = 200
+"""Characters of the reason why a record is junk, which may quote it."""
+
 log = structlog.get_logger(__name__)
+_named: Final[set[tuple[str, int]]] = set()
+"""The junk that this process has named: control topics are read more than once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +59,44 @@ async def read_control_topic(settings: Settings, topic: str) -> ControlLog:
 
 
 async def _read(client: AIOKafkaConsumer, topic: str) -> ControlLog:
-    control = ControlLog()
     await require_topic(client, topic)
-    await read_on(client, topic, control, 0)
+    control = ControlLog(topic.removeprefix(CONTROL_PREFIX))
+    await read_on(client, topic, control)
     return control
 
 
-async def read_on(client: AIOKafkaConsumer, topic: str, control: ControlLog, start: int) -> int:
-    """Add what a control topic says from ``start`` (its first record, where that is above) to its end; return the end.
+async def read_on(client: AIOKafkaConsumer, topic: str, control: ControlLog) -> None:
+    """Add what a control topic says behind what has been read of it, up to its end; ``client`` is nobody else's.
 
-    ``client`` is used by nobody else meanwhile.
+    Junk changes nothing. It is counted, and each such record is named once in the log of this process.
+
+    Raises:
+        FingerprintError: another version of TokenMill settled the stream; names topic and offset.
+
     """
     partition = TopicPartition(topic, 0)
     first, end = (await offsets(client, [partition]))[partition]
-    async for record in read_range(client, partition, max(first, start), end):
-        control.add(record.key, record.value)
-    return end
+    async for record in read_range(client, partition, max(first, control.read_to), end):
+        try:
+            junk = control.add(record.key, record.value)
+        except FingerprintError as error:
+            raise FingerprintError(f"offset {record.offset} of {topic}: {error}") from error
+        control.read_to = record.offset + 1
+        if junk is not None:
+            _name_junk(topic, record.offset, record.key, junk)
+    control.read_to = max(control.read_to, end)
+
+
+def _name_junk(topic: str, offset: int, key: bytes | None, why: str) -> None:
+    if (topic, offset) in _named:
+        return
+    _named.add((topic, offset))
+    metrics.CONTROL_JUNK.labels(topic).inc()
+    if len(_named) <= MOST_NAMED:
+        log.warning(
+            "a record on a control topic is ignored", topic=topic, offset=offset, key=key, reason=why[:SHOWN],
+            advice="something that is no mill wrote there: let only mills and `tokenmill` write to control topics",
+        )  # fmt: skip
 
 
 async def require_topic(client: AIOKafkaConsumer, topic: str) -> int:

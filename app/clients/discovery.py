@@ -5,16 +5,15 @@ from typing import Final
 
 from aiokafka import AIOKafkaConsumer
 
+from tokenmill.control_log import ControlLog
 from tokenmill.engines import RAW_BYTES, TokenizerFile
 from tokenmill.errors import TopicError
-from tokenmill.genesis import ControlLog
 from tokenmill.opening import RAW_BYTES_SHA256
 
 from ..settings import Settings, Stream
-from .control import Settled, has_tokenizer, read_control_topic, read_on
+from .control import CONTROL_PREFIX, Settled, has_tokenizer, read_control_topic, read_on
 from .kafka import consumer
 
-CONTROL_PREFIX: Final = "control."
 LISTED: Final = 8
 """Streams that an error message names; more help nobody to find a misspelling."""
 
@@ -71,8 +70,8 @@ async def settled_on(client: AIOKafkaConsumer, name: str) -> Settled | None:
 
     ``client`` is used by nobody else meanwhile.
     """
-    control = ControlLog()
-    await read_on(client, f"{CONTROL_PREFIX}{name}", control, 0)
+    control = ControlLog(name)
+    await read_on(client, f"{CONTROL_PREFIX}{name}", control)
     genesis = control.genesis
     if genesis is None or not has_tokenizer(control, genesis):
         return None

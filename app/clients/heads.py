@@ -5,16 +5,19 @@ from collections.abc import Sequence
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.continuing import FIRST_TAIL
+from tokenmill.ignoring import IgnoreList
 from tokenmill.message import Message
 
 from .kafka import offsets, read_range
 from .messages import message_of
 
 
-async def last_messages(client: AIOKafkaConsumer, tokens: TopicPartition) -> list[Message]:
+async def last_messages(
+    client: AIOKafkaConsumer, tokens: TopicPartition, ignored: IgnoreList | None = None
+) -> list[Message]:
     """Return the last messages on a token partition, at most `FIRST_TAIL`, carries included, in their offsets' order.
 
-    ``client`` is used by nobody else meanwhile.
+    Those that are ``ignored`` are left out.     ``client`` is used by nobody else meanwhile.
 
     Raises:
         DamagedError: one of them is none of TokenMill's.
@@ -22,7 +25,11 @@ async def last_messages(client: AIOKafkaConsumer, tokens: TopicPartition) -> lis
     """
     first, end = (await offsets(client, [tokens]))[tokens]
     start = max(first, end - FIRST_TAIL)
-    return [message_of(record, tokens) async for record in read_range(client, tokens, start, end)]
+    return [
+        message_of(record, tokens)
+        async for record in read_range(client, tokens, start, end)
+        if ignored is None or not ignored.names(tokens.partition, record)
+    ]
 
 
 def furthest(messages: Sequence[Message]) -> Message | None:
@@ -30,6 +37,8 @@ def furthest(messages: Sequence[Message]) -> Message | None:
     return max(messages, key=lambda message: message.cursor.place, default=None)
 
 
-async def published_head(client: AIOKafkaConsumer, tokens: TopicPartition) -> Message | None:
+async def published_head(
+    client: AIOKafkaConsumer, tokens: TopicPartition, ignored: IgnoreList | None = None
+) -> Message | None:
     """Return the message with the furthest cursor among the last on a token partition; raises as `last_messages`."""
-    return furthest(await last_messages(client, tokens))
+    return furthest(await last_messages(client, tokens, ignored))

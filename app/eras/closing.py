@@ -37,7 +37,7 @@ class EraCloser:
         self._era_blocks = era_blocks
         self._era_seconds = era_seconds
         self._follower = EraFollower(stream.name, recipe.fingerprint)
-        self._extents = Extents(stream.tokens_topic, recipe)
+        self._extents = Extents(stream.tokens_topic, recipe, settled.control.ignored)
         self._waiting_since: float | None = None
         self.stream = stream.name
 

@@ -6,6 +6,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from tokenmill.continuing import Extent, find_extent
 from tokenmill.eras import EraLog
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError
+from tokenmill.ignoring import IgnoreList
 from tokenmill.recipe import Recipe
 
 from ..clients.control import require_topic
@@ -18,13 +19,15 @@ log = structlog.get_logger(__name__)
 class Extents:
     """The extents of a stream's token partitions; `look` brings them up to date."""
 
-    def __init__(self, topic: str, recipe: Recipe) -> None:
-        """Know nothing yet of the token ``topic``."""
+    def __init__(self, topic: str, recipe: Recipe, ignored: IgnoreList) -> None:
+        """Know nothing yet of the token ``topic``, of which messages are ``ignored``."""
         self.found: dict[int, Extent] = {}
         """By partition; one that holds no block is missing."""
         self._topic = topic
         self._recipe = recipe
-        self._spans: dict[TopicPartition, tuple[int, int]] = {}
+        self._ignored = ignored
+        self._looked: dict[TopicPartition, tuple[int, int, int]] = {}
+        """The bounds of each partition, and the length of its ignore list, at the last look."""
         self._refused: dict[int, str] = {}
 
     async def look(self, client: AIOKafkaConsumer, eras: EraLog) -> None:
@@ -42,17 +45,19 @@ class Extents:
         count = await require_topic(client, self._topic)
         partitions = [TopicPartition(self._topic, number) for number in range(count)]
         for partition, span in (await offsets(client, partitions)).items():
-            if self._spans.get(partition) == span or span[0] == span[1]:
+            now = (*span, self._ignored.size(partition.partition))
+            if self._looked.get(partition) == now or span[0] == span[1]:
                 continue
             extent = await self._extent(client, partition, eras.end(partition.partition)[0])
             if extent is not None:
                 self.found[partition.partition] = extent
-            self._spans[partition] = span
+            self._looked[partition] = now
 
     async def _extent(self, client: AIOKafkaConsumer, partition: TopicPartition, known: int) -> Extent | None:
         number = partition.partition
+        logs = KafkaLogs(client, partition, partition, self._ignored)
         try:
-            extent = await find_extent(KafkaLogs(client, partition, partition), self._recipe, number, known)
+            extent = await find_extent(logs, self._recipe, number, known)
         except (DifferenceError, DamagedError, FingerprintError) as error:
             if self._refused.get(number) != str(error):
                 log.warning(

@@ -139,7 +139,7 @@ async def read_ledger(settings: Settings, streams: Sequence[str] = ()) -> Ledger
 
 
 async def _chain(client: AIOKafkaConsumer, settled: Settled, partition: int) -> ChainLedger:
-    head = await published_head(client, TopicPartition(settled.stream.tokens_topic, partition))
+    head = await published_head(client, TopicPartition(settled.stream.tokens_topic, partition), settled.control.ignored)
     empty = ChainLedger(settled.stream.name, settled.stream.raw_topic, partition, settled.genesis.start(partition))
     return empty if head is None else account(empty, head, settled)
 

@@ -13,6 +13,7 @@ from tokenmill.genesis import Genesis
 from tokenmill.pieces import Piece
 from tokenmill.segments import StreamInfo
 from tokenmill.segments.layout import TOKENIZER_FILE, stream_directory
+from tokenmill.untrusted import MAX_TOKENIZER_BYTES, read_regular
 
 SAMPLE_CHARACTERS: Final = 200
 """Enough to recognise a text."""
@@ -39,7 +40,7 @@ def engine_in(store: Path, info: StreamInfo) -> Engine:
     path = stream_directory(store, info.name) / TOKENIZER_FILE
     if not path.exists():
         return open_engine(TokenizerFile(RAW_BYTES, None), REFERENCE)
-    return open_engine(TokenizerFile(str(path), path.read_bytes()), REFERENCE)
+    return open_engine(TokenizerFile(str(path), read_regular(path, most=MAX_TOKENIZER_BYTES)), REFERENCE)
 
 
 def meta_of(piece: Piece) -> dict[str, Any]:

@@ -62,6 +62,8 @@ class StreamReport:
     """Of the libraries at genesis."""
     skips: dict[int, list[int]]
     """Offsets on the skip list, by partition."""
+    ignored: dict[int, list[int]]
+    """Offsets of the token topic on the ignore list, by partition."""
     chains: Sequence[ChainReport]
 
     @property
@@ -103,6 +105,7 @@ async def inspect_stream(settings: Settings, name: str, store: Path | None = Non
         settings=recipe.to_dict(),
         versions=dict(genesis.versions),
         skips={partition: sorted(found) for partition, found in settled.control.skips.items()},
+        ignored=settled.control.ignored.offsets(),
         chains=chains,
     )
 
@@ -113,7 +116,7 @@ async def _chain(
     tokens = TopicPartition(settled.stream.tokens_topic, partition)
     raw = TopicPartition(settled.stream.raw_topic, partition)
     spans = await offsets(client, [tokens, raw])
-    messages = await last_messages(client, tokens)
+    messages = await last_messages(client, tokens, settled.control.ignored)
     head = furthest(messages)
     name = settled.stream.name
     reader = open_partition(store, name, partition) if store is not None else None

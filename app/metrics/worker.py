@@ -89,6 +89,17 @@ PUBLISH_SECONDS: Final = Histogram(
 DUPLICATES: Final = Counter(
     "tokenmill_duplicate_blocks", "Blocks that came again and were dropped by number.", registry=WORKER
 )
+IGNORED: Final = Counter(
+    "tokenmill_ignored_messages",
+    "Messages on token topics that were passed over, because they are on the ignore list (`tokenmill ignore`).",
+    registry=WORKER,
+)
+CONTROL_JUNK: Final = Counter(
+    "tokenmill_control_junk",
+    "Records on control topics that came as one of the known kinds and are none; the log names them.",
+    ["topic"],
+    registry=WORKER,
+)
 GAPS: Final = Counter("tokenmill_gaps", "Messages that began after the wanted block.", registry=WORKER)
 COMMITS: Final = Counter("tokenmill_commits", "Commits to segments.", registry=WORKER)
 COMMIT_SECONDS: Final = Histogram(

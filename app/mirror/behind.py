@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from tokenmill.segments import EraReader, open_eras
 
 from ..clients.kafka import offsets
-from ..clients.messages import message_of
+from ..clients.messages import readable
 from ..tokens.block_search import record_at
 from .flow import StreamFlow
 
@@ -52,8 +52,9 @@ class Heads:
         for tp, (first, end) in (await offsets(client, flow.topics)).items():
             if first < end != self._ends.get(tp) and flow.reached.get(tp, 0) < end:
                 record = await record_at(client, tp, end - 1, end)
-                if record is not None:
-                    self.found[tp] = max(self.found.get(tp, 0), message_of(record, tp).end)
+                message = None if record is None else readable(record)
+                if message is not None:
+                    self.found[tp] = max(self.found.get(tp, 0), message.end)
                 self._ends[tp] = end
 
 

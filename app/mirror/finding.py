@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from aiokafka import AIOKafkaConsumer
 
-from ..clients.control import Settled
-from ..clients.discovery import CONTROL_PREFIX, settled_on
+from ..clients.control import CONTROL_PREFIX, Settled
+from ..clients.discovery import settled_on
 
 
 class Found(NamedTuple):

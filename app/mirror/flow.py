@@ -17,7 +17,8 @@ from ..clients.control import Settled
 from ..clients.kafka import consumer
 from ..settings import Settings
 from ..together import together
-from ..tokens.partition import SegmentContext, TokenPartition
+from ..tokens.context import SegmentContext
+from ..tokens.partition import TokenPartition
 
 PASSING: Final = (BrokerError, KafkaError, SourceError, DiskError, OSError)
 """What a new start gets over: it looks at everything again, and goes on with what the store holds."""
@@ -27,6 +28,8 @@ FETCH_WAIT_MS: Final = 500
 """How long a fetch at the end of the log waits for its first byte, as in the workers."""
 FETCH_BYTES: Final = 2 * 1024 * 1024
 """Most bytes of one partition in one fetch, as a segment worker has it."""
+HALT_SECONDS: Final = 1.0
+"""How often it is looked whether the reason of a halt has ended."""
 FIRST_PAUSE: Final = 0.5
 """Seconds before a new start; doubled each time ..."""
 LONGEST_PAUSE: Final = 10.0
@@ -146,6 +149,7 @@ class StreamFlow:
             store=self._store,
             stream=self.settled.stream.name,
             recipe=self.settled.genesis.recipe,
+            ignored=self.settled.control.ignored,
             start_partition=self._start_partition,
             set_durable=self.reached.__setitem__,
             end_offset=lambda tp: self.ends().get(tp, 0),
@@ -171,10 +175,16 @@ class StreamFlow:
         return self._epochs[tp]
 
     async def _follow(self, client: AIOKafkaConsumer, partition: TokenPartition) -> None:
-        """Resume a partition and feed it until it halts."""
+        """Resume a partition and feed it; one that halted again, once the reason may have ended."""
         tp = partition.tp
         await partition.resume()
-        while not partition.halt:
+        while True:
+            if partition.halt:
+                client.pause(tp)
+                await asyncio.sleep(HALT_SECONDS)
+                if partition.may_go_on():
+                    await partition.resume()
+                continue
             records: Sequence[Any] = (await client.getmany(tp, timeout_ms=POLL_MS)).get(tp, ())
             self._require_leader(client, tp)
             position = await client.position(tp)

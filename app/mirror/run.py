@@ -13,7 +13,7 @@ from tokenmill.segments import Store
 
 from .. import metrics
 from ..clients.asking import keep_asking
-from ..clients.control import Settled
+from ..clients.control import Settled, read_on
 from ..clients.kafka import consumer, offsets
 from ..clients.patience import patiently
 from ..contact import CONTACT
@@ -127,6 +127,8 @@ class Mirror:
         async def ask(client: AIOKafkaConsumer) -> None:
             if not self._once:
                 await self._find(client, group)
+            for settled in self._settled:  # what people say of messages that halted us
+                await read_on(client, settled.stream.control_topic, settled.control)
             await self._see(client)
 
         await keep_asking(self._settings, ask, LOOK_SECONDS, "the brokers cannot be asked now", (OSError,))

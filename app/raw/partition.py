@@ -11,7 +11,15 @@ import structlog
 from aiokafka import TopicPartition
 from faust.types import TP
 
-from tokenmill.errors import DamagedError, DifferenceError, EngineError, GapError, SourceError, TopicError
+from tokenmill.errors import (
+    DamagedError,
+    DifferenceError,
+    EngineError,
+    FingerprintError,
+    GapError,
+    SourceError,
+    TopicError,
+)
 from tokenmill.log_end import LogEnd
 from tokenmill.message import Message
 from tokenmill.milling import ChainMill
@@ -35,7 +43,7 @@ from .tail import messages_between, read_tail
 HANG_SECONDS = 15.0
 """A record that takes as long is named, and its partition shown as halted, until it is done. Nothing else follows from
 it: what becomes of a record depends on no clock."""
-HALTING = (SourceError, GapError, DifferenceError, DamagedError, EngineError)
+HALTING = (SourceError, GapError, DifferenceError, DamagedError, FingerprintError, EngineError)
 """What a new start cannot mend for this partition, while the others can go on: it stands until a person acts."""
 WAIT_SECONDS: Final = 5.0
 """How soon a partition that lacks its token partition looks for it again."""
@@ -87,17 +95,30 @@ class RawPartition:
         self._note = Note(tp.topic, tp.partition, context.board)
         self._hanging: Suspects | None = None
         self._dead_letter: Mapping[str, Any] | None = None
+        self._ignored_at_halt: int | None = None
 
     async def resume(self) -> None:
         """Find where each chain continues, and let the source flow from the lowest of these places.
 
-        What a new start cannot mend halts the partition; everything else is raised and ends the worker.
+        What a new start cannot mend halts the partition; everything else is raised and ends the worker. After such a
+        halt it may be called again (`may_go_on`).
         """
         self._meter.clock.enter("resume")
+        self.halted = self._ignored_at_halt = None
+        self._publishers.clear()
+        ignored = self._ignored()
         try:
             await self._resume()
         except HALTING as error:
             self._halt(error)
+            self._ignored_at_halt = ignored
+
+    def may_go_on(self) -> bool:
+        """Return whether more messages are passed over than when the partition halted in its `resume`."""
+        return self._ignored_at_halt is not None and self._ignored() > self._ignored_at_halt
+
+    def _ignored(self) -> int:
+        return sum(settled.control.ignored.size(self.tp.partition) for settled in self._context.streams)
 
     def _halt(self, error: Exception) -> None:
         self._stand_still()
@@ -116,7 +137,7 @@ class RawPartition:
                 raw = TopicPartition(self.tp.topic, self.tp.partition)
                 leader = partial(context.leader, TP(tokens.topic, tokens.partition))
                 before = leader()
-                tail = await read_tail(client, settled.genesis, tokens, raw)
+                tail = await read_tail(client, settled, tokens, raw)
                 chains.append(ChainMill(recipe, tail.point, message_bytes=context.settings.message_bytes))
                 self._publishers[recipe.split] = Publisher(
                     context.send,
@@ -125,7 +146,7 @@ class RawPartition:
                     cursor=tail.point.cursor,
                     end=LogEnd(tail.end_offset, tail.last, before),
                     leader=leader,
-                    read=partial(messages_between, context.settings, tokens),
+                    read=partial(messages_between, context.settings, tokens, settled.control.ignored),
                     on_durable=partial(self._on_durable, settled.stream.name),
                 )
             cursors = [publisher.durable for publisher in self._publishers.values()]

@@ -11,8 +11,8 @@ from collections.abc import Collection, Sequence
 import structlog
 from aiokafka import AIOKafkaConsumer
 
+from tokenmill.control_log import skip_record
 from tokenmill.cursor import Cursor
-from tokenmill.genesis import skip_record
 
 from ..clients.control import Settled, read_on, write_control
 from ..settings import Settings
@@ -32,13 +32,11 @@ class SkipList:
         """Know what the streams' geneses were read with; `refresh` reads on."""
         self._settings = settings
         self._streams = streams
-        self._read_to = [0] * len(streams)
 
     async def refresh(self, client: AIOKafkaConsumer) -> None:
         """Read on to the ends of the control topics; ``client`` is used by nobody else meanwhile."""
-        for number, settled in enumerate(self._streams):
-            start = self._read_to[number]
-            self._read_to[number] = await read_on(client, settled.stream.control_topic, settled.control, start)
+        for settled in self._streams:
+            await read_on(client, settled.stream.control_topic, settled.control)
 
     def in_force(self, partition: int) -> frozenset[int]:
         """Return the offsets that are skipped."""

@@ -8,13 +8,14 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from tokenmill import continuing
 from tokenmill.continuing import Tail, find_tail
 from tokenmill.errors import MovedError
-from tokenmill.genesis import Genesis
+from tokenmill.ignoring import IgnoreList
 from tokenmill.message import Message
 from tokenmill.records import SourceRecord
 from tokenmill.resume import ResumePoint
 
+from ..clients.control import Settled
 from ..clients.kafka import consumer, offsets, read_range
-from ..clients.messages import message_of
+from ..clients.messages import REFUSALS, message_of, refused
 from ..settings import Settings
 
 log = structlog.get_logger(__name__)
@@ -23,13 +24,22 @@ log = structlog.get_logger(__name__)
 class KafkaLogs:
     """A chain's token partition and raw partition, read with one client (`tokenmill.continuing.ChainLogs`)."""
 
-    def __init__(self, client: AIOKafkaConsumer, tokens: TopicPartition, raw: TopicPartition) -> None:
-        """Read with ``client``, which nobody else uses meanwhile."""
+    def __init__(
+        self,
+        client: AIOKafkaConsumer,
+        tokens: TopicPartition,
+        raw: TopicPartition,
+        ignored: IgnoreList | None = None,
+    ) -> None:
+        """Read with ``client``, which nobody else uses meanwhile; messages that are ``ignored`` are left out."""
+        self.last_offset = -1
+        """Of the message that was read last, for whoever refuses it."""
         self.tokens = f"{tokens.topic}[{tokens.partition}]"
         self.source = f"{raw.topic}[{raw.partition}]"
         self._client = client
         self._tokens = tokens
         self._raw = raw
+        self._ignored = IgnoreList() if ignored is None else ignored
 
     async def token_bounds(self) -> tuple[int, int]:
         """Return the first offset that the token partition holds, and the one after its last."""
@@ -42,7 +52,9 @@ class KafkaLogs:
     async def messages(self, start: int, end: int) -> AsyncIterator[Message]:
         """Yield the messages of the token partition at the offsets ``[start, end)``; raises as `ChainLogs` says."""
         async for record in read_range(self._client, self._tokens, start, end):
-            yield message_of(record, self._tokens)
+            if not self._ignored.names(self._tokens.partition, record):
+                self.last_offset = record.offset
+                yield message_of(record, self._tokens)
 
     async def record(self, offset: int) -> SourceRecord | None:
         """Return the raw partition's record at an offset; None where there is none."""
@@ -51,12 +63,20 @@ class KafkaLogs:
         return None
 
 
-async def read_tail(client: AIOKafkaConsumer, genesis: Genesis, tokens: TopicPartition, raw: TopicPartition) -> Tail:
+async def read_tail(client: AIOKafkaConsumer, settled: Settled, tokens: TopicPartition, raw: TopicPartition) -> Tail:
     """Find where the chain on a token partition continues; raises as `tokenmill.continuing.find_tail`.
+
+    Messages on the stream's ignore list are left out: a chain that is continued further back gives the same blocks.
 
     ``client`` is used by nobody else meanwhile.
     """
-    tail = await find_tail(KafkaLogs(client, tokens, raw), genesis, raw.partition)
+    logs = KafkaLogs(client, tokens, raw, settled.control.ignored)
+    try:
+        tail = await find_tail(logs, settled.genesis, raw.partition)
+    except REFUSALS as error:
+        if isinstance(error.__cause__, REFUSALS):  # the message said already where it stands
+            raise
+        raise refused(error, tokens, logs.last_offset) from error
     if tail.gap is not None:
         log.warning("resuming after a gap that the source cannot fill", topic=tokens.topic, block=tail.gap[1])
     return tail
@@ -70,7 +90,7 @@ async def check_source(
 
 
 async def messages_between(
-    settings: Settings, tokens: TopicPartition, start: int, end: int
+    settings: Settings, tokens: TopicPartition, ignored: IgnoreList, start: int, end: int
 ) -> Sequence[tuple[int, Message]]:
     """Return what is left of a token partition at ``[start, end)``, with offsets; nothing where it ends before ``end``.
 
@@ -82,7 +102,10 @@ async def messages_between(
     async with consumer(settings) as client:
         first, _ = (await offsets(client, [tokens]))[tokens]
         try:
-            records = read_range(client, tokens, max(first, start), end)
-            return [(record.offset, message_of(record, tokens)) async for record in records]
+            return [
+                (record.offset, message_of(record, tokens))
+                async for record in read_range(client, tokens, max(first, start), end)
+                if not ignored.names(tokens.partition, record)
+            ]
         except MovedError:
             return ()

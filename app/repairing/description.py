@@ -10,6 +10,7 @@ from tokenmill.segments import StreamInfo, read_stream
 from tokenmill.segments.durable import put_file
 from tokenmill.segments.layout import STREAM_FILE, TOKENIZER_FILE, stream_directory
 from tokenmill.segments.rebuilding import link_aside
+from tokenmill.untrusted import MAX_TOKENIZER_BYTES, read_regular
 
 from ..clients.control import Settled
 from ..clients.discovery import tokenizer_of
@@ -31,7 +32,7 @@ def described_in(store: Path, stream: str) -> tuple[StreamInfo, bytes | None]:
     """
     info = read_stream(store, stream)
     path = stream_directory(store, stream) / TOKENIZER_FILE
-    tokenizer = path.read_bytes() if path.exists() else None
+    tokenizer = read_regular(path, most=MAX_TOKENIZER_BYTES) if path.exists() else None
     if tokenizer is not None and _digest(info) not in {None, sha256(tokenizer).hexdigest()}:
         raise DamagedError(f"{path} is not the tokenizer of its stream", "Give another store, or the token topic")
     return info, tokenizer
@@ -56,7 +57,7 @@ def mend_description(
     mended = []
     for name, content in ((STREAM_FILE, info.encode()), (TOKENIZER_FILE, tokenizer)):
         path = directory / name
-        if content is None or (path.exists() and path.read_bytes() == content):
+        if content is None or (path.exists() and read_regular(path) == content):
             continue
         if name == STREAM_FILE:
             _require_damage(store, stream, info)

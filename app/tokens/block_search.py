@@ -2,15 +2,28 @@
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from tokenmill.message import Message
 from tokenmill.records import SourceRecord
 
 from ..clients.kafka import read_range
-from ..clients.messages import message_of
+from ..clients.messages import readable
 
 
 async def record_at(client: AIOKafkaConsumer, tokens: TopicPartition, start: int, end: int) -> SourceRecord | None:
     """Return the first record at or after ``start``; None where there is none before ``end``."""
     return await anext(read_range(client, tokens, start, end), None)
+
+
+async def message_at(client: AIOKafkaConsumer, tokens: TopicPartition, start: int, end: int) -> Message | None:
+    """Return the first message at or after ``start``; None where there is none before ``end``.
+
+    Records that are no messages are passed over: whoever accepts blocks meets them again.
+    """
+    async for record in read_range(client, tokens, start, end):
+        message = readable(record)
+        if message is not None:
+            return message
+    return None
 
 
 async def offset_before(client: AIOKafkaConsumer, tokens: TopicPartition, block: int, span: tuple[int, int]) -> int:
@@ -22,8 +35,8 @@ async def offset_before(client: AIOKafkaConsumer, tokens: TopicPartition, block:
     low, high = span
     while high - low > 1:
         middle = (low + high) // 2
-        record = await record_at(client, tokens, middle, span[1])
-        if record is not None and message_of(record, tokens).first <= block:
+        message = await message_at(client, tokens, middle, span[1])
+        if message is not None and message.first <= block:
             low = middle
         else:
             high = middle
@@ -38,7 +51,7 @@ async def message_with(
     low = await offset_before(client, tokens, block, span)
     for start, stop in ((low, min(low + 1, end)), (first, end)):
         async for record in read_range(client, tokens, start, stop):
-            message = message_of(record, tokens)
-            if message.first <= block < message.end:
+            message = readable(record)
+            if message is not None and message.first <= block < message.end:
                 return record
     return None

@@ -6,17 +6,18 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.acceptance import Acceptor, Gap
 from tokenmill.errors import GapError
+from tokenmill.ignoring import IgnoreList
 from tokenmill.message import Message
 from tokenmill.recipe import Recipe
 from tokenmill.segments import Start
 from tokenmill.segments.layout import partition_directory
 
 from ..clients.kafka import offsets, read_range
-from ..clients.messages import message_of
+from ..clients.messages import message_of, offered
 
 
 async def late_start(
-    client: AIOKafkaConsumer, tokens: TopicPartition, recipe: Recipe, segment_blocks: int
+    client: AIOKafkaConsumer, tokens: TopicPartition, recipe: Recipe, segment_blocks: int, ignored: IgnoreList
 ) -> Start | None:
     """Return the first segment border at or above the oldest retained block, with the chain hash before it.
 
@@ -31,11 +32,14 @@ async def late_start(
     acceptor: Acceptor | None = None
     border = 0
     async for record in read_range(client, tokens, first, end):
-        message = message_of(record, tokens)
-        if acceptor is None or isinstance(acceptor.offer(message), Gap):  # what is below a gap was cut off as well
+        if ignored.names(tokens.partition, record):  # where a store begins is free: a later border is as good
+            continue
+        found = None if acceptor is None else offered(acceptor, record, tokens, ignored)
+        if acceptor is None or (found is not None and isinstance(found[1], Gap)):  # what is below was cut off as well
+            message = message_of(record, tokens)
             acceptor = _acceptor_before(message, recipe, tokens.partition)
             border = -(-message.first // segment_blocks) * segment_blocks
-            acceptor.offer(message)
+            offered(acceptor, record, tokens, ignored)
         chain = acceptor.chain_at(border)
         if chain is not None:
             return Start(border, chain)

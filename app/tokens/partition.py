@@ -2,8 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -14,20 +13,19 @@ from tokenmill.acceptance import Acceptor, Gap, Taken
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, GapError, StoreError
 from tokenmill.following import Search, find_start
 from tokenmill.message import Message
-from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
-from tokenmill.segments import PartitionWriter, Store
+from tokenmill.segments import PartitionWriter
 
 from .. import metrics
 from ..batch import Batch
 from ..clients.kafka import consumer, offsets
-from ..clients.messages import message_of
+from ..clients.messages import offered
 from ..finishing import in_thread
 from ..metrics.measuring import Standing, State
 from ..metrics.stage_clock import StageClock
 from ..metrics.trail import Trail
-from ..settings import Settings
-from .block_search import record_at
+from .block_search import message_at
+from .context import SegmentContext
 from .late_start import cut_off, late_start
 from .opening import open_writer
 
@@ -41,23 +39,6 @@ LONGEST_GAP_SECONDS: Final = 60.0
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentContext:
-    """What all partitions of a stream in one process share."""
-
-    settings: Settings
-    store: Store
-    stream: str
-    recipe: Recipe
-    start_partition: Callable[[TopicPartition, int], Awaitable[int | None]]
-    """Seeks, and lets the partition flow; the epoch of what comes from there, None where it is no longer ours."""
-    set_durable: Callable[[TopicPartition, int], None]
-    end_offset: Callable[[TopicPartition], int]
-    """The last known end of a partition."""
-    fail: Callable[[Exception], None]
-    """Told what only a new start, with its recovery, gets over: the partition does nothing more. May not return."""
 
 
 class TokenPartition:
@@ -76,6 +57,8 @@ class TokenPartition:
         self._failed = False
         self._closing: asyncio.Task[None] | None = None
         self._writer: PartitionWriter | None = None
+        self._opened = False
+        self._seen_at_halt: tuple[int, ...] = ()
         self._acceptor: Acceptor | None = None
         self._search = Search()
         self._patience = GAP_SECONDS
@@ -98,8 +81,17 @@ class TokenPartition:
         return None if self.halt is None else str(self.halt)
 
     async def resume(self) -> None:
-        """Lock and recover the partition's directory, however long another holds it; then follow the token topic."""
+        """Lock and recover the partition's directory, however long another holds it; then follow the token topic.
+
+        After a halt it may be called again (`may_go_on`), and begins as if for the first time.
+        """
         self._clock.enter("resume")
+        if self.halt is not None:
+            await self.closed()
+            self.halt = None
+            self._search = Search()
+            self._uncommitted.clear()
+            log.info("partition is tried again", topic=self.tp.topic, partition=self.tp.partition)
         writer = await self._open_writer()
         if writer is None:
             return
@@ -127,6 +119,7 @@ class TokenPartition:
             return None
         if writer is not None:
             self.waiting = None
+            self._opened = True
             metrics.TRUNCATED_BYTES.inc(writer.truncated_bytes)
             self._writer = writer
             self._committed = writer.next_block
@@ -145,10 +138,10 @@ class TokenPartition:
         """
         tokens = TopicPartition(self.tp.topic, self.tp.partition)
         span = (await offsets(client, [tokens]))[tokens]
-        oldest = await record_at(client, tokens, *span)
-        reaches = not span[0] or oldest is None or message_of(oldest, self.tp).first <= writer.next_block
+        oldest = await message_at(client, tokens, *span)
+        reaches = not span[0] or oldest is None or oldest.first <= writer.next_block
         if not (reaches or writer.begun):
-            start = await late_start(client, tokens, self._context.recipe, writer.segment_blocks)
+            start = await late_start(client, tokens, self._context.recipe, writer.segment_blocks, self._context.ignored)
             reaches = start is not None
             if start is not None:
                 async with self._lock:
@@ -175,8 +168,7 @@ class TokenPartition:
         held = (await offsets(client, [partition]))[partition]
 
         async def first_message(offset: int) -> Message | None:
-            record = await record_at(client, partition, offset, held[1])
-            return None if record is None else message_of(record, self.tp)
+            return await message_at(client, partition, offset, held[1])
 
         start, hint = await find_start(held, writer.next_block, writer.chain, writer.source_hint, first_message)
         if hint is not None:
@@ -281,13 +273,16 @@ class TokenPartition:
             return None
         for record in records:
             try:
-                message = message_of(record, self.tp)
-                self._search.saw(message)
-                verdict = acceptor.offer(message)
+                found = offered(acceptor, record, self.tp, self._context.ignored)
             except HALTING:
                 writer.commit()  # what came before is right, and is not to be lost with the halt
                 self._count_committed(writer)
                 raise
+            if found is None:
+                metrics.IGNORED.inc()
+                continue
+            message, verdict = found
+            self._search.saw(message)
             if isinstance(verdict, Gap):
                 metrics.GAPS.inc()
                 gap = verdict
@@ -357,10 +352,23 @@ class TokenPartition:
         self._clock.wait()
 
     def _halt(self, error: Exception) -> None:
+        """Stand still, and let go of the directory, so that it can be repaired beside this process."""
         self.halt = error
         self._epoch = None
+        self._seen_at_halt = self._context.circumstances(self.tp)
+        if self._writer is not None:
+            self._closing = asyncio.get_running_loop().create_task(self._close())
         self._clock.enter("halted")
         log.error("partition halted", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
+
+    def may_go_on(self) -> bool:
+        """Return whether something changed since the halt that may have ended its reason: then `resume` again.
+
+        That is the ignore list, and the directory, in which repairs put files in their places.
+        """
+        return (
+            self.halt is not None and not self._stopped and self._context.circumstances(self.tp) != self._seen_at_halt
+        )
 
     def standing(self) -> Standing:
         """Return where the partition stands, for its gauges."""
@@ -378,7 +386,7 @@ class TokenPartition:
     def status(self) -> Mapping[str, Any]:
         """Return where the partition is, for the supervisor and for people."""
         return {
-            "block": self._committed if self._writer is not None else None,
+            "block": self._committed if self._opened else None,
             "halted": self.halted,
             "waiting": self.waiting,
         }

@@ -44,7 +44,7 @@ class ChainCheck:
         self.ends: set[int] = set()
         """The blocks before which the topic's messages end, as far as they were read ahead."""
         tokens = TopicPartition(task.tokens_topic, marks.partition)
-        self._topic = TokenTopic(client, tokens, self.recipe, marks.tokens, task.since)
+        self._topic = TokenTopic(client, tokens, self.recipe, marks.tokens, task.ignored, since=task.since)
         info = StreamInfo.from_genesis(genesis, genesis.segment_blocks)
         self._ends = EraEnds(task.ends)
         self._other = OtherHashes(client, tokens, marks.tokens, since=task.since, store=store, info=info)
@@ -201,6 +201,11 @@ class ChainCheck:
         result.topic_blocks = (topic.first if topic.first is not None else since, topic.next_block)
         result.messages, result.carries = topic.messages, topic.carry_count
         result.dropped, result.lost = topic.dropped, topic.lost
+        if topic.ignored:
+            result.notes.append(
+                f"{self.task.tokens_topic}[{result.partition}]: passed over the messages on the ignore list at offsets "
+                f"{', '.join(map(str, sorted(topic.ignored)))}"
+            )
         empty = result.token_range[0] == result.token_range[1] != 0
         if held is not None and held[1] > topic.next_block and not self._topic_side.broken and not empty:
             text = f"the store holds {held[1]} blocks, the topic {topic.next_block}: the topic lost its end"

@@ -163,8 +163,8 @@ def _tasks(
         passes[split] += 1
         if key not in tasks:
             tasks[key] = replace(plain, tokenizer=tokenizer_of(settled).content, skips=skips)
-        name = chain.stream, chain.partition
-        one = ChainTask(genesis, settled.stream.tokens_topic, chain, earlier.get(name), ends.get(name))
+        since, path = earlier.get((chain.stream, chain.partition)), ends.get((chain.stream, chain.partition))
+        one = ChainTask(genesis, settled.stream.tokens_topic, chain, settled.control.ignored, since, path)
         tasks[key] = replace(tasks[key], chains=(*tasks[key].chains, one))
     return list(tasks.values())
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tokenmill.genesis import Genesis
+from tokenmill.ignoring import IgnoreList
 
 from ..settings import Settings
 from .marks import ChainMarks
@@ -18,6 +19,8 @@ class ChainTask:
     genesis: Genesis
     tokens_topic: str
     marks: ChainMarks
+    ignored: IgnoreList
+    """Messages of the token topic that its readers pass over."""
     since: Verified | None = None
     """Where an earlier verification ended; None: begin where the chain does."""
     ends: Path | None = None

@@ -10,12 +10,13 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from tokenmill.acceptance import Acceptor, Blocks, Dropped, Gap, Taken
 from tokenmill.chain import roll
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, TokenMillError
+from tokenmill.ignoring import IgnoreList
 from tokenmill.message import Message
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
 
 from ..clients.kafka import read_range
-from ..clients.messages import message_of
+from ..clients.messages import offered, readable
 from .result import Kind
 from .verified import Verified
 
@@ -70,6 +71,8 @@ class TokenTopic:
         partition: TopicPartition,
         recipe: Recipe,
         span: tuple[int, int],
+        ignored: IgnoreList,
+        *,
         since: Verified | None = None,
     ) -> None:
         """Read ``span`` of the partition with ``client``, which is this object's alone; what lies ``since`` only."""
@@ -86,6 +89,9 @@ class TokenTopic:
         self.carries: list[Message] = []
         """Carries that were read; whoever checks them removes them."""
         self.carry_count = 0
+        self.ignored: set[int] = set()
+        """Offsets that were passed over, because they are on the ignore list."""
+        self._ignore_list = ignored
         self._client = client
         self._partition = partition
         self._recipe = recipe
@@ -207,9 +213,10 @@ class TokenTopic:
             gap: Gap | None = None
             gap_offset = end
             async for record in read_range(self._client, self._partition, start, end):
-                message = self._decode(record)
-                acceptor = acceptor or self._new_acceptor(message)
-                verdict = self._offer(acceptor, message, record.offset, again=again)
+                found = self._offer(acceptor, record, again=again)
+                if found is None:
+                    continue
+                acceptor, message, verdict = found
                 if isinstance(verdict, Taken):
                     yield Accepted(record.offset, message, verdict.blocks)
                 elif isinstance(verdict, Gap) and gap is None:
@@ -235,24 +242,33 @@ class TokenTopic:
         chain = self._since.carry.after if self._since is not None else None
         return Acceptor(fingerprint, number, size, block=self.next_block, chain=chain)
 
-    def _decode(self, record: SourceRecord) -> Message:
-        try:
-            return message_of(record, self._partition)
-        except DamagedError as error:
-            block = self._ahead[-1].blocks.end if self._ahead else self.next_block
-            raise RogueMessageError("foreign", block, str(error)) from error
+    def _offer(
+        self, acceptor: Acceptor | None, record: SourceRecord, *, again: bool
+    ) -> tuple[Acceptor, Message, Taken | Dropped | Gap] | None:
+        """Offer a record, the first one to a new acceptor; count it, unless it is read ``again``.
 
-    def _offer(self, acceptor: Acceptor, message: Message, offset: int, *, again: bool) -> Taken | Dropped | Gap:
-        """Offer a message; count it, unless it is read ``again``."""
+        None for one that readers pass over.
+        """
+        message = readable(record)
+        if acceptor is None and self._ignore_list.names(self._partition.partition, record):
+            self.ignored.add(record.offset)
+            return None
+        if acceptor is None and message is not None:
+            acceptor = self._new_acceptor(message)
+        acceptor = acceptor or Acceptor(self._recipe.fingerprint, self._partition.partition, self._recipe.block_bytes)
         try:
-            verdict = acceptor.offer(message)
+            found = offered(acceptor, record, self._partition, self._ignore_list)
         except (DamagedError, DifferenceError, FingerprintError) as error:
+            ahead = self._ahead[-1].blocks.end if self._ahead else self.next_block
             kind: Kind = "different" if isinstance(error, DifferenceError) else "foreign"
-            raise RogueMessageError(kind, message.first, f"offset {offset} of {self._name}: {error}") from error
+            raise RogueMessageError(kind, ahead if message is None else message.first, str(error)) from error
+        if found is None:
+            self.ignored.add(record.offset)
+            return None
         if not again:
             self.messages += 1
-            self.dropped += 0 if isinstance(verdict, Gap) else verdict.dropped
-        return verdict
+            self.dropped += 0 if isinstance(found[1], Gap) else found[1].dropped
+        return acceptor, *found
 
     @property
     def _name(self) -> str:

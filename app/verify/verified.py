@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from tokenmill.eras import Era
-from tokenmill.errors import InputError, TokenMillError
+from tokenmill.errors import DamagedError, InputError, TokenMillError
 from tokenmill.message import Message, decode_message, encode_header
 from tokenmill.segments.durable import put_file
+from tokenmill.untrusted import read_json_file
 
 FORMAT: Final = 2
+MOST_BYTES: Final = 1 << 30
+"""Of such a file: it holds an open block for each chain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ def load_verified(path: Path, store: Path | None) -> Earlier:
 
     """
     try:
-        values = json.loads(path.read_bytes())
+        values = read_json_file(path, most=MOST_BYTES)
         version, known = values["format"], values["store"]
         if version != FORMAT:
             raise _no_state(path, f"it has format {version}, this version knows format {FORMAT}")
@@ -74,7 +77,7 @@ def load_verified(path: Path, store: Path | None) -> Earlier:
         eras = {name: _decoded_eras(value) for name, value in values["eras"].items()}
     except FileNotFoundError:
         return NOTHING
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, DamagedError) as error:
         raise _no_state(path, repr(error)) from error
     if known != _name(store):
         raise InputError(

@@ -20,7 +20,8 @@ from tokenmill.app.inspecting.ledger import ChainLedger, Ledger, Meeting, meetin
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.raw.recipes import plan_topic
 from tokenmill.app.settings import Settings, Stream
-from tokenmill.genesis import ControlLog, Genesis
+from tokenmill.control_log import ControlLog
+from tokenmill.genesis import Genesis
 from tokenmill.reference import Reference
 from tokenmill.totals import Totals
 

@@ -35,7 +35,7 @@ def read_era(value: bytes | None) -> dict[str, Any] | None:
     """Return what a record says; None where it is no era."""
     try:
         era = json.loads(value or b"")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return era if isinstance(era, dict) and era.keys() == {"era", "before", "ranges", "closed", "end"} else None
 

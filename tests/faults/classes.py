@@ -42,6 +42,8 @@ CLASSES: Final = {
     "groups-moved": "committed offsets of consumer groups deleted, moved back, moved ahead",
     "partitions-added": "a raw topic gets partitions while the service runs",
     "thin-split": "a split so thin that its open block is older than what the raw topic retains",
+    "control-junk": "junk of every kind under every key on the control topics, before and while workers run",
+    "foreign-messages": "messages of somebody else, and of another stream, on a token topic",
     # eras
     "era-step-killed": "the mill that closes eras is killed before and after each step of closing one",
     "eras-contested": "two mills, one stopped past its session or of another group, both close eras",

@@ -17,8 +17,8 @@ from tests.eras.judging import chain_of, read_ended, stops_of
 from tests.faults.trial import Trial
 from tokenmill.app.settings import Settings, Stream, dead_letter_topic
 from tokenmill.chain import genesis_hash
+from tokenmill.control_log import ControlLog
 from tokenmill.engines import REFERENCE, load_tokenizer
-from tokenmill.genesis import ControlLog
 from tokenmill.message import HEADER_NAME, Message, decode_message
 from tokenmill.opening import reopen_stages
 from tokenmill.outcomes import Kind
@@ -312,9 +312,11 @@ def assert_topic_equal(settings: Settings, chain: Expected, strays: int = 0) -> 
 
 
 def token_messages(settings: Settings, chain: Expected) -> list[Message]:
-    """Return what stands on a chain's token partition, in the order of the offsets."""
+    """Return what stands on a chain's token partition, in the order of the offsets, but for what people let ignore."""
+    ignored = read_control(settings, chain.stream).ignored
     kept = read_topic(settings, chain.stream.tokens_topic, chain.partition)
-    return [decode_message(dict(record.headers)[HEADER_NAME], record.value) for record in kept]
+    wanted = [record for record in kept if not ignored.names(chain.partition, record)]
+    return [decode_message(dict(record.headers)[HEADER_NAME], record.value) for record in wanted]
 
 
 def assert_dead_letters_equal(settings: Settings, chains: Collection[Expected]) -> int:

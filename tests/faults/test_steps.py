@@ -29,9 +29,9 @@ from tokenmill.app.raw.skip_list import has_passed
 from tokenmill.app.settings import Settings, dead_letter_topic
 from tokenmill.app.skips import skip
 from tokenmill.app.verify import verify
+from tokenmill.control_log import skip_request_record
 from tokenmill.cursor import Cursor
 from tokenmill.errors import InputError
-from tokenmill.genesis import skip_request_record
 
 pytestmark = pytest.mark.fault("step-fails")
 

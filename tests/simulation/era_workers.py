@@ -25,9 +25,9 @@ from tokenmill.app.eras.closing import EraCloser
 from tokenmill.app.eras.keeping import EraKeeper
 from tokenmill.app.eras.looking import look
 from tokenmill.app.settings import Settings
+from tokenmill.control_log import ControlLog
 from tokenmill.eras import Era, EraFollower, EraLog
 from tokenmill.errors import BrokerError, DifferenceError, DiskError, GapError, LockedError, MovedError, TopicError
-from tokenmill.genesis import ControlLog
 from tokenmill.segments import Store
 
 SETTLED: Final = Settled(STREAM, GENESIS, ControlLog())

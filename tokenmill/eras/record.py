@@ -15,7 +15,6 @@ nothing is new: so the last era alone says how the next one must continue. The c
 of an era is that of these bytes (xxh3_128), so the spelling is fixed.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
@@ -24,8 +23,13 @@ import xxhash
 
 from tokenmill.canonical import canonical_json
 from tokenmill.chain import HASH_BYTES
+from tokenmill.untrusted import parse_json
 
 ERA_KEY: Final = b"era"
+_BEYOND: Final = 1 << 48
+"""No number of a block or of a moment reaches this, so that sums over all partitions stay below 64 bits."""
+_MOST_RANGES: Final = 1 << 16
+"""More partitions than a topic of any cluster has."""
 
 
 class EraRange(NamedTuple):
@@ -89,7 +93,7 @@ class Era:
 
         """
         try:
-            found = json.loads(value)
+            found = parse_json(value)
             era = cls(
                 number=found["era"],
                 before=bytes.fromhex(found["before"]),
@@ -119,8 +123,10 @@ def _range(part: Sequence[Any]) -> EraRange:
 def _require_sound(era: Era) -> None:
     """Raise ValueError for what no writer writes: this much is said by the record alone."""
     numbers = [era.number, era.closed, *(number for part in era.ranges for number in part[:2])]
-    if not all(type(number) is int and number >= 0 for number in numbers) or type(era.end) is not bool:
-        raise ValueError("no era: a number is negative, or none")
+    if not all(type(number) is int and 0 <= number < _BEYOND for number in numbers) or type(era.end) is not bool:
+        raise ValueError("no era: a number is negative, beyond all bounds, or none")
+    if len(era.ranges) > _MOST_RANGES:
+        raise ValueError("no era: it has more partitions than there can be")
     hashes = [era.before, *(found for part in era.ranges for found in part[2:])]
     if any(len(found) != HASH_BYTES for found in hashes):
         raise ValueError("no era: a hash has another length")

@@ -1,14 +1,14 @@
 """Which blocks of a store a checkpoint still needs: those of the era of its next sample, and of all later ones."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from tokenmill.errors import InputError
+from tokenmill.errors import DamagedError, InputError
 from tokenmill.samples.position import Position
 from tokenmill.samples.sequence import count_views
 from tokenmill.samples.trainable import TrainableSamples
 from tokenmill.segments import StreamInfo
+from tokenmill.untrusted import read_json_file
 
 
 def read_state(file: Path) -> Position:
@@ -20,8 +20,8 @@ def read_state(file: Path) -> Position:
     """
     advice = "name a file that holds what state_dict() of Batches returned, as JSON and alone"
     try:
-        state = json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
+        state = read_json_file(file)
+    except (OSError, ValueError, DamagedError) as error:
         raise InputError(f"{file} cannot be read as a state ({error}): {advice}") from error
     try:
         return Position.read(state)

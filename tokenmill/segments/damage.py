@@ -26,6 +26,7 @@ def damaged(path: Path, what: str) -> DamagedError:
     command = shlex.join(["tokenmill", "repair", stream.name, partition.name, "--store", str(store)])
     return DamagedError(
         f"{path}: {what}",
-        f"Stop the segment worker, run `{command}`, which rebuilds what is damaged from the token topic (or, with "
-        "--from, from another store) and keeps the damaged files beside it, and start the worker again",
+        f"To mend it, run `{command}`, which rebuilds what is damaged from the token topic (or, with --from, from "
+        "another store) and keeps the damaged files beside it. A segment worker that halted the partition "
+        "then goes on by itself; one that still writes there must be stopped meanwhile",
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tokenmill.errors import DiskError
 from tokenmill.segments.layout import TEMPORARY
+from tokenmill.untrusted import open_regular
 
 
 @contextmanager
@@ -55,7 +56,7 @@ def sync_way_to(directory: Path) -> None:
 def put_file(path: Path, data: bytes) -> None:
     """Put a whole file in its place: after the return it is there durably, after a crash it is there whole or not."""
     temporary = path.with_name(path.name + TEMPORARY)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    descriptor = open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         write_at(descriptor, data, 0)
         os.fdatasync(descriptor)

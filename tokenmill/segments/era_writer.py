@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from tokenmill.eras import Era, EraLog
-from tokenmill.errors import GapError, StoreError
+from tokenmill.errors import DamagedError, GapError, StoreError
 from tokenmill.segments.durable import blaming, sync_directory, write_at
 from tokenmill.segments.era_reader import EraReader
 from tokenmill.segments.era_rows import COMMIT_ROWS, ROW_BYTES, EraRow, encode_commit, row_seed
@@ -15,6 +15,7 @@ from tokenmill.segments.layout import ERA_INDEX_FILE, ERA_LINES_FILE, stream_dir
 from tokenmill.segments.lock import PartitionLock
 from tokenmill.segments.store import Store, read_stream
 from tokenmill.segments.stream import StreamInfo
+from tokenmill.untrusted import open_regular
 
 
 class EraWriter:
@@ -142,7 +143,7 @@ class EraWriter:
         truncated = 0
         try:
             for name, length in zip((ERA_LINES_FILE, ERA_INDEX_FILE), wanted, strict=True):
-                file = os.open(self._directory / name, os.O_RDWR | os.O_CREAT, 0o644)
+                file = open_regular(self._directory / name, os.O_RDWR | os.O_CREAT)
                 self._files.append(file)
                 truncated += max(os.fstat(file).st_size - length, 0)
                 os.ftruncate(file, length)
@@ -152,7 +153,7 @@ class EraWriter:
             write_at(index, os.pread(index, (reader.eras - first) * ROW_BYTES, first * ROW_BYTES), first * ROW_BYTES)
             for file in self._files:
                 os.fsync(file)
-        except OSError:
+        except (OSError, DamagedError):
             self.close()
             raise
         return truncated

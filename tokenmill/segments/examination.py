@@ -16,6 +16,7 @@ from tokenmill.segments.sealed import check_sizes, load_index, load_manifest
 from tokenmill.segments.sealing import check_data
 from tokenmill.segments.start import Start
 from tokenmill.segments.stream import StreamInfo
+from tokenmill.untrusted import read_regular, regular_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +80,14 @@ def _examine_sealed(paths: SegmentPaths, info: StreamInfo, manifest: Manifest, c
     if not _begins_with(paths, info, rows, bytes.fromhex(manifest.chain_before)):
         raise damaged(paths.manifest, "its first block does not continue the chain hash that it says")
     index = megatron_index(len(rows), info.block_tokens, info.dtype)
-    if not paths.megatron.exists() or paths.megatron.read_bytes() != index:
+    if not paths.megatron.exists() or read_regular(paths.megatron) != index:
         raise damaged(paths.megatron, "it is missing, or not the index of its tokens")
 
 
 def _begins_with(paths: SegmentPaths, info: StreamInfo, rows: Rows, chain_before: bytes) -> bool:
-    with paths.tokens.open("rb") as tokens, paths.documents.open("rb") as documents:
+    with (
+        regular_file(paths.tokens) as tokens,
+        regular_file(paths.documents) as documents,
+    ):
         block, entry = tokens.read(info.block_bytes), documents.read(int(rows["docs_end"][0]))
     return next_hash(chain_before, block, entry) == chain_after(rows, 0)

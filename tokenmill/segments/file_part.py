@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from tokenmill.untrusted import open_regular
+
 _AHEAD_BYTES: Final = 16 * 1024
 """What `FileAhead` reads and keeps: a read of so much costs hardly more than one of a line."""
 
@@ -11,7 +13,7 @@ _AHEAD_BYTES: Final = 16 * 1024
 def read_part(path: Path, first: int, stop: int) -> bytes:
     """Return the bytes ``[first, stop)`` of a file, as many as there are; none where there is no file."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = open_regular(path)
     except FileNotFoundError:
         return b""
     try:

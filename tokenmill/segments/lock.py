@@ -7,8 +7,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tokenmill.errors import LockedError
+from tokenmill.errors import DamagedError, LockedError
 from tokenmill.segments.layout import LOCK_FILE
+from tokenmill.untrusted import open_regular, read_regular
 
 
 class PartitionLock:
@@ -27,14 +28,14 @@ class PartitionLock:
         self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            (directory / LOCK_FILE).write_text(f"{os.getpid()}\n")
+            _name_holder(directory / LOCK_FILE)
         except BlockingIOError:
             os.close(self._descriptor)
             raise LockedError(
                 f"{directory} is being written by {_holder(directory)}; "
                 "it keeps the directory until it ends, even while it is stopped: wait for it, or end it"
             ) from None
-        except OSError:
+        except (OSError, DamagedError):
             os.close(self._descriptor)
             raise
 
@@ -99,9 +100,15 @@ class StoreLock:
             self._descriptor = -1
 
 
+def _name_holder(path: Path) -> None:
+    """Write the number of this process into the lock file."""
+    with os.fdopen(open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
+        file.write(f"{os.getpid()}\n")
+
+
 def _holder(directory: Path) -> str:
     """Name the process that wrote itself into the lock file."""
     try:
-        return f"process {int((directory / LOCK_FILE).read_text())}"
-    except (OSError, ValueError):  # not written yet, or written by hand: the lock is held all the same
+        return f"process {int(read_regular(directory / LOCK_FILE, most=64))}"
+    except (OSError, ValueError, DamagedError):  # not written yet, or written by hand: the lock is held all the same
         return "another process"

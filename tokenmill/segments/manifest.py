@@ -1,11 +1,11 @@
 """The manifest of a sealed segment: what its other files must be, in canonical JSON and one newline."""
 
-import json
 from dataclasses import asdict, dataclass, fields
 from typing import Self
 
 from tokenmill.canonical import canonical_json
 from tokenmill.segments.layout import FORMAT
+from tokenmill.untrusted import parse_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Manifest:
             ValueError: they are no manifest of this format, or were changed in their spelling.
 
         """
-        values = json.loads(data)
+        values = parse_json(data)
         if not isinstance(values, dict) or set(values) != {field.name for field in fields(cls)}:
             raise ValueError("it is no manifest")
         if values["format"] != FORMAT:

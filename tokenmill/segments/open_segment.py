@@ -7,11 +7,13 @@ from typing import NamedTuple
 import numpy as np
 from zlib_ng.zlib_ng import crc32
 
+from tokenmill.errors import DamagedError
 from tokenmill.segments.commit_log import UNKNOWN, Commit
 from tokenmill.segments.durable import sync_directory, write_at
 from tokenmill.segments.layout import SegmentPaths
 from tokenmill.segments.rows import BLOCK_ROW, Rows, make_rows
 from tokenmill.segments.stream import StreamInfo
+from tokenmill.untrusted import open_regular
 
 
 class DataCrcs(NamedTuple):
@@ -71,9 +73,9 @@ class OpenSegment:
     def _open(self) -> None:
         try:
             for path in (self.paths.tokens, self.paths.documents, self.paths.commits):
-                self._files.append(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
+                self._files.append(open_regular(path, os.O_RDWR | os.O_CREAT))
             sync_directory(self.paths.directory)
-        except OSError:
+        except (OSError, DamagedError):
             self.close()
             raise
 

@@ -6,7 +6,6 @@ kept with ``.broken`` at the end of their names, never deleted. `finish` goes on
 ``ready`` is thrown away. Writers refuse a partition with a rebuilt segment that is half in its place.
 """
 
-import json
 import os
 from collections.abc import Sequence
 from itertools import count
@@ -15,6 +14,7 @@ from pathlib import Path
 from tokenmill.canonical import canonical_json
 from tokenmill.chain import next_hash
 from tokenmill.segments.commit_log import UNKNOWN, scan
+from tokenmill.segments.damage import damaged
 from tokenmill.segments.donor import Given
 from tokenmill.segments.durable import put_file, sync_directory
 from tokenmill.segments.layout import BROKEN, READY_FILE, REPAIR_DIRECTORY, SegmentPaths
@@ -23,6 +23,7 @@ from tokenmill.segments.rows import Rows
 from tokenmill.segments.salvage import NO_ROWS
 from tokenmill.segments.sealing import seal
 from tokenmill.segments.stream import StreamInfo
+from tokenmill.untrusted import read_json_file, read_regular
 
 
 def build(place: SegmentPaths, info: StreamInfo, partition: int, blocks: Sequence[Given], chain_before: bytes) -> None:
@@ -51,12 +52,12 @@ def finish(directory: Path) -> list[Path]:
     aside: list[Path] = []
     if (workplace / READY_FILE).exists():
         sync_directory(workplace)  # who put it there may have died before
-        task = json.loads((workplace / READY_FILE).read_bytes())
-        place, built = SegmentPaths(directory, task["first"]), SegmentPaths(workplace, task["first"])
+        first, stale = _task(workplace / READY_FILE)
+        place, built = SegmentPaths(directory, first), SegmentPaths(workplace, first)
         for old, new in zip(place.all, built.all, strict=True):
             if new.exists():
                 aside += _replace(old, new)
-            elif old.name in task["stale"] and old.exists():
+            elif old.name in stale and old.exists():
                 aside.append(put_aside(old))
         sync_directory(directory)
         (workplace / READY_FILE).unlink()
@@ -66,6 +67,18 @@ def finish(directory: Path) -> list[Path]:
     workplace.rmdir()
     sync_directory(directory)
     return aside
+
+
+def _task(ready: Path) -> tuple[int, list[str]]:
+    """Return the segment that a file says to be ready, and which old files have no successor."""
+    try:
+        task = read_json_file(ready)
+        first, stale = task["first"], list(task["stale"])
+    except (ValueError, TypeError, LookupError) as error:
+        raise damaged(ready, f"it does not say what was repaired ({error!r})") from error
+    if type(first) is not int or first < 0:
+        raise damaged(ready, "it names no segment")
+    return first, stale
 
 
 def put_aside(path: Path) -> Path:
@@ -102,7 +115,7 @@ def _is_log_of(paths: SegmentPaths, info: StreamInfo, rows: Rows) -> bool:
     """Whether a segment's commit log is undamaged and speaks of these blocks."""
     if not paths.commits.exists():
         return False
-    found = scan(paths.commits.read_bytes(), block_bytes=info.block_bytes, segment_blocks=info.segment_blocks)
+    found = scan(read_regular(paths.commits), block_bytes=info.block_bytes, segment_blocks=info.segment_blocks)
     return found.damage is None and found.rows.tobytes() == rows.tobytes()
 
 
@@ -111,7 +124,7 @@ def _replace(old: Path, new: Path) -> list[Path]:
     if not old.exists():
         new.rename(old)
         return []
-    if old.read_bytes() == new.read_bytes():
+    if read_regular(old) == read_regular(new):
         new.unlink()
         return []
     aside = link_aside(old)

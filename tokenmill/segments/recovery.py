@@ -29,6 +29,7 @@ from tokenmill.segments.sealed import check_sizes, load_index, load_manifest
 from tokenmill.segments.sealing import seal
 from tokenmill.segments.start import Start, read_start, unlink_below
 from tokenmill.segments.stream import StreamInfo
+from tokenmill.untrusted import open_regular, read_regular, regular_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ def read_log(paths: SegmentPaths, info: StreamInfo) -> tuple[bytes, Scan]:
 
     """
     sizes = [path.stat().st_size if path.exists() else 0 for path in (paths.tokens, paths.documents)]
-    log = paths.commits.read_bytes() if paths.commits.exists() else b""
+    log = read_regular(paths.commits) if paths.commits.exists() else b""
     if any(sizes) and not paths.commits.exists():
         raise damaged(paths.commits, "the commit log is missing")
     found = scan(log, block_bytes=info.block_bytes, segment_blocks=info.segment_blocks)
@@ -141,7 +142,10 @@ def check_blocks(paths: SegmentPaths, info: StreamInfo, rows: Rows, numbers: ran
         DamagedError: naming the file and the first block that differs.
 
     """
-    with paths.tokens.open("rb") as tokens, paths.documents.open("rb") as documents:
+    with (
+        regular_file(paths.tokens) as tokens,
+        regular_file(paths.documents) as documents,
+    ):
         for number in numbers:
             block = os.pread(tokens.fileno(), info.block_bytes, number * info.block_bytes)
             if crc32(block) != rows["tokens_crc"][number]:
@@ -164,7 +168,10 @@ def check_link(paths: SegmentPaths, info: StreamInfo, rows: Rows, chain_before: 
         DamagedError: it continues another.
 
     """
-    with paths.tokens.open("rb") as tokens, paths.documents.open("rb") as documents:
+    with (
+        regular_file(paths.tokens) as tokens,
+        regular_file(paths.documents) as documents,
+    ):
         block, entry = tokens.read(info.block_bytes), documents.read(int(rows["docs_end"][0]))
     whole = (crc32(block), crc32(entry)) == (rows["tokens_crc"][0], rows["entry_crc"][0])
     if whole and next_hash(chain_before, block, entry) != chain_after(rows, 0):
@@ -229,7 +236,7 @@ def _check_last(directory: Path, first: int, info: StreamInfo, partition: int, s
     check_sizes(paths, manifest)
     rows = load_index(paths, manifest)
     check_blocks(paths, info, rows, range(len(rows) - 1, len(rows)))
-    log = paths.commits.read_bytes() if paths.commits.exists() else b""
+    log = read_regular(paths.commits) if paths.commits.exists() else b""
     commits = scan(log, block_bytes=info.block_bytes, segment_blocks=info.segment_blocks).commits
     whole = bool(commits) and commits[-1].chain.hex() == manifest.chain_after
     return commits[-1].source_offset if whole else UNKNOWN
@@ -251,7 +258,7 @@ def _settle_log(path: Path, log: bytes, found: Scan) -> int:
     """
     if not log:
         return 0
-    descriptor = os.open(path, os.O_RDWR)
+    descriptor = open_regular(path, os.O_RDWR)
     try:
         os.ftruncate(descriptor, found.end)
         if found.commits:

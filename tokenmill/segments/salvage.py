@@ -16,6 +16,7 @@ from tokenmill.segments.layout import SegmentPaths
 from tokenmill.segments.rows import BLOCK_ROW, Rows, chain_after, entry_span
 from tokenmill.segments.sealed import load_index, load_manifest
 from tokenmill.segments.stream import StreamInfo
+from tokenmill.untrusted import read_regular
 
 NO_ROWS: Final[Rows] = np.empty(0, BLOCK_ROW)
 
@@ -75,14 +76,14 @@ def _rows(paths: SegmentPaths, info: StreamInfo, partition: int) -> tuple[Rows, 
             return load_index(paths, manifest), bytes.fromhex(manifest.chain_before)
     except DamagedError:
         pass  # the commit log is asked next
-    log = paths.commits.read_bytes() if paths.commits.exists() else b""
+    log = read_regular(paths.commits) if paths.commits.exists() else b""
     return scan(log, block_bytes=info.block_bytes, segment_blocks=info.segment_blocks).rows, None
 
 
 def _claimed(paths: SegmentPaths, info: StreamInfo) -> int:
     """Return how many blocks an unsealed segment held at least; without a log, how many it can have held."""
     if paths.commits.exists():
-        return min(claimed_blocks(paths.commits.read_bytes()), info.segment_blocks)
+        return min(claimed_blocks(read_regular(paths.commits)), info.segment_blocks)
     size = paths.tokens.stat().st_size if paths.tokens.exists() else 0
     return min(size // info.block_bytes, info.segment_blocks)
 
@@ -125,5 +126,5 @@ def _unproven(paths: SegmentPaths, info: StreamInfo, before: bytes, after: bytes
 
 
 def _data(paths: SegmentPaths) -> tuple[bytes, bytes]:
-    tokens, table = (path.read_bytes() if path.exists() else b"" for path in (paths.tokens, paths.documents))
+    tokens, table = (read_regular(path) if path.exists() else b"" for path in (paths.tokens, paths.documents))
     return tokens, table

@@ -8,6 +8,7 @@ from tokenmill.segments.layout import SegmentPaths
 from tokenmill.segments.manifest import Manifest
 from tokenmill.segments.rows import BLOCK_ROW, Rows, chain_after
 from tokenmill.segments.stream import StreamInfo
+from tokenmill.untrusted import MAX_JSON_BYTES, read_regular
 
 
 def load_manifest(paths: SegmentPaths, info: StreamInfo, partition: int) -> Manifest | None:
@@ -18,7 +19,7 @@ def load_manifest(paths: SegmentPaths, info: StreamInfo, partition: int) -> Mani
 
     """
     try:
-        manifest = Manifest.decode(paths.manifest.read_bytes())
+        manifest = Manifest.decode(read_regular(paths.manifest, most=MAX_JSON_BYTES))
     except FileNotFoundError:
         return None
     except ValueError as error:
@@ -42,7 +43,7 @@ def load_index(paths: SegmentPaths, manifest: Manifest) -> Rows:
 
     """
     try:
-        data = paths.index.read_bytes()
+        data = read_regular(paths.index)
     except FileNotFoundError:
         raise damaged(paths.index, MISSING) from None
     rows = np.frombuffer(data, BLOCK_ROW) if len(data) == manifest.blocks * BLOCK_ROW.itemsize else None

@@ -15,6 +15,7 @@ from tokenmill.segments.megatron import megatron_index
 from tokenmill.segments.open_segment import DataCrcs
 from tokenmill.segments.rows import Rows, chain_after
 from tokenmill.segments.stream import StreamInfo
+from tokenmill.untrusted import open_regular, regular_file
 
 _CHUNK: Final = 1 << 18
 """Bytes read at once, about: enough that the system's calls do not count, little enough to stay in the cache."""
@@ -86,7 +87,7 @@ def check_data(paths: SegmentPaths, info: StreamInfo, rows: Rows) -> DataCrcs:
 
 def _crc_of(path: Path) -> int:
     crc, buffer = 0, memoryview(bytearray(_CHUNK))
-    with path.open("rb", buffering=0) as file:
+    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         while size := file.readinto(buffer):
             crc = crc32(buffer[:size], crc)
     return crc
@@ -95,7 +96,7 @@ def _crc_of(path: Path) -> int:
 def _check_file(path: Path, ends: list[int], crcs: list[int], first: int) -> int:
     """Return the CRC of a file whose parts end at ``ends`` and must have ``crcs``."""
     whole = start = 0
-    with path.open("rb") as file:
+    with regular_file(path) as file:
         if os.fstat(file.fileno()).st_size != ends[-1]:
             raise damaged(path, f"it is not {ends[-1]} bytes long, as its commit log says")
         for low, high in _chunks(ends):

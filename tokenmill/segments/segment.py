@@ -17,6 +17,7 @@ from tokenmill.segments.layout import SegmentPaths
 from tokenmill.segments.rows import BLOCK_ROW, Rows, chain_after, entry_span
 from tokenmill.segments.sealed import load_index, load_manifest
 from tokenmill.segments.stream import StreamInfo
+from tokenmill.untrusted import open_regular, regular_file
 
 
 class Segment:
@@ -194,7 +195,7 @@ class Segment:
     def _scan_log(self) -> Scan:
         """Scan what the commit log holds beyond the records known already."""
         try:
-            with self.paths.commits.open("rb") as file:
+            with regular_file(self.paths.commits) as file:
                 self._log_file = os.fstat(file.fileno()).st_ino
                 file.seek(self._log_bytes)
                 log = file.read()
@@ -212,7 +213,7 @@ class Segment:
 def _map(path: Path, wanted: int) -> mmap.mmap:
     """Map a whole file, read-only, that must have ``wanted`` bytes at least."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = open_regular(path)
     except FileNotFoundError:
         raise damaged(path, MISSING) from None
     try:

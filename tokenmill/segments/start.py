@@ -4,7 +4,6 @@ It is raised, durably, before old segments are unlinked, and written before the 
 no longer held the chain's beginning. It remembers the chain hash before its block, for nothing else in the store can.
 """
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from tokenmill.segments.damage import damaged
 from tokenmill.segments.durable import put_file
 from tokenmill.segments.layout import FORMAT, START_FILE, SegmentPaths
 from tokenmill.segments.stream import StreamInfo
+from tokenmill.untrusted import MAX_JSON_BYTES, parse_json, read_regular
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ def read_start(directory: Path, info: StreamInfo, partition: int) -> Start:
     """
     path = directory / START_FILE
     try:
-        data = path.read_bytes()
+        data = read_regular(path, most=MAX_JSON_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return Start(0, genesis_hash(info.fingerprint, partition))
     try:
-        values = json.loads(data)
+        values = parse_json(data)
         start = Start(values["first_block"], bytes.fromhex(values["chain_before"]))
     except (ValueError, TypeError, LookupError) as error:
         raise damaged(path, f"it does not say where the partition begins ({error!r})") from error

@@ -5,7 +5,6 @@ get a part of the blocks; so it is bound to its host and directory, and a copy i
 streams alone: they read copies, on any host, without asking who they are.
 """
 
-import json
 import os
 import shlex
 import socket
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from tokenmill.canonical import canonical_json
-from tokenmill.errors import DiskError, FingerprintError, StoreError
+from tokenmill.errors import DamagedError, DiskError, FingerprintError, StoreError
 from tokenmill.segments.durable import blaming, put_file, sync_directory, sync_way_to
 from tokenmill.segments.layout import (
     FORMAT,
@@ -30,6 +29,7 @@ from tokenmill.segments.layout import (
 )
 from tokenmill.segments.lock import PartitionLock
 from tokenmill.segments.stream import StreamInfo
+from tokenmill.untrusted import MAX_JSON_BYTES, read_json_file, read_regular
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ class Store:
     def _open(cls, path: Path) -> Self:
         file = path / STORE_FILE
         try:
-            identity = json.loads(file.read_bytes())
+            identity = read_json_file(file)
         except FileNotFoundError:
             raise StoreError(f"{path} is no store: it has no {STORE_FILE}; give the directory that has one") from None
-        except ValueError as error:
+        except (ValueError, DamagedError) as error:
             raise StoreError(f"{file} is not JSON ({error}); {_adopt(path)} gives the store a new identity") from error
         known = isinstance(identity, dict) and identity.get("format") == FORMAT
         if not known or not isinstance(identity.get("id"), str):
@@ -178,7 +178,7 @@ def read_stream(store: Path | str, stream: str) -> StreamInfo:
     """
     directory = stream_directory(Path(store), stream)
     try:
-        info = StreamInfo.decode((directory / STREAM_FILE).read_bytes())
+        info = StreamInfo.decode(read_regular(directory / STREAM_FILE, most=MAX_JSON_BYTES))
     except (FileNotFoundError, NotADirectoryError):
         known = ", ".join(streams_in(store)) or "none"
         raise StoreError(

@@ -1,6 +1,5 @@
 """What a store knows of a stream: ``stream.json``, made of its genesis."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -11,6 +10,7 @@ from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError, StoreError, TokenMillError
 from tokenmill.genesis import Genesis
 from tokenmill.segments.layout import FORMAT
+from tokenmill.untrusted import parse_json
 
 _DTYPES = ("uint8", "uint16", "uint32")
 _ADVICE = (
@@ -99,7 +99,7 @@ class StreamInfo:
 
         """
         try:
-            values = json.loads(data)
+            values = parse_json(data)
         except ValueError as error:
             raise DamagedError(f"stream.json is not JSON ({error})", _ADVICE) from error
         if not isinstance(values, dict):

@@ -7,8 +7,9 @@ from tests.mills import RECIPE
 from tokenmill.app.clients.control import Settled
 from tokenmill.app.raw.skip_list import SkipList, has_passed
 from tokenmill.app.settings import Settings, Stream
+from tokenmill.control_log import ControlLog, skip_record, skip_request_record
 from tokenmill.cursor import NO_RECORD, Cursor
-from tokenmill.genesis import ControlLog, Genesis, skip_record, skip_request_record
+from tokenmill.genesis import Genesis
 
 CURSORS = st.builds(lambda offset, taken: Cursor(offset, taken, 0, NO_RECORD), st.integers(0, 9), st.integers(0, 1))
 

@@ -8,6 +8,7 @@ from tests.milled import Milled, publish
 from tokenmill.app.clients.kafka import consumer
 from tokenmill.app.raw.recipes import plan_topic
 from tokenmill.app.tokens.late_start import late_start
+from tokenmill.ignoring import IgnoreList
 from tokenmill.segments import Start
 
 CASES = {
@@ -32,5 +33,5 @@ async def test_a_store_begins_at_the_first_border_that_is_retained(
     for first, end in spans:
         publish(milled.settings, name, recipe.fingerprint, chain[first:end], chain[first - 1].chain)
     async with consumer(milled.settings) as client:
-        found = await late_start(client, TopicPartition(name, 0), recipe, 16)
+        found = await late_start(client, TopicPartition(name, 0), recipe, 16, IgnoreList())
     assert found == (None if border is None else Start(border, chain[border - 1].chain))

@@ -17,17 +17,21 @@ from faust.types import TP
 from tests.conftest import TopicFactory
 from tests.mills import text
 from tests.service import Raw, send, service_settings
+from tokenmill.app import metrics
 from tokenmill.app.batch import Batch
 from tokenmill.app.clients.control import Settled, settle
 from tokenmill.app.clients.kafka import admin
 from tokenmill.app.ending import end_for
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.raw.recipes import plan_topic
+from tokenmill.app.repairing.run import repair_store
 from tokenmill.app.settings import Settings
 from tokenmill.app.tokens import opening
 from tokenmill.app.tokens import partition as token_partition
-from tokenmill.app.tokens.partition import SegmentContext, TokenPartition
+from tokenmill.app.tokens.context import SegmentContext
+from tokenmill.app.tokens.partition import TokenPartition
 from tokenmill.chain import genesis_hash
+from tokenmill.ignoring import ignore_record, record_hash
 from tokenmill.message import HEADER_NAME, Message, encode_header
 from tokenmill.milling import ChainMill, genesis_point
 from tokenmill.partition import PartitionMill
@@ -72,6 +76,7 @@ class Appending:
             store=store,
             stream=stream.name,
             recipe=recipe,
+            ignored=settled.control.ignored,
             start_partition=start_partition,
             set_durable=lambda _tp, offset: durable.append(offset),
             end_offset=lambda _tp: 0,
@@ -239,3 +244,75 @@ async def test_partition_waits_for_its_disk(appending: Appending, monkeypatch: p
         await resuming
     assert heir.status() == {"block": 2, "halted": None, "waiting": None}
     heir.stop()
+
+
+async def test_a_halted_partition_goes_on_after_a_repair_beside_it(
+    broker: Broker, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """It lets the repair have its directory, sees that something came into it, and resumes as if for the first time."""
+    settings = service_settings(broker, topic(), tmp_path, splits={"train": 1000}, segment_blocks=4)
+    appending = await Appending.begin(settings)
+    await appending.publish(0, BLOCKS)
+    await appending.feed(0, 6)
+    await appending.end()
+    stream, partition = appending.settled.stream.name, appending.partition
+    index = settings.store / stream / "0" / f"{0:012d}.index"
+    right = index.read_bytes()
+    index.write_bytes(right[:-1] + bytes([right[-1] ^ 1]))
+    manifest = index.with_suffix(".json")
+    manifest.write_bytes(b"x" + manifest.read_bytes())
+    index.with_name(f"{4:012d}.commits").unlink()
+
+    heir = TokenPartition(partition.tp, partition._context)
+    await heir.resume()
+    assert "tokenmill repair" in (heir.halted or "")
+    await heir.closed()
+    assert not heir.may_go_on()
+    repairs, _ = await asyncio.to_thread(repair_store, settings, stream)
+    assert not any(segment.lost for segment in repairs[0].segments)
+    assert heir.may_go_on()
+    await heir.resume()
+    assert (heir.halted, heir.standing().state, heir.status()["block"]) == (None, "running", 6)
+    await heir.feed(Batch(heir.tp, [_record(n, m) for n, m in enumerate(appending.messages)], BLOCKS, EPOCH))
+    heir.stop()
+    await heir.closed()
+    assert open_partition(settings.store, stream, 0, check=True).blocks == BLOCKS
+
+
+async def test_a_partition_that_halts_in_the_middle_lets_go_of_its_directory(appending: Appending) -> None:
+    """So that whoever is to mend it can lock it; what was right before is committed."""
+    messages = [*appending.messages]
+    messages[2] = replace(messages[2], before=bytes(16))
+    await appending.feed(0, BLOCKS, messages)
+    await appending.partition.closed()
+    assert appending.partition.status()["block"] == 2
+    store, stream = Store.open_or_create(appending.settings.store), appending.settled.stream.name
+    with PartitionWriter.open(store, stream, 0) as writer:
+        assert writer.next_block == 2
+    await appending.end()
+
+
+async def test_a_partition_goes_on_once_a_message_is_ignored(appending: Appending) -> None:
+    """Of the ignore list it hears by the way; what it passes over is counted, and changes nothing."""
+    foreign: Any = ConsumerRecord("tokens", 0, 2, 0, 0, None, b"a text", None, -1, 0, ())
+    await appending.publish(0, BLOCKS)
+    records = [_record(n, m) for n, m in enumerate(appending.messages[:2])]
+    records += [foreign, *(_record(n, m) for n, m in enumerate(appending.messages[2:], 3))]
+    partition, control = appending.partition, appending.settled.control
+    await partition.feed(Batch(partition.tp, records, BLOCKS + 1, EPOCH))
+    assert f"`tokenmill ignore {partition.tp.topic} 0 2`" in (partition.halted or "")
+    assert partition.standing().state == "halted"
+    assert not partition.may_go_on()
+    control.add(*ignore_record(1, 2, record_hash(foreign)))
+    assert not partition.may_go_on()
+    control.add(*ignore_record(0, 2, record_hash(foreign)))
+    assert partition.may_go_on()
+    before = metrics.IGNORED._value.get()
+    await partition.resume()
+    assert not partition.may_go_on()
+    await partition.feed(Batch(partition.tp, records, BLOCKS + 1, EPOCH))
+    assert metrics.IGNORED._value.get() == before + 1
+    assert partition.status()["halted"] is None
+    await appending.end()
+    assert appending.stored == BLOCKS
+    assert not partition.may_go_on()

@@ -1,0 +1,140 @@
+"""Bytes that anything may have written, read with bounds: JSON, compressed data, files.
+
+Who may write to a control topic, a store or a state file can put anything there. Whatever it is, the answer is a value
+or an error of ours, in bounded time and memory: never a traceback, a full memory, or an open that waits for ever.
+"""
+
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import orjson
+
+from tokenmill.errors import DamagedError
+
+MAX_JSON_BYTES: Final = 16 * 1024 * 1024
+"""Longest JSON that is parsed: a genesis, the largest that we write, has 0.2 MB with 10,000 partitions."""
+MAX_JSON_DEPTH: Final = 32
+"""Deepest nesting: `stream.json` has 5 levels; the rest is for what a later version may add."""
+MAX_TOKENIZER_BYTES: Final = 256 * 1024 * 1024
+"""Largest `tokenizer.json`: four times as large as any that is published."""
+_CHUNK_BYTES: Final = 1024 * 1024
+"""What is decompressed at once."""
+
+
+def parse_json(data: bytes | memoryview, *, most: int = MAX_JSON_BYTES) -> Any:
+    """Return the value that JSON of at most ``most`` bytes spells.
+
+    Integers beyond 64 bits come as floats.
+
+    Raises:
+        ValueError: it is longer, nested deeper than `MAX_JSON_DEPTH`, or no JSON in UTF-8.
+
+    """
+    if len(data) > most:
+        raise ValueError(f"{len(data)} bytes of JSON, where at most {most} are read")
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise ValueError(f"it is no JSON: {error}") from error
+    _require_depth(value)
+    return value
+
+
+def _require_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(MAX_JSON_DEPTH + 1):
+        level = [
+            inner
+            for outer in level
+            if type(outer) in {list, dict}
+            for inner in (outer.values() if type(outer) is dict else outer)
+            if type(inner) in {list, dict}
+        ]
+        if not level:
+            return
+    raise ValueError(f"JSON that is nested deeper than {MAX_JSON_DEPTH} levels")
+
+
+def unzipped(packed: bytes, digest: str, *, most: int = MAX_TOKENIZER_BYTES) -> bytes | None:
+    """Return what zlib-compressed bytes hold if it has this SHA-256 and at most ``most`` bytes, else None.
+
+    What is something else, however much it would be, never lies in memory as a whole.
+    """
+    try:
+        hashed = sha256()
+        for piece in _pieces(packed, most):
+            hashed.update(piece)
+        return b"".join(_pieces(packed, most)) if hashed.hexdigest() == digest else None
+    except (ValueError, zlib.error):
+        return None
+
+
+def _pieces(packed: bytes, most: int) -> Iterator[bytes]:
+    """Yield what bytes hold, decompressed, a bounded piece at a time; what follows its end is overlooked."""
+    engine = zlib.decompressobj()
+    size, view = 0, memoryview(packed)
+    for at in range(0, len(view), _CHUNK_BYTES):
+        rest: bytes | memoryview = view[at : at + _CHUNK_BYTES]
+        while not engine.eof:
+            piece = engine.decompress(rest, _CHUNK_BYTES)
+            rest = engine.unconsumed_tail
+            size += len(piece)
+            if size > most:
+                raise ValueError(f"more than {most} bytes")
+            yield piece
+            if not rest and len(piece) < _CHUNK_BYTES:
+                break
+    if not engine.eof:
+        raise ValueError("it is cut off")
+
+
+def open_regular(path: Path | str, flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
+    """Return a descriptor of a regular file, at once: a FIFO in its place, whose open waits for ever, is refused.
+
+    Raises:
+        DamagedError: it is no regular file.
+        OSError: as `os.open`.
+
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK, mode)  # which a regular file takes no notice of
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise DamagedError(f"{path} is no file", "Something was put in its place: move that away, and repair the store")
+    return descriptor
+
+
+def regular_file(path: Path | str) -> BinaryIO:
+    """Return a regular file, open for reading; raises as `open_regular`."""
+    return os.fdopen(open_regular(path), "rb")
+
+
+def read_regular(path: Path | str, *, most: int | None = None) -> bytes:
+    """Return what a regular file of at most ``most`` bytes holds; None: however much it is.
+
+    Raises:
+        DamagedError: it is no regular file, or longer.
+        OSError: it cannot be read.
+
+    """
+    with regular_file(path) as file:
+        data = file.read() if most is None else file.read(most + 1)
+    if most is not None and len(data) > most:
+        raise DamagedError(f"{path} has more than {most} bytes", "Something was put in its place: move that away")
+    return data
+
+
+def read_json_file(path: Path | str, *, most: int = MAX_JSON_BYTES) -> Any:
+    """Return the value that a file of JSON holds.
+
+    Raises:
+        ValueError: it is no JSON within the bounds of `parse_json`.
+        DamagedError: it is no regular file, or too long.
+        OSError: it cannot be read.
+
+    """
+    return parse_json(read_regular(path, most=most), most=most)
