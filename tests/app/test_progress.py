@@ -65,5 +65,5 @@ async def test_a_log_hears_that_no_broker_answers(monkeypatch: pytest.MonkeyPatc
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for a condition."""
-    while not condition():
+    while not condition():  # noqa: ASYNC110 - no event tells
         await asyncio.sleep(0)
