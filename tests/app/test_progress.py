@@ -50,7 +50,9 @@ async def test_a_log_hears_that_no_broker_answers(monkeypatch: pytest.MonkeyPatc
     told: list[str] = []
 
     async def work() -> int:
-        hands.turn(60)
+        for _ in range(60):
+            hands.turn(1)
+            await asyncio.sleep(0)
         await until(lambda: len(told) == 1)
         contact.heard()
         await until(lambda: len(told) == 2)
