@@ -15,6 +15,8 @@ import structlog
 QUIET_SECONDS: Final = 6.0
 """After so long without an answer, no broker answers: twice the time between two looks at the cluster. Whoever watches
 is to know within 10 s."""
+STILL_SECONDS: Final = 3.0
+"""An event loop that turns so seldom was busy, or the process was stopped: it could have heard nothing."""
 GOODBYE_SECONDS: Final = 2.5
 """How long one who ends waits for any answer. A broker that is there gives one in milliseconds, and a worker asks for
 something every two seconds."""
@@ -33,7 +35,18 @@ class Contact:
         """The last thing that a library said of a connection that failed; empty before."""
         self._clock = clock
         self._wall = wall
+        self._turned = clock()
         self.heard()
+
+    def turn(self) -> None:
+        """Take note that the event loop turns; call this in it every second or oftener.
+
+        While it stands still, as when a tokenizer is loaded, nobody asks a broker: silence counts from now on then.
+        """
+        now = self._clock()
+        if now - self._turned > STILL_SECONDS:
+            self._last = (now, self._last[1])
+        self._turned = now
 
     def heard(self) -> None:
         """Take note that bytes of a broker's answer have arrived."""

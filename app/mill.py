@@ -24,13 +24,14 @@ from .clients.kafka import require_group
 from .clients.refusal import refused_time
 from .clients.topics import require_topics, retention_seconds
 from .contact import CONTACT
-from .ending import end_for
+from .ending import end_for, end_process
 from .eras.keeping import EraKeeper
 from .faust_settings import faust_options
 from .metrics import ENGINE
 from .metrics.measuring import measure
 from .metrics.zeros import mill_at_zero
 from .partitions import Partitions
+from .raw.compaction import CompactionWatch
 from .raw.growing import TokenPartitions
 from .raw.partition import MillContext, RawPartition
 from .raw.recipes import RawTopicPlan, plan_topic
@@ -58,6 +59,8 @@ class Mill:
         self._contexts: dict[str, MillContext] = {}
         self._ready = False
         self._board = Board.inherited()
+        self._refused: set[str] = set()
+        self._compaction = CompactionWatch(settings, _topics(settings), self._heed_compaction)
         self._reporter = Reporter(
             "mill", settings, status=self.status, measure=self._measure, not_ready=self._why_not_ready
         )
@@ -97,6 +100,13 @@ class Mill:
             EraKeeper(self._settings, every, self._has_first, self._write_control).run(), name="eras"
         )
         self._alone.start()
+        self._watches = asyncio.create_task(self._watch_topics(), name="compaction")
+
+    async def _watch_topics(self) -> None:
+        try:
+            await self._compaction.run()
+        except Exception as error:  # noqa: BLE001 - nobody awaits this task, so it must not fail in silence
+            end_for(error)
 
     def _context(
         self, plan: RawTopicPlan, streams: Sequence[Settled], retention: Mapping[str, float | None]
@@ -148,7 +158,19 @@ class Mill:
         self._app.batch_consumer.durable[tp] = offset
 
     def _open(self, tp: TP) -> RawPartition:
-        return RawPartition(tp, self._contexts[tp.topic])
+        partition = RawPartition(tp, self._contexts[tp.topic])
+        if tp.topic in self._compaction.refused:
+            partition.halt(self._compaction.refused[tp.topic])
+        return partition
+
+    def _heed_compaction(self, refused: Mapping[str, str]) -> None:
+        """Halt the partitions of topics that were made compacted; where one no longer is, a new start goes on."""
+        for tp, partition in self.partitions.owned.items():
+            if tp.topic in refused:
+                partition.halt(refused[tp.topic])
+        self._refused, before = set(refused), self._refused
+        if mended := before - self._refused:
+            end_process(f"{', '.join(sorted(mended))} can be milled again: the next start does")
 
     async def _send(
         self, topic: str, partition: int, value: bytes | None, key: bytes | None, headers: Sequence[tuple[str, bytes]]
@@ -188,6 +210,14 @@ class Mill:
                 for tp, partition in self.partitions.owned.items()
             },
         }
+
+
+def _topics(settings: Settings) -> dict[str, list[str]]:
+    """Return, for each raw topic, itself and the topics of its streams."""
+    topics = {raw_topic: [raw_topic] for raw_topic in settings.raw_topics}
+    for stream in settings.streams():
+        topics[stream.raw_topic] += [stream.tokens_topic, stream.control_topic]
+    return topics
 
 
 def create_app(settings: Settings) -> BatchApp:

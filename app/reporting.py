@@ -62,6 +62,7 @@ class Reporter:
     async def _run(self) -> None:
         outage = OutageLog(self._settings.bootstrap_servers)
         while True:
+            CONTACT.turn()
             if not self._heart.heard:  # else the supervisor says so, once for all
                 outage.look()
             self._probes.turn(self._why_not())

@@ -73,6 +73,7 @@ async def _tell_outages(servers: str, tell: Callable[[str], None], contact: Cont
     said: float | None = None
     loop = asyncio.get_running_loop()
     while True:
+        contact.turn()
         since = contact.away_since
         if since is not None and (said is None or loop.time() - said >= OUTAGE_SECONDS):
             said = loop.time()

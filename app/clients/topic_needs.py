@@ -124,8 +124,13 @@ def _check_partitions(topic: NeededTopic, found: Existing, raw: Existing | None)
         yield Problem(topic.name, "error", f"has {found.partitions} partitions, not 1: use a new stream_suffix")
 
 
+def is_compacted(found: Existing) -> bool:
+    """Return whether Kafka removes records from the middle of the topic's logs."""
+    return "compact" in found.configs["cleanup.policy"]
+
+
 def _check_cleanup(topic: NeededTopic, found: Existing) -> Iterable[Problem]:
-    if "compact" in found.configs["cleanup.policy"]:
+    if is_compacted(found):
         text = "is compacted, so records vanish in between: set cleanup.policy=delete"
         yield Problem(topic.name, "error", text)
     limits = [f"{name}={found.configs[name]}" for name in ("retention.ms", "retention.bytes")]

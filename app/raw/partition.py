@@ -120,6 +120,14 @@ class RawPartition:
     def _ignored(self) -> int:
         return sum(settled.control.ignored.size(self.tp.partition) for settled in self._context.streams)
 
+    def halt(self, reason: str) -> None:
+        """Stand from now on, for this reason, until the process ends; one that stands already keeps its own."""
+        if self.halted is None:
+            self._halt(TopicError(reason))
+
+    def _stands(self) -> bool:
+        return self.halted is not None
+
     def _halt(self, error: Exception) -> None:
         self._stand_still()
         self.halted = str(error)
@@ -151,6 +159,8 @@ class RawPartition:
                 )
             cursors = [publisher.durable for publisher in self._publishers.values()]
             skips = await context.skip_list.settle(client, self.tp.partition, cursors)
+        if self._stands():
+            return
         self._mill = PartitionMill(context.stages, chains, skips, self._note)
         self.position = self._mill.next_offset
         lowest = min(
@@ -161,7 +171,10 @@ class RawPartition:
         self._since_message = dict.fromkeys(self._publishers, (now, 0))
         for publisher in self._publishers.values():
             publisher.start()
-        self._epoch = await context.start_partition(self.tp, self.position)
+        epoch = await context.start_partition(self.tp, self.position)
+        if self._stands():  # since a moment ago
+            return
+        self._epoch = epoch
         self._meter.clock.wait()
         log.info("partition resumed", topic=self.tp.topic, partition=self.tp.partition, offset=self.position)
 

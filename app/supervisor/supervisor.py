@@ -134,6 +134,7 @@ class Supervisor:
         """Show that the event loop turns, and say whether brokers answer: once for all workers."""
         outage = OutageLog(self._settings.bootstrap_servers)
         while True:
+            CONTACT.turn()
             outage.look()
             self._export.turn()
             await asyncio.sleep(LOOK_SECONDS)

@@ -17,5 +17,5 @@ def append_ahead(builder: BatchBuilder, *, timestamp: int | None, **record: Any)
 
 
 if __name__ == "__main__":
-    BatchBuilder.append = append_ahead  # type: ignore[method-assign]
+    BatchBuilder.append = append_ahead  # type: ignore[method-assign,assignment]
     main()

@@ -22,6 +22,18 @@ def test_brokers_are_away_since_their_last_answer() -> None:
     assert QUIET_SECONDS < 10
 
 
+def test_silence_while_nobody_could_ask_is_no_outage() -> None:
+    """The event loop stood still, or the process did; if brokers still say nothing then, they are away since before."""
+    hands = Hands()
+    contact = hands.contact()
+    found = []
+    for seconds in (1, 60, 1, 1, 1, 1, 1, 1):
+        hands.turn(seconds)
+        contact.turn()
+        found.append(contact.away_since)
+    assert found == [None] * 7 + [1000]
+
+
 def test_an_outage_is_a_line_when_it_begins_one_a_minute_and_one_when_it_ends() -> None:
     """With since when, for how long, and what the last attempt to connect came to."""
     hands = Hands()

@@ -1,11 +1,14 @@
 """Progress: how far, how fast, and how long it takes."""
 
+import asyncio
 import re
+from collections.abc import Callable
 
 import pytest
 
+from tests.outages import Hands
 from tokenmill.app.cli import progress
-from tokenmill.app.cli.progress import Reporter
+from tokenmill.app.cli.progress import Reporter, with_outages_told
 from tokenmill.app.produce import Refused, Summary
 from tokenmill.app.produce.sender import Sent
 
@@ -36,3 +39,33 @@ def test_nothing_is_said_of_what_nobody_knows(
         report(Summary("raw", {0: Sent(1, 10)}, seconds=1.0))
 
     assert capsys.readouterr().err == "tokenmill: 1 document, 10 B, 10 B/s\n"
+
+
+async def test_a_log_hears_that_no_broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who sends to one says since when, now and then, instead of nothing until it gives up; and when it goes on."""
+    hands = Hands()
+    contact = hands.contact()
+    monkeypatch.setattr(progress, "CONTACT", contact)
+    monkeypatch.setattr(progress, "LOOK_SECONDS", 0.0)
+    told: list[str] = []
+
+    async def work() -> int:
+        for _ in range(60):
+            hands.turn(1)
+            await asyncio.sleep(0)
+        await until(lambda: len(told) == 1)
+        contact.heard()
+        await until(lambda: len(told) == 2)
+        return 7
+
+    assert await with_outages_told(work(), "broker:9092", told.append) == 7
+    assert told == [
+        "no broker answers at broker:9092 since 1970-01-01T00:16:40Z; waiting for one",
+        "a broker answers again at broker:9092",
+    ]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition."""
+    while not condition():  # noqa: ASYNC110 - no event tells
+        await asyncio.sleep(0)

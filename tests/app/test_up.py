@@ -34,6 +34,20 @@ def run_up(directory: Path, mark: str, *options: str) -> subprocess.Popen[bytes]
         )
 
 
+def produce(directory: Path, name: str) -> subprocess.Popen[bytes]:
+    """Send a file of this name to what runs in the directory; what is said of it goes to a file beside it."""
+    (directory / name).write_text("one note " * 2000)
+    config = str(State(directory / "here").settings_file)
+    with (directory / f"{name}.log").open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tokenmill.app.cli", "produce", "notes", name, "--flush", "--config", config],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=directory,
+        )
+
+
 def test_up_says_how_to_push_text_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     """A new state needs no settings at all, and remembers those that it was given."""
     mark = uuid.uuid4().hex
@@ -61,23 +75,25 @@ def test_up_says_that_its_kafka_is_away_and_starts_it_again(tmp_path: Path) -> N
         assert until(lambda: any("_lag_" in name for name, _ in scrape(port)), SECONDS)
         broker.pause()
         hung = time.time()
-        assert until(lambda: "NO BROKER ANSWERS since" in log.read_text(), WITHIN + 2), (
-            log.read_text()
-        )  # 2: a line's age
+        # a log hears of it every two seconds
+        assert until(lambda: "NO BROKER ANSWERS since" in log.read_text(), WITHIN + 2), log.read_text()
         assert "no broker answers at 127.0.0.1" in ask(port, "/readyz").text
         seen = scrape(port)
         assert total(seen, "tokenmill_broker_up", worker="supervisor") == 0
         assert abs(total(seen, "tokenmill_broker_last_answer_timestamp_seconds", worker="supervisor") - hung) < WITHIN
         assert until(lambda: total(scrape(port), "tokenmill_worker_up") == 0, WITHIN)
-        assert [name for name, _ in scrape(port) if "_lag_" in name] == []
+        assert until(lambda: not any("_lag_" in name for name, _ in scrape(port)), WITHIN)
         assert "lag unknown" in log.read_text().splitlines()[-1]
+        with produce(tmp_path, "unsent.txt") as waiting:
+            assert until(lambda: "no broker answers" in (tmp_path / "unsent.txt.log").read_text(), SECONDS)
+            assert waiting.poll() is None
+            waiting.kill()
 
         broker.kill()
         assert until(lambda: "Kafka serves again" in log.read_text(), SECONDS), log.read_text()
         assert until(lambda: ask(port, "/readyz").code == 200, SECONDS), log.read_text()
-        (tmp_path / "note.txt").write_text("one note " * 2000)
-        command = [sys.executable, "-m", "tokenmill.app.cli", "produce", "notes", "note.txt", "--flush"]
-        subprocess.run([*command, "--config", str(State(tmp_path / "here").settings_file)], check=True, cwd=tmp_path)
+        with produce(tmp_path, "note.txt") as done:
+            assert done.wait(SECONDS) == 0
         assert until(lambda: total(scrape(port), "tokenmill_blocks_total", sink="segment") > 0, SECONDS)
 
         broker.pause()
