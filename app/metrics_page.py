@@ -23,8 +23,9 @@ HEAD: Final = """\
 (`metrics_host`, `metrics_port`; port 0 serves nothing). A `tokenmill mill` or `tokenmill segment` that runs alone, as
 in a container, serves its own. An address that is taken is told in the log, and the work goes on without.
 
-`deploy/` has a Prometheus configuration, alerts, and a dashboard for Grafana. A training process has numbers of its
-own: [trainer_metrics.md](trainer_metrics.md).
+`deploy/` has configurations of Prometheus, for `serve` on a host (`prometheus-serve.yml`) and for the compose stack,
+alerts, and a dashboard for Grafana. A training process has numbers of its own:
+[trainer_metrics.md](trainer_metrics.md); `deploy/targets` tells Prometheus of them, and of mirrors.
 
 Every number of a worker has the label `worker`: `mill-1`, `mill-2`, … and `segment` under a supervisor, `mill` or
 `segment` alone; `supervisor` for that process's own memory, CPU and broker. All other labels are closed sets as well:

@@ -117,10 +117,10 @@ class Samples:
 
 def _fits(matcher: parser.Matcher, labels: Mapping[str, str]) -> bool:
     value = labels.get(matcher.name, "")
-    op = matcher.op  # equal members have no common hash
-    if op == parser.MatchOp.Equal or op == parser.MatchOp.NotEqual:  # noqa: PLR1714
-        return (value == matcher.value) == (op == parser.MatchOp.Equal)
-    return bool(re.fullmatch(matcher.value, value)) == (op == parser.MatchOp.Re)
+    is_pattern = matcher.op == parser.MatchOp.Re or matcher.op == parser.MatchOp.NotRe  # noqa: PLR1714 - no hash
+    negated = matcher.op == parser.MatchOp.NotEqual or matcher.op == parser.MatchOp.NotRe  # noqa: PLR1714
+    fits = bool(re.fullmatch(matcher.value, value)) if is_pattern else value == matcher.value
+    return fits != bool(negated)
 
 
 def _grown(points: Points) -> float:

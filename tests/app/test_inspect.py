@@ -148,3 +148,23 @@ def test_the_commands_speak_to_people_and_to_pipes(milled: Milled, capsys: pytes
     assert load("message", f"tokens.{milled.train}", "0", "0")["offset"] == 0
     assert f"{milled.raw_topic}[1] offset " in run("block", milled.train, "1", "2")
     assert load("block", milled.train, "1", "2")["pieces"][0]["record"]["text"]
+
+
+@pytest.mark.usefixtures("logging_restored")
+def test_as_many_eras_are_shown_as_were_asked_for(milled: Milled, capsys: pytest.CaptureFixture[str]) -> None:
+    """The newest ones; as JSON and as a table."""
+    place = ["--bootstrap-servers", milled.settings.bootstrap_servers]
+
+    def shown(*flags: str) -> str:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(["eras", milled.train, *place, *flags])
+        assert not ended.value.code
+        return capsys.readouterr().out
+
+    every = [era["era"] for era in json.loads(shown("--json"))["eras"]]
+    assert every == list(range(len(every)))
+    assert len(every) >= 3
+    assert [era["era"] for era in json.loads(shown("--json", "--last", "2"))["eras"]] == every[-2:]
+    (head, row) = shown("--last", "1").splitlines()
+    assert (head.split()[0], row.split()[0]) == ("era", str(every[-1]))

@@ -1,6 +1,7 @@
 """The three pages over HTTP."""
 
 import socket
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -94,4 +95,12 @@ def test_port_0_serves_nothing_and_the_end_frees_the_port(port: int) -> None:
     for _ in range(2):
         with serving(Settings(metrics_port=port), [], Probes()):
             assert ask(port, "/healthz").code == 200
+        assert ask(port, "/healthz").code == 0
+
+
+def test_the_address_of_metrics_host_serves_and_no_other(port: int) -> None:
+    """127.0.0.2 is loopback as well, and another address."""
+    with serving(Settings(metrics_port=port, metrics_host="127.0.0.2"), [], Probes()):
+        with urllib.request.urlopen(f"http://127.0.0.2:{port}/healthz", timeout=10) as answer:
+            assert answer.status == 200
         assert ask(port, "/healthz").code == 0

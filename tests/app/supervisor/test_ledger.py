@@ -61,3 +61,23 @@ def test_progress_is_kept_while_another_worker_resumes() -> None:
 
         chain = ledger.partitions["t/0"]["chains"]["train"]
         assert (chain["block"], chain["documents"], chain["open_tokens"]) == (expected, expected, 3)
+
+
+def test_the_newest_dead_letter_outlives_its_worker() -> None:
+    """The next owner knows of none, and people still want to read why."""
+    ledger, letter = Ledger(), {"offset": 3, "reason": "invalid_utf8", "at": 5.0}
+    told = mill("t/0", blocks=1)
+    told["partitions"]["t/0"]["dead_letter"] = letter
+    ledger.heard("a", told)
+    ledger.ended("a")
+    ledger.heard("b", mill("t/0", blocks=1))
+    assert ledger.partitions["t/0"]["dead_letter"] == letter
+
+
+def test_eras_and_the_counts_of_each_worker_are_kept() -> None:
+    """Eras while nobody brings any; counts as long as the process runs."""
+    ledger = Ledger()
+    ledger.heard("segment", {**mill("t/0", blocks_stored=4), "eras": {"t.train": 7}})
+    assert ledger.counters_of("segment") == {"blocks_stored": 4}
+    ledger.ended("segment")
+    assert (ledger.eras, ledger.counters_of("segment")) == ({"t.train": 7}, {})

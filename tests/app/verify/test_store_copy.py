@@ -111,6 +111,7 @@ def test_a_segment_is_checked_whole_where_a_verification_begins_inside_it(store:
     """What was verified before belongs to the checksums of its files: right, it fits; changed since, it does not."""
     result, _ = compared(store, part(6, BLOCKS), since=6)
     assert (result.differences, result.store_equal) == ([], BLOCKS - 6)
+    assert [compared(store, since=since)[1].next_block for since in (0, 6, 99)] == [0, 6, BLOCKS]
     for name in ("tokens", "documents"):
         flip(getattr(segment_of(store, 4), name))
         result, _ = compared(store, part(6, BLOCKS), since=6)
