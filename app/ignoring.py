@@ -117,7 +117,7 @@ async def _offered_in_place(
 
     """
     span = (await offsets(client, [tokens]))[tokens]
-    low = await offset_before(client, tokens, message.first, span)
+    low = await offset_before(client, tokens, message.fingerprint, message.first, span)
     low = max(span[0], min(low, record.offset - LONGEST_TAIL))
     recipe, ignored = settled.genesis.recipe, settled.control.ignored
     acceptor = None if low else Acceptor(recipe.fingerprint, tokens.partition, recipe.block_bytes)

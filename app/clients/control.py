@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -213,8 +213,8 @@ async def _starts(client: AIOKafkaConsumer, settings: Settings, stream: Stream) 
     moment = settings.for_topic(stream.raw_topic).start_milliseconds
     if moment is None:
         return tuple(held[partition][0] for partition in partitions)
-    found: Mapping[TopicPartition, object] = await client.offsets_for_times(dict.fromkeys(partitions, moment))
-    return tuple(getattr(found.get(p), "offset", None) or held[p][1] for p in partitions)
+    found: Mapping[TopicPartition, Any] = await client.offsets_for_times(dict.fromkeys(partitions, moment))
+    return tuple(held[p][1] if found.get(p) is None else int(found[p].offset) for p in partitions)
 
 
 def _versions() -> dict[str, str]:

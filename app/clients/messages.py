@@ -27,12 +27,16 @@ def message_of(record: SourceRecord, tokens: TopicPartition) -> Message:
         raise refused(error, tokens, record.offset) from error
 
 
-def readable(record: SourceRecord) -> Message | None:
-    """Return the message that a record is, None if it is none: for who looks for a place, and accepts nothing there."""
+def readable(record: SourceRecord, fingerprint: bytes | None = None) -> Message | None:
+    """Return the message that a record is, None if it is none, or another stream's than the one of ``fingerprint``.
+
+    For who looks for a place and accepts nothing there: whoever does meets the record again.
+    """
     try:
-        return _decoded(record)
+        message = _decoded(record)
     except DamagedError:
         return None
+    return message if fingerprint in {None, message.fingerprint} else None
 
 
 def _decoded(record: SourceRecord) -> Message:

@@ -71,7 +71,8 @@ async def _in_topic(settings: Settings, stream: str, partition: int, block: int)
     recipe = settled.genesis.recipe
     tokens = TopicPartition(settled.stream.tokens_topic, partition)
     async with consumer(settings) as client:
-        record = await message_with(client, tokens, block, (await offsets(client, [tokens]))[tokens])
+        span = (await offsets(client, [tokens]))[tokens]
+        record = await message_with(client, tokens, recipe.fingerprint, block, span)
     if record is None:
         raise InputError(
             f"{tokens.topic}[{partition}] does not hold block {block} (nor does a store): "

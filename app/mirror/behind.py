@@ -52,7 +52,7 @@ class Heads:
         for tp, (first, end) in (await offsets(client, flow.topics)).items():
             if first < end != self._ends.get(tp) and flow.reached.get(tp, 0) < end:
                 record = await record_at(client, tp, end - 1, end)
-                message = None if record is None else readable(record)
+                message = None if record is None else readable(record, flow.settled.genesis.recipe.fingerprint)
                 if message is not None:
                     self.found[tp] = max(self.found.get(tp, 0), message.end)
                 self._ends[tp] = end

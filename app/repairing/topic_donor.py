@@ -47,7 +47,7 @@ class TopicDonor:
                 oldest = await record_at(client, self._tokens, *span)
                 if oldest is None or (span[0] and message_of(oldest, self._tokens).first >= end):
                     return []
-                low = await offset_before(client, self._tokens, first, span)
+                low = await offset_before(client, self._tokens, self._recipe.fingerprint, first, span)
             except DamagedError as error:  # somebody else's message: what is wanted lies anywhere
                 log.warning("reading the whole partition", reason=str(error))
             found = await self._collect(client, (low, span[1]), first, end)

@@ -64,6 +64,8 @@ class TokenPartition:
         self._patience = GAP_SECONDS
         self.vain_looks = 0
         """How often, in a row, all that the topic holds was looked through for a missing block, and in vain."""
+        self._looks_at_all = False
+        """Whether the partition is read from its first offset, so that a block that is missed then is not there."""
         self._lock = asyncio.Lock()
         self._appended_to = 0
         self._committed = 0
@@ -138,7 +140,7 @@ class TokenPartition:
         """
         tokens = TopicPartition(self.tp.topic, self.tp.partition)
         span = (await offsets(client, [tokens]))[tokens]
-        oldest = await message_at(client, tokens, *span)
+        oldest = await message_at(client, tokens, self._context.recipe.fingerprint, span)
         reaches = not span[0] or oldest is None or oldest.first <= writer.next_block
         if not (reaches or writer.begun):
             start = await late_start(client, tokens, self._context.recipe, writer.segment_blocks, self._context.ignored)
@@ -168,7 +170,7 @@ class TokenPartition:
         held = (await offsets(client, [partition]))[partition]
 
         async def first_message(offset: int) -> Message | None:
-            return await message_at(client, partition, offset, held[1])
+            return await message_at(client, partition, self._context.recipe.fingerprint, (offset, held[1]))
 
         start, hint = await find_start(held, writer.next_block, writer.chain, writer.source_hint, first_message)
         if hint is not None:
@@ -324,7 +326,7 @@ class TokenPartition:
             self._halt(cut_off(self._context.store.path, self._context.stream, tokens, acceptor.next_block))
             return
         found_some = acceptor.next_block > search.missing.wanted
-        self.vain_looks = 0 if found_some else self.vain_looks + 1
+        self.vain_looks = 0 if found_some else self.vain_looks + self._looks_at_all
         self._patience = GAP_SECONDS if found_some else min(2 * self._patience, LONGEST_GAP_SECONDS)
         self._epoch = None
         self._clock.enter("resume")
@@ -341,11 +343,12 @@ class TokenPartition:
             if self._writer is not None and not self._writer.begun and await self._begin_later(client, self._writer):
                 start = await self._find_start(client, self._writer)
         if not self._stopped:
-            await self._start(start, cut=start == first > 0)
+            await self._start(start, first=first)
 
-    async def _start(self, offset: int, *, cut: bool = False) -> None:
-        """Follow the token topic from ``offset``; ``cut``: that is its first one, and there were others before."""
-        self._search.began(cut=cut)
+    async def _start(self, offset: int, *, first: int | None = None) -> None:
+        """Follow the token topic from ``offset``; ``first`` is where it begins, if that is known."""
+        self._looks_at_all = offset == first
+        self._search.began(cut=self._looks_at_all and offset > 0)
         self._epoch = await self._context.start_partition(self.tp, offset)
         self._position = offset
         self._trail.begin(0)

@@ -126,7 +126,7 @@ class OtherHashes:
                 found = self._reader.chain_before(block)
                 if found is not None:
                     return found
-        record = await message_with(self._client, self._tokens, block - 1, self._span)
+        record = await message_with(self._client, self._tokens, self._info.fingerprint, block - 1, self._span)
         if record is None:
             return None
         message = message_of(record, self._tokens)
