@@ -1,6 +1,7 @@
 """Settling a stream and reading its control topic, on scripted clients."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,17 +9,19 @@ import pytest
 from aiokafka import TopicPartition
 from structlog.testing import capture_logs
 
-from tests.mills import RECIPE
+from tests.mills import RAW, RECIPE
 from tokenmill.app import metrics
 from tokenmill.app.clients import control as module
-from tokenmill.app.clients.control import read_on
+from tokenmill.app.clients.control import read_on, require_fingerprint
 from tokenmill.app.settings import Settings, Stream
 from tokenmill.control_log import ControlLog, skip_record
 from tokenmill.errors import FingerprintError
 from tokenmill.genesis import GENESIS_KEY, Genesis
+from tokenmill.opening import complete
 from tokenmill.records import Record
 
 TOPIC = "control.raw-text.train"
+NOW = complete(RECIPE, RAW, None)[0]
 FIRST = Genesis("raw-text.train", RECIPE, (0,), 16)
 
 
@@ -117,3 +120,30 @@ async def test_a_chain_starts_at_the_first_record_from_its_moment(
     client: Any = SimpleNamespace(offsets_for_times=for_times)
     stream = Stream("raw-text.train", "raw-text", "train")
     assert await module._starts(client, settings, stream) == starts
+
+
+def test_a_stream_of_the_same_recipe_is_continued() -> None:
+    """Nothing is raised."""
+    require_fingerprint(Genesis("s", NOW, (0,), 8), NOW)
+
+
+def test_other_settings_can_be_set_back() -> None:
+    """They are named, with both values."""
+    genesis = Genesis("s", replace(NOW, min_chars=3), (0,), 8)
+    with pytest.raises(FingerprintError, match=r"min_chars: 3 != 0.*: set them back, or .* stream_suffix"):
+        require_fingerprint(genesis, NOW)
+
+
+@pytest.mark.parametrize("mode", ["auto", "json"])
+def test_a_stream_of_earlier_decoding_rules_is_refused_with_what_to_do(mode: str) -> None:
+    """No setting brings the rules back: the version that made the stream does, or a new stream."""
+    now = complete(replace(RECIPE, decode=mode), RAW, None)[0]
+    before = replace(now, steps=({"name": "not_empty"},))
+    with pytest.raises(FingerprintError, match=rf'decode = "{mode}" has other rules since: .* stream_suffix'):
+        require_fingerprint(Genesis("s", before, (0,), 8), now)
+
+
+def test_a_stream_of_plain_text_is_continued() -> None:
+    """Its fingerprint is the one that it always had."""
+    now = complete(replace(RECIPE, decode="text"), RAW, None)[0]
+    require_fingerprint(Genesis("s", replace(now, steps=({"name": "not_empty"},)), (0,), 8), now)
