@@ -18,11 +18,13 @@
     │   └── MovedError         11   a topic lost, while it was read, the offsets that it had held
     ├── InputError             12   a file or record that a person gave cannot be used
     ├── EngineError            13   a tokenizer engine gave other ids than `tokenizers`
+    ├── RegistryError          14  a schema registry does not answer, or lacks a schema that records name
     └── RecordError             -   one record cannot be a document; becomes a dead letter, never an exit
 
 A message says what is wrong, where (file, offset, setting), and what to do next.
 """
 
+from functools import partial
 from typing import ClassVar
 
 
@@ -131,6 +133,24 @@ class EngineError(TokenMillError):
     """A fast tokenizer engine gave other ids than `tokenizers`, the reference; its tokens must not be used."""
 
     exit_code = 13
+
+
+class RegistryError(TokenMillError):
+    """A schema that records name cannot be had from the registry; what they are is not known, and not guessed.
+
+    ``definite`` tells that the registry has answered, and that asking again soon will not help: a person has to.
+    """
+
+    exit_code = 14
+
+    def __init__(self, message: str, *, definite: bool = False) -> None:
+        """Say what cannot be had, and what to do."""
+        super().__init__(message)
+        self.definite = definite
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep both parts on the way to another process."""
+        return partial(type(self), definite=self.definite), self.args
 
 
 class RecordError(TokenMillError):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Final
 
 import orjson
@@ -24,7 +25,7 @@ class ObjectFields:
 
     Where a key stands twice, the last one counts. An id that is neither an integer of 64 bits nor a string with at
     least one character is no id: the text is worth more than its name. A carried field that is an array or an object
-    is refused, for somebody asked for it by name.
+    is refused, for somebody asked for it by name; so are bytes and numbers that JSON does not have.
     """
 
     text_fields: tuple[str, ...]
@@ -65,6 +66,8 @@ class ObjectFields:
         for name, scalar in fields.items():
             if isinstance(scalar, (dict, list)):
                 raise RecordError(WRONG_TYPE, f"the carried field {name!r} is an array or an object, not one value")
+            if isinstance(scalar, bytes) or (isinstance(scalar, float) and not isfinite(scalar)):
+                raise RecordError(WRONG_TYPE, f"the carried field {name!r} is bytes or no finite number: no JSON has it")
         self.limits.check_fields(fields)
         return fields
 
@@ -86,20 +89,22 @@ class JsonDecoder:
             raise RecordError(NOT_AN_OBJECT, f"the value is a JSON {_JSON_TYPES[type(parsed)]}, not an object")
         document = self.fields.document(parsed)
         if document is None:
-            raise self._without_text(parsed)
+            raise without_text(self.fields, parsed)
         return document
 
     def many(self, values: Sequence[bytes]) -> Decoded:
         """Return what each value is."""
         return one_by_one(self, values)
 
-    def _without_text(self, value: Mapping[str, Any]) -> RecordError:
-        for name in self.fields.text_fields:
-            if name in value:
-                return RecordError(WRONG_TYPE, f"{name!r} is a JSON {_JSON_TYPES[type(value[name])]}, not a string")
-        keys = ", ".join(ascii(key[:_SHOWN_CHARACTERS]) for key in list(value)[:_SHOWN_KEYS])[:_SHOWN_CHARACTERS]
-        wanted = " or ".join(map(repr, self.fields.text_fields))
-        return RecordError(MISSING_TEXT, f"no field {wanted} (text_fields); the object has: {keys or 'no fields'}")
+
+def without_text(fields: ObjectFields, value: Mapping[str, Any]) -> RecordError:
+    """Return the error for an object of which ``fields`` makes no document."""
+    for name in fields.text_fields:
+        if name in value:
+            return RecordError(WRONG_TYPE, f"{name!r} is a JSON {_JSON_TYPES[type(value[name])]}, not a string")
+    keys = ", ".join(ascii(key[:_SHOWN_CHARACTERS]) for key in list(value)[:_SHOWN_KEYS])[:_SHOWN_CHARACTERS]
+    wanted = " or ".join(map(repr, fields.text_fields))
+    return RecordError(MISSING_TEXT, f"no field {wanted} (text_fields); the object has: {keys or 'no fields'}")
 
 
 _JSON_TYPES: Final = {
@@ -110,4 +115,5 @@ _JSON_TYPES: Final = {
     float: "number",
     bool: "boolean",
     type(None): "null",
+    bytes: "string of bytes",  # of Avro and Protobuf alone
 }

@@ -17,7 +17,11 @@ NOT_AN_OBJECT: Final = "not_an_object"
 MISSING_TEXT: Final = "missing_text"
 """An object without any of the text fields."""
 WRONG_TYPE: Final = "wrong_type"
-"""The text is no string, or a carried field is an array or an object."""
+"""The text is no string, or a carried field is an array, an object, bytes, or no finite number."""
+NOT_FRAMED: Final = "not_framed"
+"""No zero byte and id of a schema before the value, where ``decode`` says that there are."""
+SCHEMA_MISMATCH: Final = "schema_mismatch"
+"""The bytes are no value of the schema whose id they have, or the schema is of another kind than ``decode`` says."""
 
 REASONS: Final = frozenset(
     {
@@ -28,6 +32,8 @@ REASONS: Final = frozenset(
         NOT_AN_OBJECT,
         MISSING_TEXT,
         WRONG_TYPE,
+        NOT_FRAMED,
+        SCHEMA_MISMATCH,
         TOO_LARGE,
         ID_TOO_LONG,
         FIELDS_TOO_LONG,

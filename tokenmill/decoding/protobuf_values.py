@@ -1,0 +1,164 @@
+"""Mode ``protobuf``: framed values in Protobuf's binary encoding, read by the ``.proto`` file that the registry has.
+
+Behind the id stand the numbers that lead to the message's type in that file. A field has its name in the file; an enum
+is its value's name, or its number where the file has none; a field that is not there is left out, unless its type says
+that it has a default, as scalars of proto3 do.
+"""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import grpc_tools
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from tokenmill.decoding.framed_values import Reader, RegisteredSchema, mismatch
+from tokenmill.decoding.reasons import INVALID_UTF8
+from tokenmill.errors import RecordError
+
+MAIN: Final = "tokenmill-registered-schema.proto"
+"""What the schema is called while it is compiled; what it imports has the names of its references."""
+COMPILE_SECONDS: Final = 60
+"""A file takes a tenth of a second; so much shows that something is wrong, on any machine."""
+MOST_NUMBERS: Final = 64
+"""Deepest type that a value may name."""
+_LONGEST_VARINT: Final = 5
+"""Bytes of a number of 32 bits."""
+_INCLUDED: Final = Path(grpc_tools.__file__).parent / "_proto"
+"""What Google's own imports are (google/protobuf/timestamp.proto and the like)."""
+
+
+class ProtobufFormat:
+    """Protobuf, by Google's compiler and library."""
+
+    kind = "PROTOBUF"
+
+    def reader(self, schema: RegisteredSchema) -> Reader:
+        """Return what reads the values of a schema; `ValueError` for one that cannot be used."""
+        file = compiled(schema)
+        classes: dict[tuple[int, ...], type[Message]] = {}
+
+        def value_of(payload: bytes) -> Any:
+            path, at = message_path(payload)
+            if path not in classes:
+                classes[path] = message_factory.GetMessageClass(_descriptor(file, path))
+            try:
+                return plain(classes[path].FromString(payload[at:]))
+            except DecodeError as error:
+                raise mismatch(str(error)[:200]) from None
+            except UnicodeDecodeError as error:  # of proto2, whose strings are looked at only here
+                raise RecordError(INVALID_UTF8, f"a string is no UTF-8: {error.reason}") from None
+
+        return value_of
+
+
+def compiled(schema: RegisteredSchema) -> FileDescriptor:
+    """Return the file that a schema is.
+
+    Raises:
+        ValueError: the compiler refuses it, or what it imports is not among its references.
+
+    """
+    pool = descriptor_pool.DescriptorPool()
+    for file in _compile(schema).file:
+        pool.Add(file)
+    try:
+        return pool.FindFileByName(MAIN)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"it is no Protobuf schema ({error})") from error
+
+
+def _compile(schema: RegisteredSchema) -> descriptor_pb2.FileDescriptorSet:
+    """Let the compiler work in a process of its own: it says on standard error what is wrong."""
+    with TemporaryDirectory(prefix="tokenmill-protobuf-") as folder:
+        for name, text in {MAIN: schema.text, **{name: one.text for name, one in schema.needed().items()}}.items():
+            path = Path(folder, name).resolve()
+            if not path.is_relative_to(Path(folder).resolve()) or "\0" in name:
+                raise ValueError(f"it imports {name!r}, which is no relative path")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+        output = Path(folder, "tokenmill-descriptors")
+        command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={folder}", f"--proto_path={_INCLUDED}"]
+        command += ["--include_imports", f"--descriptor_set_out={output}", MAIN]
+        done = subprocess.run(command, check=False, capture_output=True, timeout=COMPILE_SECONDS)
+        if done.returncode or not output.exists():
+            said = done.stderr.decode(errors="replace").strip()[:500]
+            raise ValueError(f"it is no Protobuf schema ({said or 'the compiler failed'})")
+        return descriptor_pb2.FileDescriptorSet.FromString(output.read_bytes())
+
+
+def message_path(payload: bytes) -> tuple[tuple[int, ...], int]:
+    """Return the numbers that lead to the message's type, and where the message begins.
+
+    They are how many there are and then each of them, as zigzag varints; a single zero stands for the first type.
+
+    Raises:
+        RecordError: they are none.
+
+    """
+    count, at = _varint(payload, 0)
+    if count == 0:
+        return (0,), at
+    if not 0 < count <= MOST_NUMBERS:
+        raise mismatch(f"{count} numbers cannot lead to a type")
+    path = []
+    for _ in range(count):
+        number, at = _varint(payload, at)
+        path.append(number)
+    return tuple(path), at
+
+
+def _varint(payload: bytes, at: int) -> tuple[int, int]:
+    number = 0
+    for shift, byte in enumerate(payload[at : at + _LONGEST_VARINT]):
+        number |= (byte & 0x7F) << 7 * shift
+        if byte < 0x80:  # noqa: PLR2004 - the last byte of a varint has no highest bit
+            return (number >> 1) ^ -(number & 1), at + shift + 1
+    raise mismatch("the numbers that lead to a type end too early")
+
+
+def _descriptor(file: FileDescriptor, path: tuple[int, ...]) -> Descriptor:
+    """Return the type that numbers lead to; those that the compiler makes for maps are not counted, as in Java."""
+    kinds = list(file.message_types_by_name.values())
+    for depth, number in enumerate(path):
+        if not 0 <= number < len(kinds):
+            raise mismatch(f"the numbers {list(path)} lead to no type of the schema")
+        if depth == len(path) - 1:
+            return kinds[number]
+        kinds = [kind for kind in kinds[number].nested_types if not kind.GetOptions().map_entry]
+    raise mismatch("no numbers lead to a type")
+
+
+def plain(message: Message) -> dict[str, Any]:
+    """Return a message as a mapping of plain values, under the names that the file has."""
+    found: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        if field.has_presence and not message.HasField(field.name):
+            continue
+        value = getattr(message, field.name)
+        found[field.name] = _field(field, value)
+    return found
+
+
+def _field(field: FieldDescriptor, value: Any) -> Any:
+    kind = field.message_type
+    if kind is not None and kind.GetOptions().map_entry:
+        inner = kind.fields_by_name["value"]
+        return {str(key): _one(inner, value[key]) for key in value}
+    if isinstance(value, Mapping):
+        return dict(value)
+    return [_one(field, one) for one in value] if field.is_repeated else _one(field, value)
+
+
+def _one(field: FieldDescriptor, value: Any) -> Any:
+    if field.message_type is not None:
+        return plain(value)
+    if field.enum_type is not None:
+        known = field.enum_type.values_by_number.get(value)
+        return value if known is None else known.name
+    return value
