@@ -12,6 +12,7 @@ from tokenmill.splits import SplitRule
 
 from .connection import ConnectionSettings
 from .explain import explain, nearest
+from .registry import RegistrySettings
 from .values import (
     Names,
     OptionalText,
@@ -65,9 +66,10 @@ class TopicSettings(BaseModel):
         description="Token, or its id, that ends each document; not set: known names are tried, as <|endoftext|>.",
     )
     sequence_length: int = Field(default=1024, ge=1, description="Tokens that a model reads; a block has one more.")
-    decode: Literal["auto", "json", "text"] = Field(
+    decode: Literal["auto", "json", "text", "avro", "protobuf", "json_schema"] = Field(
         default="auto",
-        description="What a record is: a JSON object, plain text, or (auto) an object if it looks like one.",
+        description="What a record is: a JSON object, plain text, or (auto) an object if it looks like one; avro, "
+        "protobuf and json_schema: what a schema registry knows the schema of.",
     )
     text_fields: Names = Field(
         default=("text", "content"),
@@ -153,7 +155,7 @@ class TopicSettings(BaseModel):
         return self.tokenizer
 
 
-class Settings(TopicSettings, ConnectionSettings, BaseSettings):
+class Settings(TopicSettings, RegistrySettings, ConnectionSettings, BaseSettings):
     """All settings. The constructor takes what it is given and reads nothing else; `load_settings` reads all layers.
 
     The fields of `TopicSettings` hold for every raw topic that has no other value in its ``[topic."name"]`` table.

@@ -111,7 +111,7 @@ class FramedDecoder:
         """Return the ids of the schemas that have not been learned and that some of the values have."""
         heads = {value[: _FRAME.size] for value in values}
         found = {number for head in heads if (number := schema_number(head)) is not None}
-        return sorted(found - self._readers.keys())
+        return sorted(number for number in found if number not in self._readers)
 
     def learn(self, number: int) -> None:
         """Fetch a schema, so that its values can be decoded without a question to anyone.

@@ -67,7 +67,7 @@ class ObjectFields:
             if isinstance(scalar, (dict, list)):
                 raise RecordError(WRONG_TYPE, f"the carried field {name!r} is an array or an object, not one value")
             if isinstance(scalar, bytes) or (isinstance(scalar, float) and not isfinite(scalar)):
-                raise RecordError(WRONG_TYPE, f"the carried field {name!r} is bytes or no finite number: no JSON has it")
+                raise RecordError(WRONG_TYPE, f"the carried field {name!r} is bytes, or no finite number")
         self.limits.check_fields(fields)
         return fields
 

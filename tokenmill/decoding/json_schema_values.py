@@ -1,7 +1,7 @@
 """Mode ``json_schema``: framed JSON, which must be what its JSON Schema says.
 
-A schema without ``$schema`` is of draft 7, as those of Confluent's serializers are. Formats are not looked at: what is a
-date or an address changes with the library.
+A schema without ``$schema`` is of draft 7, as those of Confluent's serializers are. Formats are not looked at: what is
+a date or an address changes with the library.
 """
 
 import json

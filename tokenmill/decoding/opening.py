@@ -70,6 +70,6 @@ def _open_format(mode: str) -> SchemaFormat:
     except ModuleNotFoundError as error:
         lacking = (error.name or "").partition(".")[0]
         raise SettingsError(
-            f'decode = "{mode}" needs {lacking}: install it with pip install \'tokenmill[registry]\''
+            f"decode = \"{mode}\" needs {lacking}: install it with pip install 'tokenmill[registry]'"
         ) from error
     return cast("SchemaFormat", opened())
