@@ -87,7 +87,8 @@ named when it is wanted.
 
 Where `decode` is `avro`, `protobuf` or `json_schema`, records name their schemas by id, as Confluent's serializers
 frame them. A registry with Confluent's HTTP interface has these: Confluent's own, Apicurio's (under
-`/apis/ccompat/v7`), Karapace, Redpanda's. They need the extra `registry`: `pip install 'tokenmill[registry]'`; the container image has it.
+`/apis/ccompat/v7`), Karapace, Redpanda's. They need the extra `registry`: `pip install 'tokenmill[registry]'`; the
+container image has it.
 
 ```toml
 decode = "avro"

@@ -89,8 +89,8 @@ def verify(
         notes += more
     if differences and any(settled.genesis.recipe.decode in FORMATS for settled in found):
         notes.append(
-            f"records were decoded by the schemas that {settings.schema_registry_url} has under their ids: where that is "
-            "not the registry of the mill, or one that was set up anew, set schema_registry_url to the mill's"
+            f"records were decoded by the schemas that {settings.schema_registry_url} has under their ids: where that "
+            "is not the registry of the mill, or one that was set up anew, set schema_registry_url to the mill's"
         )
     result = VerifyResult(chains, differences, notes, time.monotonic() - started, sample.seed, eras)
     if since is not None and result.ok:

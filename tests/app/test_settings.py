@@ -135,7 +135,7 @@ def test_wrong_values_are_refused_with_the_place(monkeypatch: pytest.MonkeyPatch
         ({"splits": "train=1,train=2"}, "twice"),
         ({"stream_suffix": " v2"}, "cannot name a topic"),
         ({"message_bytes": "3 bananas"}, "bananas"),
-        ({"decode": "yaml"}, "'auto', 'json' or 'text'"),
+        ({"decode": "yaml"}, "'auto', 'json', 'text', 'avro', 'protobuf' or 'json_schema'"),
         ({"topic": {"raw-txt": {}}}, "did you mean raw-text?"),
         ({"topic": {"raw-text": {"decod": "json"}}}, "did you mean decode?"),
         ({"topic": {"raw-text": {"workers": 3}}}, "holds for all topics"),

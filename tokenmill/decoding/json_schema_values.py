@@ -35,7 +35,8 @@ class JsonSchemaFormat:
                 validate_formats=False,
             )
         except (ValueError, TypeError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
-            raise ValueError(f"it is no JSON Schema ({str(error)[:_SHOWN_CHARACTERS]})") from error
+            why = " ".join(str(error).split())[:_SHOWN_CHARACTERS]
+            raise ValueError(f"it is no JSON Schema ({why})") from error
 
         def value_of(payload: bytes) -> Any:
             try:

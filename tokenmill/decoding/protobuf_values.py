@@ -27,6 +27,7 @@ COMPILE_SECONDS: Final = 60
 """A file takes a tenth of a second; so much shows that something is wrong, on any machine."""
 MOST_NUMBERS: Final = 64
 """Deepest type that a value may name."""
+_SHOWN_CHARACTERS: Final = 500
 _LONGEST_VARINT: Final = 5
 """Bytes of a number of 32 bits."""
 _INCLUDED: Final = Path(grpc_tools.__file__).parent / "_proto"
@@ -87,9 +88,16 @@ def _compile(schema: RegisteredSchema) -> descriptor_pb2.FileDescriptorSet:
         command += ["--include_imports", f"--descriptor_set_out={output}", MAIN]
         done = subprocess.run(command, check=False, capture_output=True, timeout=COMPILE_SECONDS)
         if done.returncode or not output.exists():
-            said = done.stderr.decode(errors="replace").strip()[:500]
-            raise ValueError(f"it is no Protobuf schema ({said or 'the compiler failed'})")
+            raise ValueError(f"it is no Protobuf schema ({_complaint(done.stderr.decode(errors='replace'), folder)})")
         return descriptor_pb2.FileDescriptorSet.FromString(output.read_bytes())
+
+
+def _complaint(said: str, folder: str) -> str:
+    """Return what the compiler says of the files, and nothing that is another thing at the next try."""
+    lines = [
+        line.replace(f"{folder}/", "") for line in said.splitlines() if ".proto:" in line and "parser.cc" not in line
+    ]
+    return "; ".join(lines)[:_SHOWN_CHARACTERS] or "the compiler failed"
 
 
 def message_path(payload: bytes) -> tuple[tuple[int, ...], int]:
