@@ -40,7 +40,7 @@ class SchemaRegistry:
     """Fetches schemas, one try for each call; may be used from several threads."""
 
     def __init__(self, settings: Settings) -> None:
-        """Open the client; nothing is asked yet.
+        """Read what the settings name; nothing is asked yet.
 
         Raises:
             SettingsError: no address is set, a file that a setting names cannot be used, or the extra is not installed.
@@ -55,14 +55,9 @@ class SchemaRegistry:
         if settings.schema_registry_url is None:
             raise SettingsError("schema_registry_url is not set")
         self.url = settings.schema_registry_url.rstrip("/")
-        encrypts = self.url.startswith("https://")
-        self._errors = (httpx.HTTPError, httpx.InvalidURL)
-        self._client = httpx.Client(
-            auth=registry_login(settings),
-            verify=registry_ssl_context(settings) if encrypts else True,
-            timeout=ANSWER_SECONDS,
-            headers={"Accept": ACCEPTED},
-        )
+        self._httpx = httpx
+        self._login = registry_login(settings)
+        self._ssl_context = registry_ssl_context(settings) if self.url.startswith("https://") else False
         self._known: dict[int, RegisteredSchema] = {}
 
     def schema(self, number: int) -> RegisteredSchema:
@@ -98,8 +93,14 @@ class SchemaRegistry:
 
     def _ask(self, path: str, what: str) -> Mapping[str, Any]:
         try:
-            response = self._client.get(f"{self.url}/{path}")
-        except self._errors as error:
+            response = self._httpx.get(  # a connection each time: the next schema may come in a month
+                f"{self.url}/{path}",
+                auth=self._login,
+                headers={"Accept": ACCEPTED},
+                timeout=ANSWER_SECONDS,
+                verify=self._ssl_context,
+            )
+        except (self._httpx.HTTPError, self._httpx.InvalidURL) as error:
             raise RegistryError(
                 f"the schema registry {self.url} does not answer ({error or type(error).__name__}): look after it, or "
                 "set schema_registry_url"

@@ -105,7 +105,9 @@ def ssl_context(settings: ConnectionSettings) -> ssl.SSLContext:
 def _authorities(name: str, cafile: Path | None) -> str | None:
     if cafile is None:
         return None
-    content = _read(name, cafile).decode("ascii", "replace")
+    content = _read(name, cafile).decode("ascii", "backslashreplace")
+    if not content.strip():  # which Python takes for none, and then believes whom the system does
+        raise SettingsError(f"{name} {cafile} is empty; set another")
     try:
         ssl.create_default_context(cadata=content)
     except (ssl.SSLError, ValueError) as error:

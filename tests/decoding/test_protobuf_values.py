@@ -1,9 +1,10 @@
 """Mode ``protobuf``."""
 
+from base64 import b64encode
 from typing import Any
 
 import pytest
-from google.protobuf import message_factory
+from google.protobuf import descriptor_pb2, message_factory
 from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
@@ -126,3 +127,27 @@ def test_endless_nesting_is_refused() -> None:
             size >>= 7
         payload = head + bytes([size]) + payload
     assert answer(decoder, framed(b"\0" + payload)) == "schema_mismatch"
+
+
+def test_files_may_be_compiled_already() -> None:
+    """As clients in Python register them; with text or without, in any order."""
+    inner = 'syntax = "proto3"; message Inner { string text = 1; }'
+    texts = (
+        RegisteredSchema("PROTOBUF", inner),
+        RegisteredSchema("PROTOBUF", serialized(RegisteredSchema("PROTOBUF", inner))),
+    )
+    for first in texts:
+        outer = RegisteredSchema(
+            "PROTOBUF",
+            'syntax = "proto3"; import "inner.proto"; import "google/protobuf/any.proto"; message O { Inner i = 1; }',
+            (("inner.proto", first),),
+        )
+        for schema in (outer, RegisteredSchema("PROTOBUF", serialized(outer), outer.references)):
+            assert ProtobufFormat().reader(schema)(b"\0\x0a\x04\x0a\x02hi") == {"i": {"text": "hi"}}
+
+
+def serialized(schema: RegisteredSchema) -> str:
+    """Return a compiled file in base64."""
+    file = descriptor_pb2.FileDescriptorProto()
+    compiled(schema).CopyToProto(file)
+    return b64encode(file.SerializeToString()).decode()

@@ -5,8 +5,10 @@ is its value's name, or its number where the file has none; a field that is not 
 that it has a default, as scalars of proto3 do.
 """
 
+import re
 import subprocess
 import sys
+from base64 import b64decode
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,6 +29,9 @@ COMPILE_SECONDS: Final = 60
 """A file takes a tenth of a second; so much shows that something is wrong, on any machine."""
 MOST_NUMBERS: Final = 64
 """Deepest type that a value may name."""
+_SERIALIZED: Final = re.compile(r"[A-Za-z0-9+/]{4,}={0,2}")
+"""Clients in Python and Go register a compiled file in base64. Confluent's registry gives its text, others what they
+got; no text of a file looks like this."""
 _SHOWN_CHARACTERS: Final = 500
 _LONGEST_VARINT: Final = 5
 """Bytes of a number of 32 bits."""
@@ -52,8 +57,6 @@ class ProtobufFormat:
                 return plain(classes[path].FromString(payload[at:]))
             except DecodeError as error:
                 raise mismatch(str(error)[:200]) from None
-            except UnicodeDecodeError as error:  # of proto2, whose strings are looked at only here
-                raise RecordError(INVALID_UTF8, f"a string is no UTF-8: {error.reason}") from None
 
         return value_of
 
@@ -77,19 +80,37 @@ def compiled(schema: RegisteredSchema) -> FileDescriptor:
 def _compile(schema: RegisteredSchema) -> descriptor_pb2.FileDescriptorSet:
     """Let the compiler work in a process of its own: it says on standard error what is wrong."""
     with TemporaryDirectory(prefix="tokenmill-protobuf-") as folder:
+        already = descriptor_pb2.FileDescriptorSet()
         for name, text in {MAIN: schema.text, **{name: one.text for name, one in schema.needed().items()}}.items():
-            path = Path(folder, name).resolve()
-            if not path.is_relative_to(Path(folder).resolve()) or "\0" in name:
-                raise ValueError(f"it imports {name!r}, which is no relative path")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, "utf-8")
-        output = Path(folder, "tokenmill-descriptors")
+            if _SERIALIZED.fullmatch(text):
+                already.file.append(_serialized(name, text))
+            else:
+                _write(Path(folder), name, text)
+        given, output = Path(folder, "tokenmill-given"), Path(folder, "tokenmill-compiled")
+        given.write_bytes(already.SerializeToString())
         command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={folder}", f"--proto_path={_INCLUDED}"]
-        command += ["--include_imports", f"--descriptor_set_out={output}", MAIN]
+        command += [f"--descriptor_set_in={given}", "--include_imports", f"--descriptor_set_out={output}", MAIN]
         done = subprocess.run(command, check=False, capture_output=True, timeout=COMPILE_SECONDS)
         if done.returncode or not output.exists():
             raise ValueError(f"it is no Protobuf schema ({_complaint(done.stderr.decode(errors='replace'), folder)})")
         return descriptor_pb2.FileDescriptorSet.FromString(output.read_bytes())
+
+
+def _serialized(name: str, text: str) -> descriptor_pb2.FileDescriptorProto:
+    try:
+        file = descriptor_pb2.FileDescriptorProto.FromString(b64decode(text, validate=True))
+    except (DecodeError, ValueError) as error:
+        raise ValueError(f"it is no Protobuf schema ({name}: {error})") from None
+    file.name = name
+    return file
+
+
+def _write(folder: Path, name: str, text: str) -> None:
+    path = (folder / name).resolve()
+    if not path.is_relative_to(folder.resolve()) or "\0" in name:
+        raise ValueError(f"it imports {name!r}, which is no relative path")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
 
 
 def _complaint(said: str, folder: str) -> str:
@@ -143,7 +164,12 @@ def _descriptor(file: FileDescriptor, path: tuple[int, ...]) -> Descriptor:
 
 
 def plain(message: Message) -> dict[str, Any]:
-    """Return a message as a mapping of plain values, under the names that the file has."""
+    """Return a message as a mapping of plain values, under the names that the file has.
+
+    Raises:
+        RecordError: a string is no UTF-8.
+
+    """
     found: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         if field.has_presence and not message.HasField(field.name):
@@ -169,4 +195,6 @@ def _one(field: FieldDescriptor, value: Any) -> Any:
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)
         return value if known is None else known.name
+    if field.type == FieldDescriptor.TYPE_STRING and not isinstance(value, str):  # proto2 lets anything through
+        raise RecordError(INVALID_UTF8, f"the string {field.name!r} is no UTF-8")
     return value
