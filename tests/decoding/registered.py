@@ -11,7 +11,7 @@ import fastavro
 from tokenmill.decoding import RegisteredSchema
 from tokenmill.errors import RegistryError
 
-AVRO = {
+AVRO: Any = {
     "type": "record",
     "name": "Page",
     "namespace": "crawl",
@@ -45,7 +45,7 @@ message Page {
   optional string title = 9;
 }
 """
-JSON = {
+JSON: Any = {
     "type": "object",
     "properties": {"text": {"type": "string", "maxLength": 100}, "label": {"enum": ["good", "bad"]}},
     "required": ["text"],

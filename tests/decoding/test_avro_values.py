@@ -1,5 +1,6 @@
 """Mode ``avro``."""
 
+import json
 import subprocess
 import sys
 from typing import Any
@@ -14,11 +15,12 @@ from tokenmill.decoding.avro_values import MAX_RECURSION, AvroFormat
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError
 
-NODE = {
+NODE: Any = {
     "type": "record",
     "name": "Node",
     "fields": [{"name": "text", "type": "string"}, {"name": "next", "type": ["null", "Node"]}],
 }
+AS_STORED = {**AVRO, "fields": [{**f, "type": "long"} if f["name"] == "seen" else f for f in AVRO["fields"]]}
 INT64 = st.integers(-(2**63), 2**63 - 1)
 pages = st.fixed_dictionaries(
     {
@@ -38,8 +40,7 @@ pages = st.fixed_dictionaries(
 def test_records_come_out_as_they_went_in(page: dict[str, Any]) -> None:
     """Text, id and fields: an enum as its symbol, a logical type as what is stored."""
     decoder = opened("avro", carry=("label", "seen", "score"))
-    plain = {**AVRO, "fields": [{**f, "type": "long"} if f["name"] == "seen" else f for f in AVRO["fields"]]}  # type: ignore[dict-item,attr-defined]
-    document = decoder(framed(written(plain, page)))
+    document = decoder(framed(written(AS_STORED, page)))
     assert document == Document(page["text"], page["id"], {name: page[name] for name in ("label", "seen", "score")})
 
 
@@ -47,8 +48,7 @@ def test_records_come_out_as_they_went_in(page: dict[str, Any]) -> None:
 def test_all_of_a_record_is_read(page: dict[str, Any]) -> None:
     """Whatever its parts are."""
     value = AvroFormat().reader(avro(AVRO))
-    plain = {**AVRO, "fields": [{**f, "type": "long"} if f["name"] == "seen" else f for f in AVRO["fields"]]}  # type: ignore[dict-item,attr-defined]
-    assert value(written(plain, page)) == page
+    assert value(written(AS_STORED, page)) == page
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_what_is_no_document_has_a_reason(schema: Any, payload: bytes, reason: s
 def test_carried_fields_are_what_json_has(name: str) -> None:
     """Bytes, lists and numbers that are not finite are refused, for somebody asked for the field by name."""
     page = {"text": "a", "id": "x", "label": "good", "seen": 1, "score": float("nan"), "raw": b"\xff", "links": []}
-    value = framed(written({**AVRO, "fields": [f for f in AVRO["fields"] if f["name"] != "more"]}, page) + b"\0")  # type: ignore[index]
+    value = framed(written({**AVRO, "fields": [f for f in AVRO["fields"] if f["name"] != "more"]}, page) + b"\0")
     assert isinstance(answer(opened("avro"), value), Document)
     assert answer(opened("avro", carry=(name,)), value) == "wrong_type"
 
@@ -115,8 +115,6 @@ print(answer(decoder, framed(b"\\x02a\\x02" * 1_000_000)))
 
 def test_endless_nesting_does_not_end_the_process() -> None:
     """Compiled code would follow it until the stack overflows."""
-    import json  # noqa: PLC0415
-
     done = subprocess.run(
         [sys.executable, "-c", HOSTILE, json.dumps(NODE)], check=False, capture_output=True, text=True
     )

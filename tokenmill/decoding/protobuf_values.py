@@ -12,7 +12,7 @@ from base64 import b64decode
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import grpc_tools
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -175,7 +175,7 @@ def plain(message: Message) -> dict[str, Any]:
         if field.has_presence and not message.HasField(field.name):
             continue
         value = getattr(message, field.name)
-        found[field.name] = _field(field, value)
+        found[field.name] = _field(cast("FieldDescriptor", field), value)
     return found
 
 

@@ -187,8 +187,8 @@ def test_login_is_sent_and_a_wrong_one_is_told(tmp_path: Path) -> None:
     with small_registry(login=("miller", "gr1st")) as small:
         number = small.register("a", TEXT)
         name = {"schema_registry_username": "miller"}
-        assert client(small.url, **name, schema_registry_password_file=tmp_path / "password").schema(number)
-        assert client(small.url, **name, schema_registry_password="gr1st").schema(number)  # noqa: S106
+        assert client(small.url, **name, schema_registry_password_file=tmp_path / "password").schema(number).text
+        assert client(small.url, **name, schema_registry_password="gr1st").schema(number).text  # noqa: S106
         for wrong in ({}, {**name, "schema_registry_password": "chaff"}):
             with pytest.raises(RegistryError, match="schema_registry_password_file") as raised:
                 client(small.url, **wrong).schema(number)

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -15,13 +16,18 @@ from tests.registry_servers import SmallRegistry, small_registry
 from tests.service import Raw, Service, raw_records, reference_blocks, send, service_settings
 from tokenmill.app.batch import Batch
 from tokenmill.app.local.broker import Broker
+from tokenmill.app.raw.partition import RawPartition
 from tokenmill.app.settings import Settings
 from tokenmill.app.skips import skip
 from tokenmill.app.verify.run import verify
 from tokenmill.errors import RegistryError
 
 TEXT = {"type": "record", "name": "T", "fields": [{"name": "text", "type": "string"}]}
-NEWER = {"type": "record", "name": "T", "fields": [{"name": "id", "type": "long"}, {"name": "text", "type": "string"}]}
+NEWER: Any = {
+    "type": "record",
+    "name": "T",
+    "fields": [{"name": "id", "type": "long"}, {"name": "text", "type": "string"}],
+}
 HANG_SECONDS = 0.05
 
 
@@ -48,9 +54,9 @@ def pages() -> list[Raw]:
     return [*old, Raw(b"no frame"), Raw(None), Raw(framed(b"\x09")), *new]
 
 
-async def until(condition: object, partition: object) -> None:
-    """Wait until an attribute of the partition contains something."""
-    while str(condition) not in str(getattr(partition, "waiting", None)):  # noqa: ASYNC110 - it tells nobody
+async def until(words: str, partition: RawPartition) -> None:
+    """Wait until the partition waits for something that has these words."""
+    while words not in str(partition.waiting):  # noqa: ASYNC110 - it tells nobody
         await asyncio.sleep(0.01)
 
 
@@ -154,8 +160,8 @@ def test_mill_whose_registry_comes_and_goes_makes_the_blocks_of_the_reference(
     assert chain.reference_blocks == len(next(iter(expected.values())))
 
 
-def _waits(partitions: Sequence[object] | object) -> bool:
-    return any("does not answer" in str(status) for status in partitions)  # type: ignore[attr-defined]
+def _waits(partitions: Iterable[object]) -> bool:
+    return any("does not answer" in str(status) for status in partitions)
 
 
 def test_verification_with_another_registry_names_it(
@@ -170,7 +176,7 @@ def test_verification_with_another_registry_names_it(
         service.wait_until_complete()
         service.stop()
     with small_registry() as other:
-        longer = {**NEWER, "fields": [*NEWER["fields"], {"name": "more", "type": "int"}]}  # type: ignore[misc]
+        longer = {**NEWER, "fields": [*NEWER["fields"], {"name": "more", "type": "int"}]}
         other.register("pages-value", json.dumps(longer))
         other.register("pages-value", json.dumps(TEXT))
         elsewhere = settings.model_copy(update={"schema_registry_url": other.url})

@@ -1,0 +1,116 @@
+"""What docs/kafka_teams.md says, held against what the code does."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+
+from tests.conftest import topics_on
+from tests.mirrors import Mirroring
+from tests.secured import Secured, add_user
+from tests.service import Raw, Service, send, service_settings
+from tokenmill.app.settings import Settings, load_settings
+from tokenmill.app.verify.run import verify
+from tokenmill.decoding import FORMATS, MODES, REASONS
+
+PAGE: Final = (Path(__file__).parents[2] / "docs" / "kafka_teams.md").read_text()
+OPERATIONS: Final = {
+    "Read": AclOperation.READ,
+    "Write": AclOperation.WRITE,
+    "DescribeConfigs": AclOperation.DESCRIBE_CONFIGS,
+}
+
+
+def tables() -> list[list[list[str]]]:
+    """Return the cells of each table's rows, without the head."""
+    found = re.findall(r"(?:^\|.*\|\n)+", PAGE, re.MULTILINE)
+    rows = [[line.strip("|").split(" | ") for line in table.strip().split("\n")] for table in found]
+    return [[[cell.strip(" |") for cell in row] for row in table[2:]] for table in rows]
+
+
+def quoted(cell: str) -> list[str]:
+    """Return what stands in backticks."""
+    return re.findall(r"`([^`]*)`", cell)
+
+
+def test_its_settings_load(tmp_path: Path) -> None:
+    """Each block of TOML, as it stands."""
+    blocks = re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 4
+    for block in blocks:
+        (tmp_path / "tokenmill.toml").write_text(block)
+        settings = load_settings(config=tmp_path / "tokenmill.toml")
+        values = tomllib.loads(block)
+        assert {str(getattr(settings, name)) for name in values} == {
+            str(tuple(value) if isinstance(value, list) else value) for value in values.values()
+        }
+
+
+def test_every_mode_and_no_other_is_in_its_table() -> None:
+    """What to set for what is in a topic."""
+    (table,) = [table for table in tables() if any("kcat" in row[0] for row in table)]
+    assert {mode for row in table for mode in quoted(row[1])} == set(MODES)
+
+
+def test_what_it_calls_settings_and_reasons_is_some() -> None:
+    """Names in backticks that have the shape of a setting's."""
+    names = {name for name in quoted(PAGE) if re.fullmatch(r"[a-z]+(_[a-z]+)+", name)}
+    others = {"tokenmill_partitions"} | REASONS | set(FORMATS)
+    assert names - others <= set(Settings.model_fields)
+    assert {"schema_mismatch", "not_framed", "missing_text"} <= names
+
+
+def rights(secured: Secured, raw: str, group: str) -> Mapping[str, str]:
+    """Give each role of the page's table a login with its rights and no others; return their names by role."""
+    (table,) = [table for table in tables() if any(row[0] == "segment" for row in table)]
+    logins = {role: f"{role}-{raw}" for role, *_ in table}
+    rules = []
+    for role, allowed, where in table:
+        kind = ResourceType.GROUP if where.startswith("group") else ResourceType.TOPIC
+        for name in quoted(where):
+            ours = re.sub(r"^tokenmill", group, name.replace("R", raw))
+            pattern = ResourcePatternType.PREFIXED if ours.endswith("*") else ResourcePatternType.LITERAL
+            rules += [
+                AclBinding(
+                    kind,
+                    ours.rstrip("*"),
+                    pattern,
+                    f"User:{logins[role]}",
+                    "*",
+                    OPERATIONS[one],
+                    AclPermissionType.ALLOW,
+                )
+                for one in quoted(allowed)
+            ]
+    for login in logins.values():
+        add_user(secured.broker, login)
+    admin = AdminClient({"bootstrap.servers": secured.broker.bootstrap_servers})
+    for done in admin.create_acls(rules).values():
+        done.result()
+    return logins
+
+
+def test_roles_need_the_rights_of_its_table_and_no_others(secured: Secured, tmp_path: Path) -> None:
+    """Each with a login of its own: records are sent, milled, stored, mirrored and verified."""
+    raw = topics_on(secured.broker, "roles")(1)
+    everything = service_settings(
+        secured.broker, raw, tmp_path, splits={"train": 1000}, **secured.values("SASL_PLAINTEXT")
+    )
+    logins = rights(secured, raw, everything.group)
+    roles = {role: everything.model_copy(update={"sasl_username": login}) for role, login in logins.items()}
+    send(roles["producer"], [Raw(b"a document of the mill"), Raw(b"\xff")] * 200)
+    with Service(roles["mill"], tmp_path) as service:
+        service.mill()
+        service.settings = roles["segment"]
+        service.segment()
+        service.settings = everything
+        service.wait_until_complete()
+        service.stop()
+    with Mirroring(roles["mirror"], tmp_path / "mirrored", "--once") as mirror:
+        assert mirror.wait() == 0, mirror.log
+    assert verify(roles["tools"], store=everything.store, processes=1).ok
