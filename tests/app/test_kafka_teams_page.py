@@ -22,6 +22,7 @@ PAGE: Final = (Path(__file__).parents[2] / "docs" / "kafka_teams.md").read_text(
 OPERATIONS: Final = {
     "Read": AclOperation.READ,
     "Write": AclOperation.WRITE,
+    "Describe": AclOperation.DESCRIBE,
     "DescribeConfigs": AclOperation.DESCRIBE_CONFIGS,
 }
 
