@@ -102,8 +102,8 @@ class SchemaRegistry:
             )
         except (self._httpx.HTTPError, self._httpx.InvalidURL) as error:
             raise RegistryError(
-                f"the schema registry {self.url} does not answer ({str(error) or type(error).__name__}): look after it, "
-                "or set schema_registry_url"
+                f"the schema registry {self.url} does not answer ({str(error) or type(error).__name__}): look "
+                "after it, or set schema_registry_url"
             ) from error
         status = response.status_code
         try:

@@ -73,7 +73,7 @@ ends a command, and the whole service, with exit code 2 and the setting to look 
 ### Rights
 
 Where brokers check rights (ACLs), a login for all commands needs these; `Describe` comes with them. What is missing is
-named when it is wanted.
+named when it is wanted. With a login for each role, less will do ([kafka_teams.md](kafka_teams.md#acls)).
 
 | right | on |
 | --- | --- |
