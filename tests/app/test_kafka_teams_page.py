@@ -23,8 +23,11 @@ OPERATIONS: Final = {
     "Read": AclOperation.READ,
     "Write": AclOperation.WRITE,
     "Describe": AclOperation.DESCRIBE,
+    "IdempotentWrite": AclOperation.IDEMPOTENT_WRITE,
     "DescribeConfigs": AclOperation.DESCRIBE_CONFIGS,
 }
+
+KINDS: Final = {"topic": ResourceType.TOPIC, "group": ResourceType.GROUP, "cluster": ResourceType.BROKER}
 
 
 def tables() -> list[list[list[str]]]:
@@ -72,7 +75,7 @@ def rights(secured: Secured, raw: str, group: str) -> Mapping[str, str]:
     logins = {role: f"{role}-{raw}" for role, *_ in table}
     rules = []
     for role, allowed, where in table:
-        kind = ResourceType.GROUP if where.startswith("group") else ResourceType.TOPIC
+        kind = KINDS[where.split()[0].removesuffix("s")]
         for name in quoted(where):
             ours = re.sub(r"^tokenmill", group, name.replace("R", raw))
             pattern = ResourcePatternType.PREFIXED if ours.endswith("*") else ResourcePatternType.LITERAL
