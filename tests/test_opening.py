@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.mills import RAW, RECIPE, SILENT, text
+from tokenmill.decoding.reasons import RULES
 from tokenmill.engines import TokenizerFile, probe
 from tokenmill.errors import FingerprintError, SettingsError
 from tokenmill.opening import RAW_BYTES_SHA256, complete, open_stages, reopen_stages
@@ -24,7 +25,7 @@ def test_a_draft_is_completed_from_its_stages() -> None:
     assert replace(recipe, probe="") == replace(RECIPE, probe="", steps=recipe.steps)
     assert recipe.tokenizer_sha256 == RAW_BYTES_SHA256
     assert recipe.probe == probe(stages.engine)
-    assert recipe.steps == ({"name": "not_empty"},)
+    assert recipe.steps == ({"name": "decode", "rules": RULES}, {"name": "not_empty"})
 
 
 def test_a_tokenizer_file_decides_dtype_and_ids() -> None:
@@ -63,6 +64,21 @@ def test_other_libraries_than_those_of_the_genesis_are_refused(
     recipe = replace(complete(BLANK, RAW, None)[0], **change)
     with pytest.raises(FingerprintError, match=named):
         reopen_stages(recipe, tokenizer)
+
+
+@pytest.mark.parametrize("mode", ["auto", "json"])
+def test_a_stream_of_earlier_decoding_rules_is_refused(mode: str) -> None:
+    """Rather than milled otherwise from here on; with the reason, and that its blocks stay."""
+    recipe = replace(complete(replace(BLANK, decode=mode), RAW, None)[0], steps=({"name": "not_empty"},))
+    with pytest.raises(FingerprintError, match="the decoder has other rules since; its blocks stay"):
+        reopen_stages(recipe, RAW)
+
+
+def test_a_stream_of_plain_text_goes_on() -> None:
+    """Its rules never changed, and neither does its fingerprint."""
+    recipe = complete(replace(BLANK, decode="text"), RAW, None)[0]
+    assert recipe.steps == ({"name": "not_empty"},)
+    assert reopen_stages(recipe, RAW).decoder.describe() == ()
 
 
 def test_another_file_of_the_same_size_is_refused() -> None:

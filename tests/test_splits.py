@@ -11,7 +11,7 @@ from tests.strategies import documents
 from tokenmill.document_columns import DocumentColumns
 from tokenmill.documents import Document
 from tokenmill.errors import SettingsError
-from tokenmill.splits import SplitRule
+from tokenmill.splits import UNUSED, SplitRule, division
 
 rules = st.builds(
     lambda sizes, rest, by: SplitRule(sum(sizes) + rest, {f"split{i}": size for i, size in enumerate(sizes)}, by),
@@ -101,6 +101,55 @@ def test_the_order_of_the_splits_is_part_of_what_a_rule_says_of_itself() -> None
     one, other = SplitRule(4, {"a": 1, "b": 3}), SplitRule(4, {"b": 3, "a": 1})
     assert one.describe() == {"shards": 4, "splits": [["a", 1], ["b", 3]], "by": "id"}
     assert one.describe() != other.describe()
+
+
+@pytest.mark.parametrize(
+    ("shards", "splits", "rule"),
+    [
+        (None, {"train": 980, "validation": 20}, (1000, {"train": 980, "validation": 20})),
+        (1000, {"train": 980, "validation": 20}, (1000, {"train": 980, "validation": 20})),
+        (None, {"train": 98, "validation": 2}, (100, {"train": 98, "validation": 2})),
+        (None, {"train": 620, "validation": 10}, (630, {"train": 620, "validation": 10})),
+        (None, {"train": 10, UNUSED: 90}, (100, {"train": 10})),
+        (1000, {"train": 630, UNUSED: 370}, (1000, {"train": 630})),
+    ],
+)
+def test_sizes_are_shares_of_their_sum(
+    shards: int | None, splits: dict[str, int], rule: tuple[int, dict[str, int]]
+) -> None:
+    """Where a number of shards is set they add up to it; what no split takes is named."""
+    assert division(shards, splits) == rule
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=4), st.sampled_from([None, "sum"]), documents)
+def test_no_document_is_left_out_that_nobody_left_out(sizes: list[int], said: str | None, document: Document) -> None:
+    """Whatever the sizes."""
+    splits = {f"split{i}": size for i, size in enumerate(sizes)}
+    rule = SplitRule(*division(sum(sizes) if said else None, splits))
+    assert rule.split_of_document(document) is not None
+
+
+@pytest.mark.parametrize(
+    ("shards", "splits", "said"),
+    [
+        (1000, {"train": 98, "validation": 2}, "90.0% of all documents would be in no split.*_unused=900"),
+        (1000, {"train": 620, "validation": 10}, "37.0% of all documents"),
+        (1000, {UNUSED: 10, "train": 990}, "name it last"),
+        (None, {"train": 10, UNUSED: 0}, "_unused = 0"),
+    ],
+)
+def test_what_no_split_takes_is_an_error_unless_asked_for(
+    shards: int | None, splits: dict[str, int], said: str
+) -> None:
+    """The message says how much it is, and what to do."""
+    with pytest.raises(SettingsError, match=f"^splits: .*{said}"):
+        division(shards, splits)
+
+
+def test_no_split_can_be_called_as_what_is_left_out() -> None:
+    """So it never meant anything else."""
+    with pytest.raises(SettingsError, match="is no name"):
+        SplitRule(1000, {UNUSED: 1000})
 
 
 @pytest.mark.parametrize(

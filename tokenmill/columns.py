@@ -1,14 +1,17 @@
 """The outcomes of many records in columns: what `Stages.outcome` says of each record, with little done for each."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import itemgetter
 from typing import NamedTuple, Self, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.decoding import Decoder, one_by_one
 from tokenmill.document_columns import DocumentColumns
+from tokenmill.documents import Document
 from tokenmill.errors import RecordError
 from tokenmill.fetch import Fetch
 from tokenmill.outcomes import Kind, Outcome, Stages
@@ -52,7 +55,7 @@ class Columns:
         ``note`` is told the offset, twice, of each record that a user's function is about to see.
         """
         columns = cls(fetch.records, {})
-        indices, documents = columns._decode(stages, fetch.values, skips)
+        indices, documents = columns._decode(stages, fetch.values, skips, note if stages.custom_decoder else None)
         owners = stages.splits.owners(documents)
         columns._step(stages, Kept(indices, documents), owners, note if stages.custom else None)
         for number, split in enumerate(stages.splits.splits):
@@ -66,7 +69,13 @@ class Columns:
         """The records that must be dead-lettered."""
         return [outcome for _, outcome in self.others if outcome.kind is Kind.DEAD_LETTERED]
 
-    def _decode(self, stages: Stages, values: Sequence[bytes | None], skips: Collection[int]) -> Kept:
+    def _decode(
+        self,
+        stages: Stages,
+        values: Sequence[bytes | None],
+        skips: Collection[int],
+        note: Callable[[int, int], None] | None,
+    ) -> Kept:
         """Return the records that are documents, whatever their split; ``values`` are the records'."""
         aside: list[int] = []
         if None in values or skips:
@@ -74,7 +83,11 @@ class Columns:
             self.others.extend((index, stages.outcome(self.records[index], skips)) for index in aside)
         indices = np.delete(np.arange(len(values)), aside)
         whole = cast("list[bytes]", [values[index] for index in indices.tolist()] if aside else values)
-        documents, refused = stages.decoder.many(whole)
+        if note is None:
+            documents, refused = stages.decoder.many(whole)
+        else:
+            places = iter([self.records[index].offset for index in indices.tolist()])
+            documents, refused = one_by_one(partial(_noted, stages.decoder, places, note), whole)
         for at, error in refused:
             index = int(indices[at])
             split = stages.splits.split_of_bytes(whole[at])
@@ -112,3 +125,10 @@ class Columns:
                 self.others.append((index, Outcome(record, Kind.FILTERED, split, answer.reason)))
                 continue
             documents.put(at, answer)
+
+
+def _noted(decoder: Decoder, places: Iterator[int], note: Callable[[int, int], None], value: bytes) -> Document:
+    """Return what ``decoder`` says of the next value, whose record's offset is told to ``note`` before."""
+    offset = next(places)
+    note(offset, offset)
+    return decoder(value)

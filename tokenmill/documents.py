@@ -11,7 +11,9 @@ from tokenmill.canonical import canonical_json
 from tokenmill.errors import RecordError
 
 Scalar: TypeAlias = str | int | float | bool | None
-"""A JSON value without parts. An int lies within -2**63 .. 2**64 - 1; a float is finite."""
+"""A JSON value without parts. An int lies within `INTEGERS`; a float is finite."""
+INTEGERS: Final = range(-(2**63), 2**64)
+"""What JSON parsers of other languages read as an integer, and ours."""
 
 TOO_LARGE: Final = "too_large"
 """Dead-letter reason: the text is longer than the limit."""
@@ -50,7 +52,10 @@ class Limits:
     max_text_bytes: int
     """Of the text in UTF-8."""
     max_id_bytes: int
-    """Of the id in canonical JSON, without quotes: its UTF-8 length where nothing needs an escape."""
+    """Of the id in canonical JSON, without quotes: its UTF-8 length where nothing needs an escape.
+
+    That is what is stored with every piece of the document, and so what bounds a message.
+    """
     max_fields_bytes: int
     """Of the object of carried fields in canonical JSON, braces included."""
 

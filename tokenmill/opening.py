@@ -21,6 +21,7 @@ from tokenmill.recipe import Recipe
 from tokenmill.splits import SplitRule
 from tokenmill.steps import open_steps
 
+OTHER_RULES: Final = "the decoder has other rules since; its blocks stay as they are, and trainers read them"
 RAW_BYTES_SHA256: Final = TokenizerFile(RAW_BYTES, None).sha256
 """What stands in a recipe where there is no tokenizer file."""
 
@@ -79,7 +80,7 @@ def complete(
     opened = stages.engine
     recipe = replace(
         draft,
-        steps=tuple(step.describe() for step in stages.steps),
+        steps=(*stages.decoder.describe(), *(step.describe() for step in stages.steps)),
         tokenizer_sha256=tokenizer.sha256,
         end_of_document=end_of_document_id(opened, end_of_document),
         vocabulary_size=opened.vocabulary_size,
@@ -100,8 +101,10 @@ def reopen_stages(
     """
     again, stages = complete(recipe, tokenizer, recipe.end_of_document, engine, schemas)
     if again.fingerprint != recipe.fingerprint:
+        differences = "; ".join(recipe.differences(again))
+        rules = f" ({OTHER_RULES})" if recipe.decoded_otherwise(again) else ""
         raise FingerprintError(
-            f"the stream was made with other parts than those installed here ({'; '.join(recipe.differences(again))}): "
-            "install what the genesis names (`tokenmill inspect` shows it)"
+            f"the stream was made with other parts than those installed here ({differences}): "
+            f"install what the genesis names (`tokenmill inspect` shows it){rules}"
         )
     return stages

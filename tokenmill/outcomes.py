@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
-from tokenmill.decoding import Decoder
+from tokenmill.decoding import Decoder, FunctionDecoder
 from tokenmill.documents import Document
 from tokenmill.engines import Engine
 from tokenmill.errors import RecordError
@@ -68,6 +68,11 @@ class Stages:
     def custom(self) -> bool:
         """Whether one of the steps is a user's own function, which may do anything."""
         return any(isinstance(step, CustomStep) for step in self.steps)
+
+    @property
+    def custom_decoder(self) -> bool:
+        """Whether the decoder is a user's own function, which may do anything."""
+        return isinstance(self.decoder, FunctionDecoder)
 
     def outcome(self, record: SourceRecord, skips: Collection[int] = ()) -> Outcome:
         """Return what becomes of the record; ``skips`` are the offsets that a person put on the skip list.

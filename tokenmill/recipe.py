@@ -33,7 +33,7 @@ class Recipe:
     min_chars: int
     function: str | None
     steps: tuple[Mapping[str, Any], ...]
-    """What each step says of itself (`tokenmill.steps`): name, parameters, version."""
+    """What the decoder and each step say of themselves (`describe`): name, parameters, version."""
     shards: int
     splits: tuple[tuple[str, int], ...]
     """Names and sizes of all splits of the raw topic, in order; they decide where this one's shards begin."""
@@ -88,7 +88,15 @@ class Recipe:
         """Bytes of one block's tokens."""
         return self.block_tokens * np.dtype(self.dtype).itemsize
 
+    def decoded_otherwise(self, other: "Recipe") -> bool:
+        """Tell whether the two decode by the same settings and yet by other rules, or another version of a function."""
+        return self.decode == other.decode and _decoder(self.steps) != _decoder(other.steps)
+
     def differences(self, other: "Recipe") -> list[str]:
         """Name what differs, as ``name: mine != theirs``, for people."""
         mine, theirs = self.to_dict(), other.to_dict()
         return [f"{name}: {mine[name]!r} != {theirs[name]!r}" for name in mine if mine[name] != theirs[name]]
+
+
+def _decoder(steps: tuple[Mapping[str, Any], ...]) -> list[Mapping[str, Any]]:
+    return [step for step in steps if step.get("name") == "decode"]

@@ -32,6 +32,8 @@ DEFAULT_SHARDS: Final = 1000
 MOST_SHARDS: Final = 2**31
 """Enough for any share, and the square of it fits 64 bits."""
 KEYS: Final = ("id", "content")
+UNUSED: Final = "_unused"
+"""Stands among splits for a share that none takes, on purpose; no split can be called so."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 """A split's name becomes the last part of a stream's, and so of topics and folders: no dots, no slashes, short."""
@@ -53,6 +55,29 @@ def _fastest_md5() -> "Callable[[bytes], _Hash]":
 
 
 _MD5: Final = _fastest_md5()
+
+
+def division(shards: int | None, splits: Mapping[str, int]) -> tuple[int, dict[str, int]]:
+    """Return the number of shards, and how many each split owns, `UNUSED` left out.
+
+    Without a number of shards the sizes are shares: their sum is the number.
+
+    Raises:
+        SettingsError: the sizes do not add up to the number of shards, or `UNUSED` is not the last of them.
+
+    """
+    given = sum(splits.values())
+    if shards is not None and given < shards:
+        raise SettingsError(
+            f"splits: {given} of {shards} shards (shards) are given away, and {1 - given / shards:.1%} of all "
+            "documents would be in no split: leave shards out, then the sizes are shares of their sum; or name a split "
+            f"for the rest; or leave the rest out on purpose, {UNUSED}={shards - given}"
+        )
+    if UNUSED in splits and list(splits)[-1] != UNUSED:
+        raise SettingsError(f"splits: {UNUSED} stands before other splits: name it last")
+    if splits.get(UNUSED, 1) < 1:
+        raise SettingsError(f"splits: {UNUSED} = {splits[UNUSED]}: give it 1 shard or more, or leave it out")
+    return max(1, given) if shards is None else shards, {name: size for name, size in splits.items() if name != UNUSED}
 
 
 @dataclass(frozen=True, slots=True)

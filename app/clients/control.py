@@ -121,10 +121,13 @@ def require_fingerprint(genesis: Genesis, recipe: Recipe) -> None:
 
     """
     if genesis.recipe.fingerprint != recipe.fingerprint:
+        differences = "; ".join(genesis.recipe.differences(recipe))
+        back = "set them back"
+        if genesis.recipe.decoded_otherwise(recipe):
+            back = f'decode = "{recipe.decode}" has other rules since: use the version that made the stream'
         raise FingerprintError(
-            f"stream {genesis.stream!r} was settled with other settings "
-            f"({'; '.join(genesis.recipe.differences(recipe))}): set them back, or give the new ones a stream of their "
-            "own with stream_suffix"
+            f"stream {genesis.stream!r} was settled with other settings ({differences}): {back}, or give the new ones "
+            "a stream of their own with stream_suffix"
         )
 
 

@@ -12,6 +12,8 @@ Kind = Literal["raw", "dead-letters", "tokens", "control"]
 
 HEADERS_BYTES: Final = 4096
 """Room for a message's fixed header, its totals and Kafka's framing, and for a dead letter's headers."""
+REASONS_BYTES: Final = 4096
+"""Room for the totals' counts of the reasons of a user's own decoder, at most 64 of 32 characters."""
 ENTRY_BYTES: Final = 64
 """Room beside each piece's row and meta, so that small changes of the format need no new topics."""
 WIDEST_TOKEN_BYTES: Final = 4
@@ -67,7 +69,8 @@ def worst_message_bytes(settings: Settings, own: TopicSettings) -> int:
     """
     meta = Limits(own.max_text_bytes, own.max_id_bytes, own.max_fields_bytes).max_meta_bytes
     piece = WIDEST_TOKEN_BYTES + PIECE.itemsize + meta + ENTRY_BYTES
-    return settings.message_bytes + own.block_tokens * piece + HEADERS_BYTES
+    reasons = REASONS_BYTES if ":" in own.decode else 0
+    return settings.message_bytes + own.block_tokens * piece + HEADERS_BYTES + reasons
 
 
 def needed_topics(settings: Settings) -> list[NeededTopic]:

@@ -5,9 +5,9 @@ from typing import Final
 
 from tokenmill.decoding import REASONS
 from tokenmill.outcomes import NO_TOKENS, SKIPPED
-from tokenmill.steps.custom import FUNCTION_FAILED, REJECTED
 from tokenmill.steps.min_chars import TOO_SHORT
 from tokenmill.steps.not_empty import EMPTY
+from tokenmill.user_function import FUNCTION_FAILED, REJECTED
 
 from ..settings import Stream
 from .worker import (

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tokenmill.errors import InputError
+from tokenmill.field_paths import find_field
 
 Row = Mapping[str, Any]
 Finder = Callable[[Row], Any]
@@ -13,25 +14,10 @@ _WORDS: Final = {True: "true", False: "false", None: "null"}
 
 
 def finder(path: str) -> Finder:
-    """Return a function that finds a field in an object: by its name, or else along a dotted path; None if not there.
-
-    ``meta.lang`` is the field of that name if there is one, else ``lang`` in the object ``meta``.
-    """
+    """Return a function that finds a field in an object by the rule of `tokenmill.field_paths`; None if not there."""
     if "." not in path:
         return lambda row: row.get(path)
-    parts = path.split(".")
-
-    def find(row: Row) -> Any:
-        if path in row:
-            return row[path]
-        value: Any = row
-        for part in parts:
-            if not isinstance(value, Mapping):
-                return None
-            value = value.get(part)
-        return value
-
-    return find
+    return lambda row: find_field(row, path)
 
 
 def columns_of(path: str) -> tuple[str, ...]:

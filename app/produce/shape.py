@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import orjson
 
+from tokenmill.decoding.json_objects import check_integer
 from tokenmill.decoding.refusals import refusal
 from tokenmill.documents import Limits
 from tokenmill.errors import RecordError
@@ -67,6 +68,8 @@ class Shape:
         text, name = row.get(self.text_field), row.get(self.id_field)
         if type(text) is not str:
             text = next((found for _, find in self.texts if type(found := find(row)) is str), None)
+        if type(name) is float:
+            return None
         if type(name) is str and len(name) > self.quick_id and _id_bytes(name) > self.limits.max_id_bytes:
             return None
         return Item(data, text) if text is not None and (type(name) is not int or self.quick_id >= _INT_ID) else None
@@ -91,6 +94,7 @@ class Shape:
             return None
         try:
             text = self._text(row)
+            self._check_integers(row, data)
             found = _scalar(self.id(row))
             own = found if (isinstance(found, str) and found) or type(found) is int else name
             return self._made(where, row, text, own)
@@ -127,6 +131,7 @@ class Shape:
             text = self._text(row)
             if len(data) > self.limits.max_text_bytes:  # UTF-8 is never longer than the same text in JSON
                 self.limits.check_text(text)
+            self._check_integers(row, data)
             name = self.id(row)
             if (isinstance(name, str) and name) or type(name) is int:
                 self.limits.check_id(name)
@@ -135,6 +140,13 @@ class Shape:
             return Item(data, text, None if self.key is None else self._key(row, name))
         except RecordError as error:
             return Refused(where, str(error), data)
+
+    def _check_integers(self, row: Row, data: bytes) -> None:
+        """Refuse an id or a carried field that is an integer beyond 64 bits in the JSON of which ``row`` was parsed."""
+        for name, find in ((self.id_from, self.id), *self.carry) if data else ():
+            value = find(row)
+            if type(value) is float:
+                check_integer(f"{name!r}", name, value, data)
 
     def _made(self, where: str, row: Row, text: str, name: str | int) -> Item | Refused:
         """Return a document made of its parts; its value is a new object, or the text alone."""

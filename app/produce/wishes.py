@@ -40,13 +40,8 @@ def shape_for(settings: Settings, topic: str, wishes: Wishes | None = None) -> S
     plain = wishes.plain or own.decode == "text"
     needed = [*fields, id_field, *carry, *(condition.field for condition in wishes.where)]
     needed += [] if wishes.key is None else [wishes.key]
-    as_is = (
-        not plain
-        and fields == own.text_fields
-        and not any("." in name for name in fields)
-        and id_field == own.id_field
-        and wishes.carry is None
-    )
+    as_is = not plain and fields == own.text_fields and id_field == own.id_field and wishes.carry is None
+    ordinary = as_is and not (wishes.where or wishes.key or carry or "." in id_field)
     return Shape(
         limits=Limits(own.max_text_bytes, own.max_id_bytes, own.max_fields_bytes),
         text_field=own.text_fields[0],
@@ -60,6 +55,6 @@ def shape_for(settings: Settings, topic: str, wishes: Wishes | None = None) -> S
         carry=tuple((name, finder(name)) for name in carry),
         where=tuple(wishes.where),
         key=None if wishes.key is None else (wishes.key, finder(wishes.key)),
-        quick_id=own.max_id_bytes // 6 if as_is and not (wishes.where or wishes.key or carry) else 0,
+        quick_id=own.max_id_bytes // 6 if ordinary else 0,
         columns=frozenset(column for name in needed for column in columns_of(name)),
     )

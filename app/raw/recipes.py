@@ -39,6 +39,7 @@ def plan_topic(settings: Settings, raw_topic: str) -> RawTopicPlan:
 
 
 def _draft(own: TopicSettings, stream: Stream) -> Recipe:
+    rule = own.split_rule()
     return Recipe(
         raw_topic=stream.raw_topic,
         start=str(own.start),
@@ -53,8 +54,8 @@ def _draft(own: TopicSettings, stream: Stream) -> Recipe:
         min_chars=own.min_chars,
         function=own.function,
         steps=(),
-        shards=own.shards,
-        splits=tuple(own.splits.items()),
+        shards=rule.shards,
+        splits=tuple(rule.splits.items()),
         split_by=own.split_by,
         split=stream.split,
         tokenizer_sha256="",

@@ -8,13 +8,15 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from tokenmill.engines import EngineName
 from tokenmill.errors import SettingsError
-from tokenmill.splits import SplitRule
+from tokenmill.splits import SplitRule, division
 
 from .connection import ConnectionSettings
 from .explain import explain, nearest
 from .registry import RegistrySettings
 from .values import (
+    Decode,
     Names,
+    OptionalNumber,
     OptionalText,
     Size,
     Splits,
@@ -66,24 +68,30 @@ class TopicSettings(BaseModel):
         description="Token, or its id, that ends each document; not set: known names are tried, as <|endoftext|>.",
     )
     sequence_length: int = Field(default=1024, ge=1, description="Tokens that a model reads; a block has one more.")
-    decode: Literal["auto", "json", "text", "avro", "protobuf", "json_schema"] = Field(
+    decode: Decode = Field(
         default="auto",
-        description="What a record is: a JSON object, plain text, or (auto) an object if it looks like one; avro, "
-        "protobuf and json_schema: what a schema registry knows the schema of.",
+        description="What a record is: a JSON object (json), plain text (text), either (auto), what your own function "
+        "makes of its bytes (module:function), or a value whose schema a registry has (avro, protobuf, json_schema).",
     )
     text_fields: Names = Field(
         default=("text", "content"),
         min_length=1,
-        description="Fields of a JSON object that may hold the text; first one wins.",
+        description="Fields of a JSON object that may hold the text, or paths to them, as payload.after.body; "
+        "first one wins.",
     )
     id_field: str = Field(
-        default="id", min_length=1, description="Field of a JSON object that holds the document's id."
+        default="id", min_length=1, description="Field of a JSON object that holds the document's id, or a path to it."
     )
-    carry: Names = Field(default=(), description="Fields that travel with the tokens, for example label,lang.")
+    carry: Names = Field(
+        default=(), description="Fields, or paths to them, that travel with the tokens, for example label,meta.lang."
+    )
     max_text_bytes: Size = Field(
         default=4 * MIB, ge=1, description="Longest text (UTF-8); a longer one is dead-lettered."
     )
-    max_id_bytes: Size = Field(default=128, description="Longest id (UTF-8); a longer one is dead-lettered.")
+    max_id_bytes: Size = Field(
+        default=128,
+        description="Longest id, as JSON spells it (UTF-8, escapes counted, no quotes); a longer one is dead-lettered.",
+    )
     max_fields_bytes: Size = Field(
         default=256, description="Most bytes (JSON) of carried fields; more are dead-lettered."
     )
@@ -97,11 +105,14 @@ class TopicSettings(BaseModel):
         default=None,
         description="A pure function of your own, as module:function, that changes or filters each document.",
     )
-    shards: int = Field(
-        default=1000, ge=1, description="Parts into which a hash divides the documents; splits own ranges."
+    shards: OptionalNumber = Field(
+        default=None,
+        ge=1,
+        description="Parts into which a hash divides the documents; splits own ranges. Not set: the sum of splits.",
     )
     splits: Splits = Field(
-        default={"train": 980, "validation": 20}, description="Name and number of shards of each split, in order."
+        default={"train": 980, "validation": 20},
+        description="Name and share of each split, in order: 98 and 2 are per cent. _unused, last: in no split.",
     )
     split_by: Literal["id", "content"] = Field(
         default="id", description="What decides a document's split; no id: its text."
@@ -127,8 +138,17 @@ class TopicSettings(BaseModel):
 
     @model_validator(mode="after")
     def _check_splits(self) -> Self:
-        SplitRule(self.shards, self.splits, self.split_by)  # refuses what cannot be kept
+        self.split_rule()  # refuses what cannot be kept
         return self
+
+    def split_rule(self) -> SplitRule:
+        """Return how documents are divided: the splits that are streams, and the number of shards in force.
+
+        Raises:
+            SettingsError: the sizes do not add up to ``shards``, or a split cannot be.
+
+        """
+        return SplitRule(*division(self.shards, self.splits), self.split_by)
 
     @property
     def block_tokens(self) -> int:
@@ -272,7 +292,7 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings, BaseSettings
             Stream(f"{raw_topic}.{split}{own.stream_suffix}", raw_topic, split)
             for raw_topic in self.raw_topics
             for own in (self.for_topic(raw_topic),)
-            for split in own.splits
+            for split in own.split_rule().splits
         ]
 
     def at(self, bootstrap_servers: str) -> Self:

@@ -7,14 +7,26 @@ from typing import Any, Final, Literal, get_args, get_origin
 from pydantic import BeforeValidator, SecretStr
 from pydantic.fields import FieldInfo
 
+from tokenmill.decoding import MODES
+
 from .connection import SECRETS, ConnectionSettings
 from .model import ENVIRONMENT_PREFIX, Settings, TopicSettings
 from .registry import RegistrySettings
-from .values import as_variable, parse_names, parse_size, parse_splits, parse_start, parse_table, parse_token
+from .values import (
+    as_variable,
+    parse_decode,
+    parse_names,
+    parse_size,
+    parse_splits,
+    parse_start,
+    parse_table,
+    parse_token,
+)
 
 OUTSIDE_THE_FINGERPRINT: Final = frozenset({"stream_suffix", "segment_blocks", "era_blocks", "era_max_seconds"})
 """Settings of a topic that change no token: names of its streams, how a store cuts them into files, and its eras."""
 SPELLED: Final[Mapping[Callable[..., Any], str]] = {
+    parse_decode: f"{', '.join(f'`{mode}`' for mode in MODES)}, `module:function`",
     parse_names: "list: `a,b`",
     parse_size: "size: `262144`, `256KiB`",
     parse_splits: "table: `train=980,validation=20`",
@@ -117,6 +129,29 @@ carry = ["lang"]
 ```
 
 {tokens}
+
+### What is a document
+
+- `auto`, for any producer: a JSON object with a text is that document, other UTF-8 is plain text. **What begins like a
+  JSON object or array and is no such document is a dead letter**, and so is a value that a schema registry's
+  serializer framed, or one with NULs or full of control characters. Its detail says what it looks like, and which
+  setting reads it. Plain text that merely begins with a brace (code, templates), or with `[` and then what JSON has
+  there (`[1] a footnote`), needs `decode = "text"`; `[link](address)` and `[INFO] started` are text in `auto`, too.
+- `json`: nothing but JSON objects with a text. `text`: any UTF-8 as it is, braces, keys and NULs included.
+- `module:function`: a function of your own on the raw bytes, which returns a `tokenmill.documents.Document` or a
+  reason. Like `function` it states its `version`, and its module is imported from the environment or `PYTHONPATH`
+  ([architecture.md](architecture.md#adding-to-it) has an example).
+
+`text_fields`, `id_field` and `carry` name keys of the object, or **paths** into it: with
+`text_fields = ["payload.after.body"]` an event of Debezium is the text of its row. A key of exactly that name goes
+first, dots included, as with `tokenmill produce --field`. [record_to_tokens.md](record_to_tokens.md) says all of it
+exactly, and what happens to streams that were made by earlier rules.
+
+### Splits
+
+The sizes of `splits` are shares: `train=98,validation=2` are per cent, `train=980,validation=20` the same in steps of
+0.1 %. Where `shards` is set, they must add up to it. A share that is to be in no split is named `_unused` and comes
+last: `train=10,_unused=90` mills a tenth. The number of shards, set or not, is part of the fingerprint.
 
 ## Service
 

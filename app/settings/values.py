@@ -3,10 +3,13 @@
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr, TypeAdapter
+
+from tokenmill.decoding import MODES
 
 EARLIEST: Final = "earliest"
 _LEGAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
@@ -36,6 +39,20 @@ def parse_splits(value: object) -> object:
             raise ValueError(f"split {name.strip()!r} is named twice")
         splits[name.strip()] = shards.strip()
     return splits
+
+
+def parse_decode(value: object) -> object:
+    """Return the value unchanged.
+
+    Raises:
+        ValueError: a text that is no mode and no import path.
+
+    """
+    if isinstance(value, str) and value not in MODES and ":" not in value:
+        close = get_close_matches(value.lower(), MODES, n=1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        raise ValueError(f"it must be {', '.join(map(repr, MODES))} or module:function, a decoder of your own{hint}")
+    return value
 
 
 def parse_size(value: object) -> int:
@@ -134,9 +151,11 @@ Names = Annotated[tuple[str, ...], BeforeValidator(parse_names)]
 TopicName = Annotated[str, AfterValidator(check_topic_name)]
 TopicNames = Annotated[tuple[TopicName, ...], BeforeValidator(parse_names), Field(min_length=1)]
 Splits = Annotated[dict[str, int], BeforeValidator(parse_splits), Field(min_length=1)]
+Decode = Annotated[str, BeforeValidator(parse_decode)]
 Start = Annotated[str, BeforeValidator(parse_start)]
 Token = Annotated[int | str | None, BeforeValidator(parse_token)]
 OptionalText = Annotated[str | None, BeforeValidator(empty_is_none)]
+OptionalNumber = Annotated[int | None, BeforeValidator(empty_is_none)]
 OptionalPath = Annotated[Path | None, BeforeValidator(empty_is_none)]
 OptionalSecret = Annotated[SecretStr | None, BeforeValidator(empty_is_none)]
 Tables = Annotated[dict[TopicName, dict[str, Any]], BeforeValidator(parse_table)]

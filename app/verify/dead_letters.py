@@ -39,7 +39,8 @@ async def check_dead_letters(
 def _missing(topic: str, partition: int, offsets: set[int], chains: Sequence[ChainResult]) -> Difference:
     first = min(offsets)
     stream = next(c.stream for c in chains if c.partition == partition and first in c.dead_letters)
-    text = f"{topic} does not hold this record, which must be dead-lettered (nor {len(offsets) - 1} more)"
+    more = f" (nor {len(offsets) - 1} more of the partition)" if len(offsets) > 1 else ""
+    text = f"{topic} does not hold this record, which must be dead-lettered{more}"
     return Difference("dead letters", "missing", stream, partition, text, offset=first)
 
 

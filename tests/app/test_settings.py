@@ -84,6 +84,16 @@ def test_lists_splits_sizes_and_tokens_are_written_as_text() -> None:
     assert settings.end_of_document == 50256
 
 
+def test_splits_are_shares_and_the_rest_is_left_out_on_purpose() -> None:
+    """Of their sum; `_unused` is no stream."""
+    percent = load_settings({"splits": "train=98,validation=2"})
+    assert percent.split_rule().shards == 100
+    assert [stream.split for stream in percent.streams()] == ["train", "validation"]
+    tenth = load_settings({"splits": "train=100,_unused=900", "shards": "1000"})
+    assert (tenth.split_rule().shards, dict(tenth.split_rule().splits)) == (1000, {"train": 100})
+    assert [stream.name for stream in tenth.streams()] == ["raw-text.train"]
+
+
 def test_splits_of_a_file_replace_the_default_splits(tmp_path: Path) -> None:
     """A table in the file stands for itself; nothing is merged into it."""
     file = tmp_path / "mill.toml"
@@ -130,12 +140,19 @@ def test_wrong_values_are_refused_with_the_place(monkeypatch: pytest.MonkeyPatch
         ({"raw_topics": "a,a.dead-letters"}, "two uses"),
         ({"raw_topics": "a" * 240}, "too long"),
         ({"raw_topics": ""}, "at least 1"),
-        ({"splits": "train=1001"}, "1001 shards"),
+        ({"splits": "train=1001", "shards": "1000"}, "1001 shards"),
+        ({"splits": "train=98,validation=2", "shards": "1000"}, "90.0% of all documents would be in no split"),
+        ({"splits": "train=0"}, "train = 0"),
+        ({"topic": {"raw-text": {"splits": {"a": 1}, "shards": 2}}}, "50.0% of all documents"),
         ({"splits": "train"}, "no number of shards"),
         ({"splits": "train=1,train=2"}, "twice"),
         ({"stream_suffix": " v2"}, "cannot name a topic"),
         ({"message_bytes": "3 bananas"}, "bananas"),
-        ({"decode": "yaml"}, "'auto', 'json', 'text', 'avro', 'protobuf' or 'json_schema'"),
+        (
+            {"decode": "yaml"},
+            "it must be 'auto', 'json', 'text', 'avro', 'protobuf', 'json_schema' or module:function",
+        ),
+        ({"decode": "jsn"}, "did you mean json?"),
         ({"topic": {"raw-txt": {}}}, "did you mean raw-text?"),
         ({"topic": {"raw-text": {"decod": "json"}}}, "did you mean decode?"),
         ({"topic": {"raw-text": {"workers": 3}}}, "holds for all topics"),
@@ -193,7 +210,8 @@ def test_environment_hands_the_settings_on(monkeypatch: pytest.MonkeyPatch) -> N
         splits={"train": 999, "validation": 1},
         end_of_document=0,
         carry=("a,b", "c"),
-        topic={"code": {"carry": ["x"], "splits": {"all": 1000}}},
+        topic={"code": {"carry": ["x"], "splits": {"all": 1000}, "decode": "readers:wide"}},
+        shards=1000,
     )
     Path("tokenmill.toml").write_text("workers = 7")
     for name, value in settings.environment().items():

@@ -25,7 +25,7 @@ OTHER: Final[dict[str, Any]] = {
     "normalize": "NFC",
     "min_chars": 7,
     "function": "tests.steps.user_functions:shouted",
-    "shards": 2000,
+    "shards": 2000,  # with splits that add up to it, below
     "splits": {"train": 900, "validation": 20},
     "split_by": "content",
     "start": "2026-01-31T12:00:00Z",
@@ -64,10 +64,20 @@ def test_every_topic_setting_is_tried_below() -> None:
 def test_the_page_knows_what_is_part_of_the_fingerprint(name: str) -> None:
     """A changed value changes all fingerprints, or none."""
     plain = fingerprints(Settings(tokenizer="bytes"))
-    changed = fingerprints(Settings(tokenizer="bytes", **{name: OTHER[name]}))
+    beside = {"splits": {"train": 1980, "validation": 20}} if name == "shards" else {}
+    changed = fingerprints(Settings(tokenizer="bytes", **{name: OTHER[name]}, **beside))
 
     assert not plain & changed if name not in OUTSIDE_THE_FINGERPRINT else plain == changed
     assert re.search(rf"^\| `{name}` .*\| {'no' if plain == changed else 'yes'} \|", FILE.read_text(), re.MULTILINE)
+
+
+def test_equal_shares_of_another_number_of_shards_are_other_streams() -> None:
+    """And the same number said or not is the same stream."""
+    plain, said = Settings(tokenizer="bytes"), Settings(tokenizer="bytes", shards=1000)
+    percent = Settings(tokenizer="bytes", splits={"train": 98, "validation": 2})
+
+    assert fingerprints(plain) == fingerprints(said)
+    assert not fingerprints(plain) & fingerprints(percent)
 
 
 def test_the_tokenizer_is_part_of_the_fingerprint(tmp_path: Path) -> None:

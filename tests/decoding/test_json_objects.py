@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 from hypothesis import example, given
+from hypothesis import strategies as st
 
 from tests.decoding.opened import answer, opened
-from tests.strategies import json_bytes, json_fragments, json_objects
+from tests.strategies import json_bytes, json_fragments, json_objects, texts
 from tokenmill.documents import Document
 
 
@@ -105,6 +106,10 @@ def test_an_object_is_the_document_that_its_fields_say(value: dict[str, Any]) ->
         (b'{"text": 1}', "wrong_type"),
         (b'{"text": null}', "wrong_type"),
         (b'{"text": ["a"]}', "wrong_type"),
+        (b'{"text": "a", "id": 18446744073709551616}', "integer_out_of_range"),
+        (b'{"text": "a", "id": -9223372036854775809}', "integer_out_of_range"),
+        (b'{"text": "a", "id": 1, "id": 18446744073709551616}', "integer_out_of_range"),
+        (b'{"op": "u", "before": {"text": "a"}, "after": {"text": "b"}}', "debezium_envelope"),
     ],
 )
 def test_each_bad_value_has_its_reason(value: bytes, reason: str) -> None:
@@ -130,7 +135,9 @@ def test_each_bad_value_has_its_reason(value: bytes, reason: str) -> None:
         (b'{"text": "a", "id": 1.0}', Document("a")),
         (b'{"text": "a", "id": ["b"]}', Document("a")),
         (b'{"text": "a", "id": 18446744073709551615}', Document("a", 2**64 - 1)),
-        (b'{"text": "a", "id": 18446744073709551616}', Document("a")),
+        (b'{"text": "a", "id": -9223372036854775808}', Document("a", -(2**63))),
+        (b'{"text": "a", "id": 18446744073709551616.0}', Document("a")),
+        (b'{"text": "a", "id": 1e30, "n": 18446744073709551616}', Document("a")),
         (b'{"text": "a", "id": "../x\\n"}', Document("a", "../x\n")),
     ],
 )
@@ -174,3 +181,52 @@ def test_a_dead_letter_names_the_keys_that_are_there() -> None:
     with pytest.raises(Exception, match=r"the object has: 'body', '\\x1b\[31m'") as caught:
         decoder(json_bytes({"body": 1, "\x1b[31m": 2} | {f"{n}" * 1000: n for n in range(100)}))
     assert len(str(caught.value)) < 400
+
+
+@given(
+    st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**308), 10**308),
+    st.sampled_from(["n", "a.n", "id"]),
+    st.booleans(),
+)
+def test_no_integer_is_rounded_in_silence(number: float, path: str, decoy: bool) -> None:  # noqa: FBT001 - drawn
+    """Carried or as an id, wherever it lies: exact, or refused; a number with a point or a power is a float."""
+    inner, _, name = path.rpartition(".")
+    spelled = json.dumps(number)
+    field = f'"{name}": {spelled}'
+    others = f'"other": {10**30}, "quoted": "{spelled} {10**30}", ' if decoy else ""
+    value = f'{{"text": "a", {others}{f"{json.dumps(inner)}: {{{field}}}" if inner else field}}}'.encode()
+    result = answer(opened("json", carry=(path,), max_id_bytes=1000, max_fields_bytes=1000), value)
+    if isinstance(number, int) and not -(2**63) <= number < 2**64:
+        assert result == "integer_out_of_range"
+    else:
+        assert isinstance(result, Document)
+        assert result.fields == {path: number}
+        assert type(result.fields[path]) is type(number)
+
+
+def test_text_id_and_carried_fields_may_lie_deeper() -> None:
+    """By dotted paths; a carried field is called by its path, and one that is absent stays absent."""
+    event = {"payload": {"op": "u", "after": {"body": "a row", "id": 7, "lang": None}}}
+    decoder = opened(
+        "json",
+        text_fields=("text", "payload.after.body"),
+        id_field="payload.after.id",
+        carry=("payload.after.lang", "payload.op", "payload.after.none", "payload.op.x"),
+    )
+    expected = Document("a row", 7, {"payload.after.lang": None, "payload.op": "u"})
+    assert answer(decoder, json_bytes(event)) == expected
+    assert answer(decoder, json_bytes({"text": "b", "payload.after.id": "key"})) == Document("b", "key")
+    assert answer(decoder, json_bytes({"payload": {"after": {"body": 5}}})) == "wrong_type"
+
+
+@given(json_objects, st.sampled_from(["text", "a.text", "a.b.text"]), texts)
+def test_a_document_is_the_same_wherever_its_fields_lie(rest: dict[str, Any], path: str, text: str) -> None:
+    """In modes ``json`` and ``auto``, alone and among others."""
+    value: Any = text
+    for part in reversed(path.split(".")):
+        value = {part: value}
+    data = json_bytes({key: field for key, field in rest.items() if key not in (path, "id", "a")} | value)
+    for mode in ("json", "auto"):
+        decoder = opened(mode, text_fields=(path,), id_field="a.id")
+        assert answer(decoder, data) == Document(text)
+        assert decoder.many([data, data]).documents.texts == [text, text]

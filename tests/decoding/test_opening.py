@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tests.decoding.opened import answer, opened
 from tests.strategies import nasty_bytes
 from tokenmill.decoding import MODES, REASONS
+from tokenmill.decoding.reasons import RULES
 from tokenmill.documents import Document
 from tokenmill.errors import SettingsError
 
@@ -23,6 +24,12 @@ def test_any_bytes_are_a_document_or_have_a_reason(mode: str, value: bytes) -> N
         assert set(result.fields) <= {"label", "score"}
     else:
         assert result in REASONS
+
+
+def test_rules_that_changed_say_their_version() -> None:
+    """So streams that were made by the earlier ones are noticed; those of plain text never changed."""
+    assert opened("auto").describe() == opened("json").describe() == ({"name": "decode", "rules": RULES},)
+    assert opened("text").describe() == ()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from tokenmill.app.settings import Settings
 from tokenmill.documents import Document
 from tokenmill.errors import StoreError
 from tokenmill.segments import open_partition
-from tokenmill.splits import SplitRule
 
 _numbers = itertools.count()
 
@@ -65,7 +64,7 @@ def milled(service: Service) -> dict[Chain, int]:
 def document_for(settings: Settings, raw_topic: str, split: str, text: str) -> bytes:
     """Return a record with this text, and an id by which it falls to the split."""
     own = settings.for_topic(raw_topic)
-    rule = SplitRule(own.shards, own.splits, own.split_by)
+    rule = own.split_rule()
     ids = (f"{hash(text):x}-{number}" for number in itertools.count())
     chosen = next(name for name in ids if rule.split_of_document(Document(text=text, id=name)) == split)
     return json.dumps({"id": chosen, "text": text}).encode()

@@ -1,51 +1,50 @@
 """Mode ``auto``: JSON documents and plain text on one topic, told apart by the bytes alone."""
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 
-from tokenmill.decoding.json_objects import ObjectFields
-from tokenmill.decoding.plain_text import BOM, TextDecoder
+from tokenmill.decoding.appearance import MAGIC, check_characters, like_json, registry_framing
+from tokenmill.decoding.json_objects import JsonDecoder
+from tokenmill.decoding.plain_text import TextDecoder
 from tokenmill.decoding.protocol import Decoded, one_by_one
-from tokenmill.decoding.refusals import half_pair, repaired
 from tokenmill.document_columns import DocumentColumns
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError
 
-_OBJECT: Final = re.compile(rb"[ \t\r\n]*\{")
-"""How a JSON object begins: its white space is these four. Nothing else is parsed."""
 _NOTHING: Final[dict[str, Any]] = {}
+_ODD: Final = frozenset(b"{[\t\n\v\f\r \xef")
+"""First bytes of what can begin like JSON, white space and the byte order mark included. Nothing else is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
 class AutoDecoder:
-    """Takes a JSON object one of whose text fields is a string as that document, any other UTF-8 as plain text.
+    """Takes what begins like a JSON object or array as mode ``json`` does, and other UTF-8 as plain text.
 
-    So source code that begins with a brace is text, and so is a JSON object without a text. One exception: an object
-    that would be a document, were its text not broken by half a surrogate pair, is refused (``invalid_unicode``)
-    rather than trained on with its braces and keys.
+    Nothing that may be somebody's data becomes text by mistake: what begins like JSON and is no document, what begins
+    like a value of a schema registry, and what is full of control characters is refused, with the setting that would
+    read it (`tokenmill.decoding.appearance`).
     """
 
-    fields: ObjectFields
+    objects: JsonDecoder
     plain: TextDecoder
 
+    def describe(self) -> tuple[Mapping[str, Any], ...]:
+        """Return the version of the rules."""
+        return self.objects.describe()
+
     def __call__(self, value: bytes) -> Document:
-        """Return the document; `RecordError` for what is no UTF-8, for half pairs, and for parts over their limits."""
-        unmarked = value
-        if value[:1] != b"{":  # most objects begin like this, and are spared the rest
-            unmarked = value.removeprefix(BOM)
-            if not _OBJECT.match(unmarked):
-                return self.plain(value)
-        try:
-            parsed = orjson.loads(unmarked)
-        except orjson.JSONDecodeError:
-            self._refuse_half_pairs(unmarked)
-            return self.plain(value)
-        document = self.fields.document(parsed)
-        return self.plain(value) if document is None else document
+        """Return the document; see `tokenmill.decoding.reasons` for what is refused."""
+        first = value[0] if value else None
+        if first in _ODD and like_json(value):
+            return self._object(value)
+        if first == MAGIC:
+            raise registry_framing(value)
+        document = self.plain(value)
+        check_characters(value)
+        return document
 
     def many(self, values: Sequence[bytes]) -> Decoded:
         """Return what each value is.
@@ -53,12 +52,13 @@ class AutoDecoder:
         Most are objects with the first text field and a name or none, both far below their limits: these are taken
         apart right here, for calls cost more than all else that is done about a small document.
         """
-        if self.fields.carry:
+        fields = self.objects.fields
+        if fields.carry or "." in fields.id_field:
             return one_by_one(self, values)
         texts, ids, refused = list[str](), list[str | int | None](), list[tuple[int, RecordError]]()
         add_text, add_id, loads = texts.append, ids.append, orjson.loads
-        text_field, id_field = self.fields.text_fields[0], self.fields.id_field
-        most_text, most_id = self.fields.limits.surely_short_text, self.fields.limits.surely_short_id
+        text_field, id_field = fields.text_fields[0], fields.id_field
+        most_text, most_id = fields.limits.surely_short_text, fields.limits.surely_short_id
         for index, value in enumerate(values):
             try:
                 parsed = loads(value) if value[:1] == b"{" else _NOTHING
@@ -79,7 +79,9 @@ class AutoDecoder:
                 add_id(name)
         return Decoded(DocumentColumns.without_fields(texts, ids), refused)
 
-    def _refuse_half_pairs(self, value: bytes) -> None:
-        parsed = repaired(value)
-        if isinstance(parsed, dict) and self.fields.text_of(parsed) is not None:
-            raise half_pair()
+    def _object(self, value: bytes) -> Document:
+        try:
+            return self.objects(value)
+        except RecordError as error:
+            detail = f'it begins like JSON, but: {error.detail}; plain text that begins so needs decode = "text"'
+            raise RecordError(error.reason, detail) from None

@@ -30,6 +30,7 @@ class AvroFormat:
     """Avro, by fastavro."""
 
     kind = "AVRO"
+    is_json = False
 
     def reader(self, schema: RegisteredSchema) -> Reader:
         """Return what reads the values of a schema; `ValueError` for one that cannot be used."""

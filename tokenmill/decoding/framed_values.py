@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, Final, Protocol, TypeAlias
 
-from tokenmill.decoding.json_objects import ObjectFields, without_text
+from tokenmill.decoding.json_objects import RULES, ObjectFields, no_text
 from tokenmill.decoding.protocol import Decoded, one_by_one
 from tokenmill.decoding.reasons import NOT_AN_OBJECT, NOT_FRAMED, SCHEMA_MISMATCH
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError, RegistryError
 
+VALUE_RULES: Final = 1
+"""Version of what values become (docs/kafka_teams.md); a change of any answer raises it."""
 _FRAME: Final = Struct(">bi")
 """Magic byte and id: registries count their schemas in Java's int."""
 
@@ -64,6 +66,10 @@ class SchemaFormat(Protocol):
     def kind(self) -> str:
         """The kind, as registries name it."""
 
+    @property
+    def is_json(self) -> bool:
+        """Whether values are JSON, of which a parser may have rounded the numbers."""
+
     def reader(self, schema: RegisteredSchema) -> Reader:
         """Return what reads the values of a schema.
 
@@ -86,6 +92,10 @@ class FramedDecoder:
     source: SchemaSource
     _readers: dict[int, Reader] = field(default_factory=dict)
 
+    def describe(self) -> tuple[Mapping[str, Any], ...]:
+        """Return the version of the rules of objects, and of those by which values become objects."""
+        return ({"name": "decode", "rules": RULES, "values": VALUE_RULES},)
+
     def __call__(self, value: bytes) -> Document:
         """Return the document; see `tokenmill.decoding.reasons` for what is refused."""
         number = schema_number(value)
@@ -98,9 +108,9 @@ class FramedDecoder:
         parsed = self._readers[number](value[_FRAME.size :])
         if not isinstance(parsed, dict):
             raise RecordError(NOT_AN_OBJECT, f"schema {number} describes no record, but single values or a list")
-        document = self.fields.document(parsed)
+        document = self.fields.document(parsed, value[_FRAME.size :] if self.format.is_json else None)
         if document is None:
-            raise without_text(self.fields, parsed)
+            raise no_text(self.fields, parsed)
         return document
 
     def many(self, values: Sequence[bytes]) -> Decoded:

@@ -1,5 +1,6 @@
 """Mode ``json``: every value is a JSON object with a text; and what such an object is as a document."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -9,23 +10,30 @@ import orjson
 
 from tokenmill.decoding.plain_text import BOM
 from tokenmill.decoding.protocol import Decoded, one_by_one
-from tokenmill.decoding.reasons import MISSING_TEXT, NOT_AN_OBJECT, WRONG_TYPE
+from tokenmill.decoding.reasons import INTEGER_OUT_OF_RANGE, NOT_AN_OBJECT, RULES, WRONG_TYPE
 from tokenmill.decoding.refusals import refusal
-from tokenmill.documents import NO_FIELDS, Document, Limits, Scalar
+from tokenmill.decoding.text_elsewhere import without_text
+from tokenmill.documents import INTEGERS, NO_FIELDS, Document, Limits, Scalar
 from tokenmill.errors import RecordError
+from tokenmill.field_paths import find_field
 
-_SHOWN_KEYS: Final = 8
-_SHOWN_CHARACTERS: Final = 200
-"""A dead letter's detail names a few of the keys that are there; they are untrusted, so they are escaped and cut."""
+_STRING_OR_NUMBER: Final = re.compile(
+    rb'"(?:[^"\\]++|\\.)*+"|(?P<whole>-?[0-9]++)(?P<more>\.[0-9]++)?(?P<power>[eE][+-]?[0-9]++)?', re.DOTALL
+)
+_FIRST_WIDE: Final = 2.0**63
+"""Smaller floats are no integers beyond 64 bits."""
+_ABSENT: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectFields:
     """Which fields of a JSON object are the document's text, id and carried fields; all others are ignored.
 
-    Where a key stands twice, the last one counts. An id that is neither an integer of 64 bits nor a string with at
-    least one character is no id: the text is worth more than its name. A carried field that is an array or an object
-    is refused, for somebody asked for it by name; so are bytes and numbers that JSON does not have.
+    A field is a key of the object, or else a dotted path (`tokenmill.field_paths`). Where a key stands twice, the last
+    one counts. An id that is neither an integer nor a string with at least one character is no id: the text is worth
+    more than its name. A carried field that is an array or an object is refused, for somebody asked for it by name, and
+    so is an integer beyond 64 bits, as id or carried: the parser would round it. So are bytes and numbers that are not
+    finite, which JSON does not have, but other formats whose values become objects do.
     """
 
     text_fields: tuple[str, ...]
@@ -37,39 +45,68 @@ class ObjectFields:
     def text_of(self, value: Mapping[str, Any]) -> str | None:
         """Return the object's text, or None where no text field holds a string."""
         for name in self.text_fields:
-            text = value.get(name)
+            text = find_field(value, name)
             if isinstance(text, str):
                 return text
         return None
 
-    def document(self, value: Mapping[str, Any]) -> Document | None:
+    def document(self, value: Mapping[str, Any], source: bytes | None) -> Document | None:
         """Return the document that an object is, or None where no text field holds a string.
 
+        ``source`` is the JSON of which ``value`` was parsed; None where it was no JSON, and its integers are exact.
+
         Raises:
-            RecordError: a part is over its limit, or a carried field has parts of its own.
+            RecordError: a part is over its limit, a carried field has parts of its own, or the id or a carried field
+                is an integer beyond 64 bits.
 
         """
         text = self.text_of(value)
         if text is None:
             return None
         self.limits.check_text(text)
-        name = value.get(self.id_field)
-        # a bool is an int for Python; an integer beyond 64 bits comes out of the parser as a float
+        name = find_field(value, self.id_field)
+        # a bool is an int for Python
         if (type(name) is str and name) or type(name) is int:
             self.limits.check_id(name)
         else:
+            if type(name) is float:
+                check_integer(f"the id ({self.id_field!r})", self.id_field, name, source)
             name = None
-        return Document(text, name, self._carried(value) if self.carry else NO_FIELDS)
+        return Document(text, name, self._carried(value, source) if self.carry else NO_FIELDS)
 
-    def _carried(self, value: Mapping[str, Any]) -> Mapping[str, Scalar]:
-        fields = {name: value[name] for name in self.carry if name in value}
+    def _carried(self, value: Mapping[str, Any], source: bytes | None) -> Mapping[str, Scalar]:
+        found = {name: find_field(value, name, _ABSENT) for name in self.carry}
+        fields = {name: field for name, field in found.items() if field is not _ABSENT}
         for name, scalar in fields.items():
             if isinstance(scalar, (dict, list)):
                 raise RecordError(WRONG_TYPE, f"the carried field {name!r} is an array or an object, not one value")
             if isinstance(scalar, bytes) or (isinstance(scalar, float) and not isfinite(scalar)):
                 raise RecordError(WRONG_TYPE, f"the carried field {name!r} is bytes, or no finite number")
+            if type(scalar) is float:
+                check_integer(f"the carried field {name!r}", name, scalar, source)
         self.limits.check_fields(fields)
         return fields
+
+
+def check_integer(what: str, path: str, value: float, source: bytes | None) -> None:
+    """Raise `RecordError` (`INTEGER_OUT_OF_RANGE`) if the float stands for an integer beyond 64 bits.
+
+    ``value`` was parsed of the JSON object ``source`` (None: of no JSON) and found in it by ``path``. The parser reads
+    an integer that is too wide as the nearest float, which only the digits tell from a number with a point or a power
+    of ten.
+    """
+    if source is None or abs(value) < _FIRST_WIDE:
+        return
+    if isinstance(find_field(orjson.loads(_STRING_OR_NUMBER.sub(_wide_as_string, source)), path), str):
+        raise RecordError(
+            INTEGER_OUT_OF_RANGE, f"{what} is an integer beyond 64 bits, which JSON parsers round: send it as a string"
+        )
+
+
+def _wide_as_string(token: re.Match[bytes]) -> bytes:
+    if token["whole"] is None or token["more"] or token["power"] or int(token["whole"]) in INTEGERS:
+        return token[0]
+    return b'""'
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +114,10 @@ class JsonDecoder:
     """Takes a JSON object one of whose text fields is a string; anything else is refused, with the reason."""
 
     fields: ObjectFields
+
+    def describe(self) -> tuple[Mapping[str, Any], ...]:
+        """Return the version of the rules."""
+        return ({"name": "decode", "rules": RULES},)
 
     def __call__(self, value: bytes) -> Document:
         """Return the document; see `tokenmill.decoding.reasons` for what is refused."""
@@ -86,10 +127,12 @@ class JsonDecoder:
         except orjson.JSONDecodeError:
             raise refusal(value) from None
         if not isinstance(parsed, dict):
-            raise RecordError(NOT_AN_OBJECT, f"the value is a JSON {_JSON_TYPES[type(parsed)]}, not an object")
-        document = self.fields.document(parsed)
+            kind = _JSON_TYPES[type(parsed)]
+            each = "; send each of its objects as a record of its own" if kind == "array" else ""
+            raise RecordError(NOT_AN_OBJECT, f"the value is a JSON {kind}, not an object{each}")
+        document = self.fields.document(parsed, value)
         if document is None:
-            raise without_text(self.fields, parsed)
+            raise no_text(self.fields, parsed)
         return document
 
     def many(self, values: Sequence[bytes]) -> Decoded:
@@ -97,14 +140,13 @@ class JsonDecoder:
         return one_by_one(self, values)
 
 
-def without_text(fields: ObjectFields, value: Mapping[str, Any]) -> RecordError:
+def no_text(fields: ObjectFields, value: Mapping[str, Any]) -> RecordError:
     """Return the error for an object of which ``fields`` makes no document."""
     for name in fields.text_fields:
-        if name in value:
-            return RecordError(WRONG_TYPE, f"{name!r} is a JSON {_JSON_TYPES[type(value[name])]}, not a string")
-    keys = ", ".join(ascii(key[:_SHOWN_CHARACTERS]) for key in list(value)[:_SHOWN_KEYS])[:_SHOWN_CHARACTERS]
-    wanted = " or ".join(map(repr, fields.text_fields))
-    return RecordError(MISSING_TEXT, f"no field {wanted} (text_fields); the object has: {keys or 'no fields'}")
+        found = find_field(value, name, _ABSENT)
+        if found is not _ABSENT:
+            return RecordError(WRONG_TYPE, f"{name!r} is a JSON {_JSON_TYPES[type(found)]}, not a string (text_fields)")
+    return without_text(value, fields.text_fields)
 
 
 _JSON_TYPES: Final = {

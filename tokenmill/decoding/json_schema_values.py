@@ -22,6 +22,7 @@ class JsonSchemaFormat:
     """JSON Schema, by jsonschema-rs."""
 
     kind = "JSON"
+    is_json = True
 
     def reader(self, schema: RegisteredSchema) -> Reader:
         """Return what reads the values of a schema; `ValueError` for one that cannot be used."""

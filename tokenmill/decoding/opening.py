@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import Final, cast
 
 from tokenmill.decoding.auto import AutoDecoder
+from tokenmill.decoding.custom import open_function_decoder
 from tokenmill.decoding.framed_values import FramedDecoder, SchemaFormat, SchemaSource
 from tokenmill.decoding.json_objects import JsonDecoder, ObjectFields
 from tokenmill.decoding.plain_text import TextDecoder
@@ -19,6 +20,7 @@ FORMATS: Final[Mapping[str, tuple[str, str]]] = {
 }
 """Modes whose values name a schema of a registry; module and class of each. They need libraries of an extra."""
 MODES: Final = ("auto", "json", "text", *FORMATS)
+"""Beside these, a mode is the import path of a function of the user's own, which has a colon."""
 
 
 def open_decoder(
@@ -32,13 +34,15 @@ def open_decoder(
     max_fields_bytes: int,
     schemas: SchemaSource | None = None,
 ) -> Decoder:
-    """Return the decoder of ``mode`` (one of `MODES`); the other arguments are explained in `ObjectFields`, `Limits`.
+    """Return the decoder of ``mode`` (one of `MODES`, or ``module:function``).
+
+    The other arguments are explained in `ObjectFields` and `Limits`.
 
     ``schemas`` is asked by the modes in `FORMATS`, by no other.
 
     Raises:
-        SettingsError: an unknown mode, no text field, a limit that nothing can pass, no registry where the mode needs
-            one, or a library that is not installed.
+        SettingsError: an unknown mode, no text field, a limit that nothing can pass, a function that cannot be used, no
+            registry where the mode needs one, or a library that is not installed.
 
     """
     for name, limit in (("max_text_bytes", max_text_bytes), ("max_id_bytes", max_id_bytes)):
@@ -49,21 +53,24 @@ def open_decoder(
     limits = Limits(max_text_bytes, max_id_bytes, max_fields_bytes)
     if mode == "text":
         return TextDecoder(limits)
+    if ":" in mode:
+        return open_function_decoder(mode, carry=carry, limits=limits)
     if not text_fields:
         raise SettingsError(f'text_fields is empty, but decode = "{mode}" needs one: name it, or set decode = "text"')
     fields = ObjectFields(tuple(text_fields), id_field, tuple(carry), limits)
     if mode == "json":
         return JsonDecoder(fields)
     if mode == "auto":
-        return AutoDecoder(fields, TextDecoder(limits))
+        return AutoDecoder(JsonDecoder(fields), TextDecoder(limits))
     if mode in FORMATS:
-        if schemas is None:
-            raise SettingsError(f'decode = "{mode}" needs a schema registry: set schema_registry_url')
-        return FramedDecoder(fields, _open_format(mode), schemas)
-    raise SettingsError(f'decode = "{mode}" is unknown: set it to one of {", ".join(MODES)}')
+        return _open_framed(mode, fields, schemas)
+    known = ", ".join(MODES)
+    raise SettingsError(f'decode = "{mode}" is unknown: set it to one of {known}, or to a module:function of your own')
 
 
-def _open_format(mode: str) -> SchemaFormat:
+def _open_framed(mode: str, fields: ObjectFields, schemas: SchemaSource | None) -> FramedDecoder:
+    if schemas is None:
+        raise SettingsError(f'decode = "{mode}" needs a schema registry: set schema_registry_url')
     module, name = FORMATS[mode]
     try:
         opened = getattr(import_module(f"{__package__}.{module}"), name)
@@ -72,4 +79,4 @@ def _open_format(mode: str) -> SchemaFormat:
         raise SettingsError(
             f"decode = \"{mode}\" needs {lacking}: install it with pip install 'tokenmill[registry]'"
         ) from error
-    return cast("SchemaFormat", opened())
+    return FramedDecoder(fields, cast("SchemaFormat", opened()), schemas)

@@ -1,8 +1,8 @@
 """Mode ``text``: the value is the text."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from tokenmill.decoding.protocol import Decoded, one_by_one
 from tokenmill.decoding.reasons import INVALID_UTF8
@@ -18,6 +18,10 @@ class TextDecoder:
     """Takes any UTF-8 as text, less one leading byte order mark; never parses. Its documents have no id."""
 
     limits: Limits
+
+    def describe(self) -> tuple[Mapping[str, Any], ...]:
+        """Return nothing: these rules never changed."""
+        return ()
 
     def __call__(self, value: bytes) -> Document:
         """Return the document; `RecordError` with ``invalid_utf8`` or ``too_large``."""

@@ -43,6 +43,7 @@ class ProtobufFormat:
     """Protobuf, by Google's compiler and library."""
 
     kind = "PROTOBUF"
+    is_json = False
 
     def reader(self, schema: RegisteredSchema) -> Reader:
         """Return what reads the values of a schema; `ValueError` for one that cannot be used."""

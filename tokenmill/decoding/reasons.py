@@ -16,12 +16,20 @@ NOT_AN_OBJECT: Final = "not_an_object"
 """JSON, but an array or a scalar."""
 MISSING_TEXT: Final = "missing_text"
 """An object without any of the text fields."""
+DEBEZIUM_ENVELOPE: Final = "debezium_envelope"
+"""A change event of Debezium without any of the text fields: the row is inside, if there is one."""
 WRONG_TYPE: Final = "wrong_type"
 """The text is no string, or a carried field is an array, an object, bytes, or no finite number."""
 NOT_FRAMED: Final = "not_framed"
 """No zero byte and id of a schema before the value, where ``decode`` says that there are."""
 SCHEMA_MISMATCH: Final = "schema_mismatch"
 """The bytes are no value of the schema whose id they have, or the schema is of another kind than ``decode`` says."""
+INTEGER_OUT_OF_RANGE: Final = "integer_out_of_range"
+"""The id, or a carried field, is an integer beyond 64 bits."""
+SCHEMA_REGISTRY_FRAMING: Final = "schema_registry_framing"
+"""Mode ``auto``: the value begins as serializers of a schema registry begin it, with a zero byte and a schema's id."""
+CONTROL_CHARACTERS: Final = "control_characters"
+"""Mode ``auto``: NULs, or so many control characters that it is no text."""
 
 REASONS: Final = frozenset(
     {
@@ -31,9 +39,13 @@ REASONS: Final = frozenset(
         INVALID_UNICODE,
         NOT_AN_OBJECT,
         MISSING_TEXT,
+        DEBEZIUM_ENVELOPE,
         WRONG_TYPE,
         NOT_FRAMED,
         SCHEMA_MISMATCH,
+        INTEGER_OUT_OF_RANGE,
+        SCHEMA_REGISTRY_FRAMING,
+        CONTROL_CHARACTERS,
         TOO_LARGE,
         ID_TOO_LONG,
         FIELDS_TOO_LONG,
@@ -42,3 +54,9 @@ REASONS: Final = frozenset(
 
 MAX_DEPTH: Final = 1024
 """The deepest nesting that the parser (orjson) follows: it recurses in C, and this keeps the stack bounded."""
+RULES: Final = 2
+"""Version of the rules of modes ``json`` and ``auto``: part of the fingerprint, raised when any answer changes.
+
+1: ``auto`` took as plain text whatever was UTF-8 and no document; names with dots were keys and nothing else; integers
+beyond 64 bits became floats. 2: as docs/record_to_tokens.md says.
+"""

@@ -80,6 +80,9 @@ def test_a_field_of_that_name_goes_before_a_path() -> None:
         ({"text": 7}, {}, "wrong_type: 'text' is a number, not a string"),
         ({"text": "x" * 200}, {}, "too_large"),
         ({"text": "x", "id": "i" * 99}, {}, "id_too_long"),
+        ({"text": "x", "id": 2**64}, {}, "integer_out_of_range: 'id'"),
+        ({"text": "x", "uid": 2**64}, {"id_field": "uid"}, "integer_out_of_range: 'uid'"),
+        ({"text": "x", "meta": {"n": 2**64}}, {"carry": ["meta.n"]}, "integer_out_of_range: 'meta.n'"),
         ({"text": "x", "lang": []}, {"carry": ["lang"]}, "'lang' is an array or an object"),
         ({"text": "x"}, {"key": "lang"}, "no_key: no field 'lang' for the key"),
     ],
@@ -91,6 +94,18 @@ def test_what_cannot_be_a_document_says_why(row: dict[str, Any], wishes: dict[st
     assert isinstance(found, Refused)
     assert why in found.why
     assert json.loads(found.data) == row
+
+
+def test_an_object_goes_as_it_stands_where_the_topics_fields_are_paths() -> None:
+    """For the mill finds them in it, too."""
+    settings = Settings(text_fields=("payload.after.body",), id_field="payload.after.id")
+    row = {"payload": {"after": {"body": "a row", "id": 7}}}
+    item = shaped(row, settings)
+
+    assert isinstance(item, Item)
+    assert (json.loads(item.value), item.text) == (row, "a row")
+    assert shaped({"payload": {"after": {"body": "a row", "id": "i" * 200}}}, settings) != item
+    assert isinstance(shaped({"payload": {"after": {"body": "a row", "id": "i" * 200}}}, settings), Refused)
 
 
 def test_keys_are_ids_or_fields() -> None:

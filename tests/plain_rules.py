@@ -1,0 +1,306 @@
+"""A checker written from docs/record_to_tokens.md alone: what becomes of a record, and the ids of a text.
+
+It uses the standard library, and `tokenizers` for ids; nothing of TokenMill. `tests/test_record_page.py` holds it
+against the product.
+"""
+
+import json
+import re
+import sys
+import unicodedata
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import md5
+from typing import Any, NamedTuple
+
+from tokenizers import Tokenizer
+
+BOM = b"\xef\xbb\xbf"
+WHITE = {*range(9, 14), *range(0x1C, 0x21), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F}
+WHITE.add(0x3000)
+STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
+ESCAPE = re.compile(rb"\\(u[dD][89abAB]..\\u[dD][c-fC-F]..|u[dD][89a-fA-F][0-9a-fA-F]{2}|.)", re.DOTALL)
+NUMBER = r"-?\d+(\.\d*)?([eE][+-]?\d*)?"
+ABSENT = object()
+
+
+class Refused(Exception):  # noqa: N818 - the page's word
+    """A value is no document."""
+
+
+class PlainDocument(NamedTuple):
+    """What the page calls a document."""
+
+    text: str
+    id: str | int | None = None
+    fields: Mapping[str, Any] = {}
+
+
+class PlainOutcome(NamedTuple):
+    """What becomes of a record, its split, its reason, and its document after the steps."""
+
+    kind: str
+    split: str | None = None
+    reason: str = ""
+    document: PlainDocument | None = None
+
+
+@contextmanager
+def deep() -> Iterator[None]:
+    """Let the standard library's parser follow what the page allows."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(before + 20_000)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def finite(number: str) -> float:
+    """Return a double, or refuse what is infinite."""
+    value = float(number)
+    if value in (float("inf"), float("-inf")):
+        raise ValueError(number)
+    return value
+
+
+def integer(number: str) -> int:
+    """Return an integer that some double is near."""
+    finite(number)
+    return int(number)
+
+
+def no_constant(name: str) -> None:
+    """Refuse NaN and infinities."""
+    raise ValueError(name)
+
+
+def strict_json(value: bytes) -> Any:
+    """Return what RFC 8259 and the page make of a value, integers exact."""
+    with deep():
+        return json.loads(value.decode(), parse_float=finite, parse_int=integer, parse_constant=no_constant)
+
+
+def canonical(value: object) -> bytes:
+    """Return canonical JSON."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def utf8(value: bytes) -> str:
+    """Return strict UTF-8."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise Refused("invalid_utf8") from None
+
+
+def whole_pair(escape: re.Match[bytes]) -> bool:
+    """Tell whether an escape is both halves of a pair, or no surrogate at all."""
+    return len(escape[0]) != 6 or re.fullmatch(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}", escape[0]) is None
+
+
+def has_half_pair(value: bytes) -> bool:
+    """Tell whether only halves of surrogate pairs keep the value from being JSON."""
+    mended = ESCAPE.sub(lambda found: found[0] if whole_pair(found) else rb"\ufffd", value)
+    if mended == value:
+        return False
+    try:
+        strict_json(mended)
+    except ValueError:
+        return False
+    return True
+
+
+def like_json(value: bytes) -> bool:
+    """Tell whether a value begins like a JSON object or array."""
+    rest = re.sub(rb"\A(?:[\t-\r ]|\xef\xbb\xbf)*", b"", value).decode("latin-1")
+    if not rest.startswith("["):
+        return rest.startswith("{")
+    inside = re.sub(r"\A[\t-\r \[]*", "", rest, flags=re.ASCII)
+    cut_off = {"-", *(word[:length] for word in ("true", "false", "null") for length in range(1, 5))}
+    if inside[:1] in {"", "{", '"', "]"} or inside in cut_off:
+        return True
+    word = re.match(f"(?:{NUMBER}|true|false|null)[\t-\r ]*", inside, re.ASCII)
+    return word is not None and inside[word.end() :][:1] in {"", ",", "]"}
+
+
+class PlainRules:
+    """Computes outcomes by a recipe, which is what `stream.json` has under ``genesis`` and ``recipe``."""
+
+    def __init__(self, recipe: Mapping[str, Any]) -> None:
+        self.recipe = recipe
+
+    def outcome(self, value: bytes | None, *, flush: bool = False, skipped: bool = False) -> PlainOutcome:
+        """Return what becomes of a record."""
+        if value is None:
+            return PlainOutcome("flush" if flush else "tombstone")
+        if skipped:
+            return PlainOutcome("dead_lettered", self.split(value), "skipped")
+        try:
+            document = getattr(self, self.recipe["decode"])(value)
+        except Refused as reason:
+            return PlainOutcome("dead_lettered", self.split(value), str(reason))
+        split = self.split(self.key(document))
+        return PlainOutcome("other_split") if split is None else self.stepped(split, document)
+
+    def stepped(self, split: str, document: PlainDocument) -> PlainOutcome:
+        """Return what the steps make of a document."""
+        if self.recipe["normalize"] != "none":
+            document = document._replace(text=unicodedata.normalize(self.recipe["normalize"], document.text))
+        if all(ord(character) in WHITE for character in document.text):
+            return PlainOutcome("filtered", split, "empty")
+        if len(document.text) < self.recipe["min_chars"]:
+            return PlainOutcome("filtered", split, "min_chars")
+        return PlainOutcome("kept", split, "", document)
+
+    def key(self, document: PlainDocument) -> bytes:
+        """Return what is hashed of a document."""
+        by_id = self.recipe["split_by"] == "id" and document.id is not None
+        return str(document.id if by_id else document.text).encode()
+
+    def split(self, key: bytes) -> str | None:
+        """Return the split of a key."""
+        splits = self.recipe["splits"]
+        if len(splits) == 1 and splits[0][1] == self.recipe["shards"]:
+            return str(splits[0][0])
+        shard = int.from_bytes(md5(key).digest(), "big") % self.recipe["shards"]  # noqa: S324 - the page names it
+        owners = [name for name, size in splits for _ in range(size)]
+        return owners[shard] if shard < len(owners) else None
+
+    def text(self, value: bytes) -> PlainDocument:
+        """Decode as ``text``."""
+        value = value.removeprefix(BOM)
+        document = PlainDocument(utf8(value))
+        if len(value) > self.recipe["max_text_bytes"]:
+            raise Refused("too_large")
+        return document
+
+    def auto(self, value: bytes) -> PlainDocument:
+        """Decode as ``auto``."""
+        if like_json(value):
+            return self.json(value)
+        if value[:1] == b"\0":
+            raise Refused("schema_registry_framing" if len(value) >= 5 else "control_characters")
+        document = self.text(value)
+        odd = [byte for byte in value[:256] if byte < 32 and byte not in (9, 10, 12, 13)]
+        if 0 in value or (value and len(odd) / min(256, len(value)) >= 0.25):
+            raise Refused("control_characters")
+        return document
+
+    def json(self, value: bytes) -> PlainDocument:
+        """Decode as ``json``."""
+        value = value.removeprefix(BOM)
+        utf8(value)
+        depth = deepest = 0
+        for byte in STRING.sub(b"", value):
+            depth += (byte in b"[{") - (byte in b"]}")
+            deepest = max(deepest, depth)
+        if deepest > 1024:
+            raise Refused("too_deep")
+        if has_half_pair(value):
+            raise Refused("invalid_unicode")
+        try:
+            found = strict_json(value)
+        except ValueError:
+            raise Refused("malformed_json") from None
+        if not isinstance(found, dict):
+            raise Refused("not_an_object")
+        return self.object(found)
+
+    def object(self, value: dict[str, Any]) -> PlainDocument:
+        """Return the document that an object is."""
+        found = [self.field(value, name) for name in self.recipe["text_fields"]]
+        text = next((field for field in found if isinstance(field, str)), None)
+        if text is None:
+            raise Refused(self.without_text(value, found))
+        if len(text.encode()) > self.recipe["max_text_bytes"]:
+            raise Refused("too_large")
+        name = self.field(value, self.recipe["id_field"])
+        if type(name) is int:
+            self.in_range(name)
+        elif not (isinstance(name, str) and name):
+            name = None
+        quotes = 2 if isinstance(name, str) else 0
+        if name is not None and len(canonical(name)) - quotes > self.recipe["max_id_bytes"]:
+            raise Refused("id_too_long")
+        return PlainDocument(text, name, self.carried(value))
+
+    def carried(self, value: dict[str, Any]) -> dict[str, Any]:
+        """Return the carried fields that are there."""
+        fields = {name: self.field(value, name) for name in self.recipe["carry"]}
+        fields = {name: field for name, field in fields.items() if field is not ABSENT}
+        for field in fields.values():
+            if isinstance(field, (list, dict)):
+                raise Refused("wrong_type")
+            if type(field) is int:
+                self.in_range(field)
+        if fields and len(canonical(fields)) > self.recipe["max_fields_bytes"]:
+            raise Refused("fields_too_long")
+        return fields
+
+    def without_text(self, value: dict[str, Any], found: list[Any]) -> str:
+        """Return why an object has no text."""
+        if any(field is not ABSENT for field in found):
+            return "wrong_type"
+        events = (value, value.get("payload"))
+        is_event = any(isinstance(event, dict) and self.is_change(event) for event in events)
+        return "debezium_envelope" if is_event else "missing_text"
+
+    @staticmethod
+    def is_change(value: dict[str, Any]) -> bool:
+        """Tell a change event of Debezium."""
+        return value.get("op") in ("c", "u", "d", "r", "t") and ("before" in value or "after" in value)
+
+    @staticmethod
+    def in_range(value: int) -> None:
+        """Refuse what 64 bits do not hold."""
+        if not -(2**63) <= value <= 2**64 - 1:
+            raise Refused("integer_out_of_range")
+
+    @staticmethod
+    def field(value: dict[str, Any], name: str) -> Any:
+        """Return a key, or what a path leads to."""
+        if name in value:
+            return value[name]
+        found: Any = value
+        for part in name.split("."):
+            if not isinstance(found, dict) or part not in found:
+                return ABSENT
+            found = found[part]
+        return found
+
+    def meta(self, document: PlainDocument) -> bytes:
+        """Return the meta of the document's pieces."""
+        parts = {"id": document.id, "fields": dict(document.fields)}
+        parts = {name: part for name, part in parts.items() if part not in (None, {})}
+        return canonical(parts) if parts else b""
+
+
+class PlainTokenizer:
+    """Makes ids with the flags that the page names."""
+
+    def __init__(self, content: bytes) -> None:
+        self.tokenizer = Tokenizer.from_str(content.decode())
+        self.tokenizer.encode_special_tokens = True
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        added = self.tokenizer.get_added_tokens_decoder()
+        model = json.loads(content)["model"]
+        unknown = set(self.tokenizer.encode("\ue000\U0010fffd", add_special_tokens=False).ids)
+        unknown |= {model.get("unk_id"), self.tokenizer.token_to_id(model.get("unk_token") or "")}
+        self.special = {number: token.content for number, token in added.items() if token.special}
+        self.special = {number: name for number, name in self.special.items() if number not in unknown}
+
+    def spelled(self, number: int) -> list[int]:
+        """Return what stands in place of an id."""
+        name = self.special.get(number, "")
+        for cut in range(1, len(name)):
+            ids = [token.id for part in (name[:cut], name[cut:]) for token in self.tokenizer.model.tokenize(part)]
+            if not set(ids) & set(self.special):
+                return ids
+        return [number]
+
+    def ids(self, text: str) -> list[int]:
+        """Return a text's ids."""
+        found = self.tokenizer.encode(text, add_special_tokens=False).ids
+        return [n for number in found for n in self.spelled(number)]

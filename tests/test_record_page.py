@@ -1,0 +1,215 @@
+"""docs/record_to_tokens.md is enough to compute what becomes of a record, and its ids.
+
+`tests/plain_rules.py` is a checker written from the page alone; here it is compared with `Stages.outcome`.
+"""
+
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+
+from tests.bad_inputs import TABLE
+from tests.mills import RAW, RECIPE
+from tests.plain_rules import WHITE, PlainRules, PlainTokenizer
+from tests.strategies import json_bytes, json_objects, json_values, nasty_bytes, texts
+from tokenmill.decoding import REASONS
+from tokenmill.documents import document_meta
+from tokenmill.engines import TokenizerFile, open_engine
+from tokenmill.opening import open_stages
+from tokenmill.outcomes import NO_TOKENS, SKIPPED, Kind
+from tokenmill.recipe import Recipe
+from tokenmill.records import Record
+from tokenmill.steps.min_chars import TOO_SHORT
+from tokenmill.steps.not_empty import EMPTY
+from tokenmill.training_tokenizer import train_tokenizer
+from tokenmill.user_function import FUNCTION_FAILED, REJECTED
+
+PAGE = (Path(__file__).parents[1] / "docs" / "record_to_tokens.md").read_text()
+
+
+def check(recipe: Recipe, value: bytes | None, *, headers: Any = (), skipped: bool = False) -> None:
+    """Hold the product's outcome against the page's."""
+    stages = open_stages(recipe, RAW)
+    found = stages.outcome(Record(5, 0, None, value, headers), {5} if skipped else set())
+    rules = PlainRules(json.loads(json.dumps(recipe.to_dict())))
+    expected = rules.outcome(value, flush=("tokenmill", b"flush") in headers, skipped=skipped)
+    if found.kind is Kind.KEPT and found.split is None:
+        assert expected.kind == "other_split"
+        return
+    assert (found.kind.value, found.split, found.reason) == (expected.kind, expected.split, expected.reason)
+    if found.document is not None:
+        assert expected.document is not None
+        assert tuple(found.document[:2]) == tuple(expected.document[:2])
+        assert type(found.document.id) is type(expected.document.id)
+        assert document_meta(found.document, recipe.carry) == rules.meta(expected.document)
+
+
+def recipe_of(**changed: Any) -> Recipe:
+    """Return a recipe with small limits, and something of everything."""
+    limits: dict[str, Any] = {"max_text_bytes": 60, "max_id_bytes": 12, "max_fields_bytes": 40}
+    return replace(RECIPE, **(limits | {"carry": ("label", "a.n")} | changed))
+
+
+recipes = st.builds(
+    recipe_of,
+    decode=st.sampled_from(["auto", "auto", "json", "text"]),
+    text_fields=st.sampled_from([("text", "content"), ("a.text", "text"), ("a.b.text",)]),
+    id_field=st.sampled_from(["id", "a.id"]),
+    carry=st.sampled_from([(), ("label",), ("a.n", "score", "label")]),
+    normalize=st.sampled_from(["none", "NFC", "NFKD"]),
+    min_chars=st.sampled_from([0, 0, 3]),
+    split_by=st.sampled_from(["id", "content"]),
+    shards=st.just(5),
+    splits=st.sampled_from([(("a", 5),), (("b", 1), ("a", 2), ("c", 2)), (("a", 2), ("b", 1))]),
+)
+wide = st.integers(-(2**66), 2**66) | st.sampled_from([-(2**63), -(2**63) - 1, 2**63, 2**64 - 1, 2**64, -0.0, 1e30])
+scalars = st.none() | st.booleans() | wide | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8)
+short = st.text(max_size=24) | st.sampled_from(["\u00a0\u3000", "\ufb01", "e\u0301e\u0301", '"\\\n\x01'])
+inner = st.fixed_dictionaries(
+    {}, optional={"text": short | scalars, "id": scalars, "n": scalars, "b": st.fixed_dictionaries({"text": short})}
+)
+events = st.fixed_dictionaries(
+    {},
+    optional={"op": st.sampled_from(["c", "d", "x", 1]), "after": inner, "before": st.none() | inner, "payload": inner},
+)
+rows = st.fixed_dictionaries(
+    {},
+    optional={
+        "text": short | scalars,
+        "content": short,
+        "id": scalars,
+        "label": scalars | st.just([]),
+        "score": scalars,
+        "a": inner | scalars,
+        "a.text": short | scalars,
+        "a.n": scalars,
+    },
+)
+changes = st.builds(lambda row, event, deep: row | ({"payload": event} if deep else event), rows, events, st.booleans())
+BEGINNINGS = [
+    *("{", "[", "[[", "\ufeff[", " [", "\v{", "[-", "[1", "[1.5e", "[tru", "[null"),
+    *("\0", "\0\0\0\0\x07", "\x01"),
+]
+begun = st.builds(
+    lambda head, tail: (head + tail).encode(),
+    st.sampled_from(BEGINNINGS),
+    st.text('[]{}",:1e.- \t\v\0\x01tfnuralsex\ufeff', max_size=9),
+)
+values = st.one_of(
+    nasty_bytes,
+    begun,
+    rows.map(json_bytes),
+    changes.map(json_bytes),
+    rows.map(lambda row: b"\xef\xbb\xbf" + json_bytes(row, ascii_only=True)),
+    st.binary(max_size=12).map(lambda tail: b"a" * 250 + tail),
+    st.sampled_from([row.value for row in TABLE if row.value is not None and len(row.value) < 10_000]),
+)
+
+
+@given(recipes, values)
+@example(recipe_of(), b'{"text": "a", "id": -0}')
+@example(recipe_of(), b'{"text": "a", "label": 1e400}')
+@example(recipe_of(), b'{"text": "a", "label": 18446744073709551616.0}')
+@example(recipe_of(), b'{"text": "a", "text": "b", "label": 1, "label": 2}')
+@example(recipe_of(), b'{"text": "a", "b": ' + b"[" * 1023 + b"]" * 1023 + b"}")
+@example(recipe_of(), b'{"text": "\\ud83d\\ud83d\\ude00"}')
+@example(recipe_of(), b'{"text": "\\\\ud83d"}')
+@example(recipe_of(), b"[" * 3000)
+def test_the_page_is_enough_to_compute_an_outcome(recipe: Recipe, value: bytes) -> None:
+    """Kind, split, reason, and the document with its meta: of any bytes, by any recipe without a function."""
+    check(recipe, value)
+
+
+@given(recipes, st.builds(lambda row, more: json_bytes(more | row), rows, json_objects))
+def test_the_page_is_enough_for_json_documents(recipe: Recipe, value: bytes) -> None:
+    """With text, ids and carried fields of all kinds at any depth."""
+    check(replace(recipe, max_text_bytes=10_000, max_fields_bytes=10_000, max_id_bytes=10_000), value)
+
+
+@given(
+    recipe=recipes,
+    value=st.none() | values,
+    headers=st.sampled_from([[], [("tokenmill", b"flush")]]),
+    skipped=st.booleans(),
+)
+def test_the_page_is_enough_for_records_without_a_document(
+    recipe: Recipe, value: bytes | None, headers: list[tuple[str, bytes]], *, skipped: bool
+) -> None:
+    """Tombstones, flushes, and what is on the skip list."""
+    check(recipe, value, headers=headers, skipped=skipped)
+
+
+@given(st.text(), st.sampled_from(["NFC", "NFKC"]))
+def test_normal_forms_are_those_of_the_standard_library(text: str, form: str) -> None:
+    """Of any text."""
+    check(recipe_of(decode="text", max_text_bytes=10_000, normalize=form), text.encode())
+
+
+def test_white_space_is_what_the_page_lists() -> None:
+    """Each character by itself."""
+    assert {number for number in range(sys.maxunicode + 1) if chr(number).isspace()} == WHITE
+
+
+def _word_level() -> bytes:
+    """Return a tokenizer whose model has the names of special tokens among its words."""
+    words = ["[UNK]", "<s>", "<", "s>", "</s>", "a", "b", "é", "ab", "<found>"]
+    tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))  # noqa: S106
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
+    tokenizer.add_special_tokens(["[UNK]", "<s>", "</s>"])
+    tokenizer.add_tokens([AddedToken("<found>", normalized=False)])
+    tokenizer.enable_truncation(3)
+    tokenizer.enable_padding(length=7)
+    return str(tokenizer.to_str()).encode()
+
+
+def _bpe() -> bytes:
+    return str(train_tokenizer(["ab aab b <|endoftext|>\n"] * 3, vocabulary_size=270).to_str()).encode()
+
+
+WORDS = ["<s>", "</s>", "a", "b", "é", "[UNK]", " ", "<found>", "<|endoftext|>", "x"]
+
+
+@pytest.mark.parametrize("content", [_word_level(), _bpe()], ids=["words", "bpe"])
+@given(text=texts | st.lists(st.sampled_from(WORDS)).map("".join))
+def test_the_page_is_enough_to_compute_the_ids(content: bytes, text: str) -> None:
+    """Special tokens inside a text are text, whatever the model thinks of their names."""
+    engine = open_engine(TokenizerFile("any", content), "tokenizers")
+    assert engine.encode([text]).ids.tolist() == PlainTokenizer(content).ids(text)
+
+
+def test_special_tokens_really_are_spelled() -> None:
+    """The test above would see it if they were not."""
+    tokenizer = PlainTokenizer(_word_level())
+    assert tokenizer.spelled(1) == [2, 3]
+    assert tokenizer.ids("a <s> b [UNK] <found>") == [5, 2, 3, 6, 0, 9]
+
+
+def test_all_reasons_stand_on_the_page() -> None:
+    """And no others."""
+    dead, filters = (set(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)) for part in PAGE.split("| filter |"))
+    assert dead == REASONS | {FUNCTION_FAILED, REJECTED, SKIPPED}
+    assert filters == {EMPTY, TOO_SHORT, NO_TOKENS, REJECTED}
+
+
+@given(st.binary(), st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(0, 9))
+def test_the_code_on_the_page_runs(key: bytes, sizes: list[int], rest: int) -> None:
+    """As it stands, and divides as the product does."""
+    (snippet,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(snippet, names)  # noqa: S102 - code of our own page
+    splits = [(f"s{number}", size) for number, size in enumerate(sizes)]
+    rules = PlainRules({"splits": splits, "shards": sum(sizes) + rest})
+    assert names["split_of"](key, sum(sizes) + rest, splits) == rules.split(key)
+
+
+@given(json_values)
+def test_canonical_json_is_what_the_page_says(value: Any) -> None:
+    """Of the fields that travel with the tokens."""
+    check(recipe_of(carry=("label",), max_fields_bytes=100_000), json_bytes({"text": "a", "label": value}))
