@@ -6,17 +6,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from tests.conftest import topics_on
+from tests.decoding.opened import answer, opened
+from tests.decoding.registered import Registry, avro, framed, written
 from tests.mirrors import Mirroring
 from tests.secured import Secured, add_user
 from tests.service import Raw, Service, send, service_settings
+from tests.strategies import json_bytes
 from tokenmill.app.settings import Settings, load_settings
 from tokenmill.app.verify.run import verify
 from tokenmill.decoding import FORMATS, MODES, REASONS
+from tokenmill.documents import Document
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "kafka_teams.md").read_text()
 OPERATIONS: Final = {
@@ -118,3 +123,66 @@ def test_roles_need_the_rights_of_its_table_and_no_others(secured: Secured, tmp_
     with Mirroring(roles["mirror"], tmp_path / "mirrored", "--once") as mirror:
         assert mirror.wait() == 0, mirror.log
     assert verify(roles["tools"], store=everything.store, processes=1).ok
+
+
+ROW = {"id": 7, "body": "Grüße"}
+CHANGE = {"before": None, "after": ROW, "op": "c", "source": {"table": "articles"}}
+ENVELOPE = {
+    "type": "record",
+    "name": "Envelope",
+    "namespace": "shop.public.articles",
+    "fields": [
+        {
+            "name": "before",
+            "type": [
+                "null",
+                {
+                    "type": "record",
+                    "name": "Value",
+                    "fields": [{"name": "id", "type": "long"}, {"name": "body", "type": "string"}],
+                },
+            ],
+        },
+        {"name": "after", "type": ["null", "Value"]},
+        {"name": "op", "type": "string"},
+    ],
+}
+VALUES: Final = {
+    "Debezium, JSON with schemas": ("json", json_bytes({"schema": {}, "payload": CHANGE})),
+    "Debezium, JSON without": ("json", json_bytes(CHANGE)),
+    "Debezium, unwrapped": ("json", json_bytes(ROW)),
+    "Debezium, Avro": ("avro", framed(written(ENVELOPE, CHANGE))),
+    "Connect, `JsonConverter`": ("json", json_bytes({"schema": {}, "payload": ROW})),
+}
+
+
+@pytest.mark.parametrize("beginning", VALUES)
+def test_text_is_where_its_table_says(beginning: str) -> None:
+    """For values as Debezium and Connect write them."""
+    mode, value = VALUES[beginning]
+    (row,) = [row for table in tables() for row in table if row[0].startswith(beginning)]
+    assert mode in quoted(row[1])
+    decoder = opened(mode, text_fields=quoted(row[2])[:1], schemas=Registry({1: avro(ENVELOPE)}))
+    assert decoder(value).text == "Grüße"
+
+
+@pytest.mark.parametrize("mode", ["json", "avro"])
+def test_deletes_have_the_reason_that_it_says(mode: str) -> None:
+    """And so has what comes without a row."""
+    delete = {"before": ROW, "after": None, "op": "d"}
+    value = json_bytes(delete) if mode == "json" else framed(written(ENVELOPE, delete))
+    decoder = opened(mode, text_fields=("after.body",), schemas=Registry({1: avro(ENVELOPE)}))
+    assert answer(decoder, value) == "debezium_envelope"
+
+
+def test_settings_for_debezium_read_its_envelope() -> None:
+    """The page's own two blocks: text, id and fields."""
+    blocks = [tomllib.loads(block) for block in re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)]
+    by_mode = {block["decode"]: block for block in blocks if "id_field" in block}
+    values = {"json": json_bytes({"schema": {}, "payload": CHANGE}), "avro": framed(written(ENVELOPE, CHANGE))}
+    fields = {"json": {"payload.source.table": "articles", "payload.op": "c"}, "avro": {"op": "c"}}
+    assert by_mode.keys() == values.keys()
+    for mode, block in by_mode.items():
+        chosen = {name: block[name] for name in ("text_fields", "id_field", "carry")}
+        decoder = opened(mode, schemas=Registry({1: avro(ENVELOPE)}), **chosen)
+        assert decoder(values[mode]) == Document("Grüße", 7, fields[mode])
