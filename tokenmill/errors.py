@@ -24,7 +24,6 @@
 A message says what is wrong, where (file, offset, setting), and what to do next.
 """
 
-from functools import partial
 from typing import ClassVar
 
 
@@ -147,10 +146,6 @@ class RegistryError(TokenMillError):
         """Say what cannot be had, and what to do."""
         super().__init__(message)
         self.definite = definite
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Keep both parts on the way to another process."""
-        return partial(type(self), definite=self.definite), self.args
 
 
 class RecordError(TokenMillError):

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, Final, Protocol, TypeAlias
 
-from tokenmill.decoding.json_objects import RULES, ObjectFields, no_text
+from tokenmill.decoding.json_objects import ObjectFields, no_text
 from tokenmill.decoding.protocol import Decoded, one_by_one
-from tokenmill.decoding.reasons import NOT_AN_OBJECT, NOT_FRAMED, SCHEMA_MISMATCH
+from tokenmill.decoding.reasons import NOT_AN_OBJECT, NOT_FRAMED, RULES, SCHEMA_MISMATCH
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError, RegistryError
 
