@@ -286,7 +286,7 @@ class PlainTokenizer:
         self.tokenizer.no_padding()
         added = self.tokenizer.get_added_tokens_decoder()
         model = json.loads(content)["model"]
-        unknown = set(self.tokenizer.encode("\ue000\U0010fffd", add_special_tokens=False).ids)
+        unknown: set[int | None] = set(self.tokenizer.encode("\ue000\U0010fffd", add_special_tokens=False).ids)
         unknown |= {model.get("unk_id"), self.tokenizer.token_to_id(model.get("unk_token") or "")}
         self.special = {number: token.content for number, token in added.items() if token.special}
         self.special = {number: name for number, name in self.special.items() if number not in unknown}

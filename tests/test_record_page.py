@@ -79,7 +79,7 @@ events = st.fixed_dictionaries(
     {},
     optional={"op": st.sampled_from(["c", "d", "x", 1]), "after": inner, "before": st.none() | inner, "payload": inner},
 )
-rows = st.fixed_dictionaries(
+rows: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {},
     optional={
         "text": short | scalars,
@@ -122,6 +122,13 @@ values = st.one_of(
 @example(recipe_of(), b'{"text": "\\ud83d\\ud83d\\ude00"}')
 @example(recipe_of(), b'{"text": "\\\\ud83d"}')
 @example(recipe_of(), b"[" * 3000)
+@example(recipe_of(), b'{"text": "a", "id": -9223372036854775809}')
+@example(recipe_of(), b'{"text": "a", "a": {"n": 18446744073709551616}}')
+@example(recipe_of(), b'{"op": "d", "before": {"text": "a"}}')
+@example(recipe_of(), b"\x01abc")
+@example(recipe_of(), b"\x01abcd")
+@example(recipe_of(max_text_bytes=1000), b"\x1b" * 64 + b"a" * 900)
+@example(recipe_of(max_text_bytes=1000), b"\x1b" * 63 + b"a" * 193 + b"\x1b" * 400)
 def test_the_page_is_enough_to_compute_an_outcome(recipe: Recipe, value: bytes) -> None:
     """Kind, split, reason, and the document with its meta: of any bytes, by any recipe without a function."""
     check(recipe, value)
@@ -161,7 +168,7 @@ def _word_level() -> bytes:
     """Return a tokenizer whose model has the names of special tokens among its words."""
     words = ["[UNK]", "<s>", "<", "s>", "</s>", "a", "b", "é", "ab", "<found>"]
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))  # noqa: S106
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.add_special_tokens(["[UNK]", "<s>", "</s>"])
     tokenizer.add_tokens([AddedToken("<found>", normalized=False)])
     tokenizer.enable_truncation(3)

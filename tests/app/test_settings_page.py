@@ -64,8 +64,8 @@ def test_every_topic_setting_is_tried_below() -> None:
 def test_the_page_knows_what_is_part_of_the_fingerprint(name: str) -> None:
     """A changed value changes all fingerprints, or none."""
     plain = fingerprints(Settings(tokenizer="bytes"))
-    beside = {"splits": {"train": 1980, "validation": 20}} if name == "shards" else {}
-    changed = fingerprints(Settings(tokenizer="bytes", **{name: OTHER[name]}, **beside))
+    values = {name: OTHER[name]} | ({"splits": {"train": 1980, "validation": 20}} if name == "shards" else {})
+    changed = fingerprints(Settings(tokenizer="bytes", **values))
 
     assert not plain & changed if name not in OUTSIDE_THE_FINGERPRINT else plain == changed
     assert re.search(rf"^\| `{name}` .*\| {'no' if plain == changed else 'yes'} \|", FILE.read_text(), re.MULTILINE)
