@@ -158,23 +158,11 @@ def test_mill_whose_registry_comes_and_goes_makes_the_blocks_of_the_reference(
     assert result.ok
     (chain,) = result.chains
     assert chain.reference_blocks == len(next(iter(expected.values())))
+    _differs_with_another_registry(settings)
 
 
-def _waits(partitions: Iterable[object]) -> bool:
-    return any("does not answer" in str(status) for status in partitions)
-
-
-def test_verification_with_another_registry_names_it(
-    registry: SmallRegistry, broker: Broker, topic: TopicFactory, tmp_path: Path
-) -> None:
-    """Under the same ids it has other schemas, by which other documents come out."""
-    settings = settings_for(registry, broker, topic(), tmp_path)
-    send(settings, pages())
-    with Service(settings, tmp_path) as service:
-        service.mill()
-        service.segment()
-        service.wait_until_complete()
-        service.stop()
+def _differs_with_another_registry(settings: Settings) -> None:
+    """Under the same ids it has other schemas, by which other documents come out; verification names it."""
     with small_registry() as other:
         longer = {**NEWER, "fields": [*NEWER["fields"], {"name": "more", "type": "int"}]}
         other.register("pages-value", json.dumps(longer))
@@ -183,6 +171,10 @@ def test_verification_with_another_registry_names_it(
         result = verify(elsewhere, store=settings.store, processes=1)
         assert not result.ok
         assert any(other.url in note for note in result.notes)
+
+
+def _waits(partitions: Iterable[object]) -> bool:
+    return any("does not answer" in str(status) for status in partitions)
 
 
 def test_reference_refuses_to_guess(
