@@ -78,10 +78,10 @@ docs: $(VENV)/.installed $(VENV)/.train ## writes the pages that are made from t
 	mv docs/settings.md.new docs/settings.md
 
 lock: $(VENV)/.installed ## resolves all dependencies again (UPGRADE=1: to their newest versions)
-	$(COMPILE) --extra app --extra bench --extra broker --extra dev --extra hf --extra produce --output-file constraints.txt
+	$(COMPILE) --extra app --extra bench --extra broker --extra dev --extra hf --extra produce --extra registry --output-file constraints.txt
 	$(COMPILE) --extra train --extra train-dev --constraints constraints.txt --output-file constraints-train.txt
-	$(COMPILE) --extra app --constraints constraints.txt --output-file constraints-service.txt
-	$(COMPILE) --extra app --extra hf --extra produce --constraints constraints.txt --output-file constraints-tools.txt
+	$(COMPILE) --extra app --extra registry --constraints constraints.txt --output-file constraints-service.txt
+	$(COMPILE) --extra app --extra hf --extra produce --extra registry --constraints constraints.txt --output-file constraints-tools.txt
 	grep -oE '^torch==[^ ]*' constraints-train.txt > $(VENV)/torch.txt
 	$(BIN)/uv pip compile benchmarks/requirements.in --quiet --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) \

@@ -19,6 +19,7 @@
     ├── InputError             12   a file or record that a person gave cannot be used
     ├── EngineError            13   a tokenizer engine gave other ids than `tokenizers`
     ├── ClockError             14   the brokers refuse the time by this machine's clock
+    ├── RegistryError          15   a schema registry does not answer, or lacks a schema that records name
     └── RecordError             -   one record cannot be a document; becomes a dead letter, never an exit
 
 A message says what is wrong, where (file, offset, setting), and what to do next.
@@ -138,6 +139,20 @@ class ClockError(TokenMillError):
     """The brokers refuse records because of their time, which is this machine's: its clock is wrong, or theirs."""
 
     exit_code = 14
+
+
+class RegistryError(TokenMillError):
+    """A schema that records name cannot be had from the registry; what they are is not known, and not guessed.
+
+    ``definite`` tells that the registry has answered, and that asking again soon will not help: a person has to.
+    """
+
+    exit_code = 15
+
+    def __init__(self, message: str, *, definite: bool = False) -> None:
+        """Say what cannot be had, and what to do."""
+        super().__init__(message)
+        self.definite = definite
 
 
 class RecordError(TokenMillError):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from tokenmill.decoding import open_decoder
+from tokenmill.decoding import SchemaSource, open_decoder
 from tokenmill.documents import Limits
 from tokenmill.engines import (
     AUTO,
@@ -26,8 +26,12 @@ RAW_BYTES_SHA256: Final = TokenizerFile(RAW_BYTES, None).sha256
 """What stands in a recipe where there is no tokenizer file."""
 
 
-def open_stages(recipe: Recipe, tokenizer: TokenizerFile, engine: EngineName = AUTO) -> Stages:
+def open_stages(
+    recipe: Recipe, tokenizer: TokenizerFile, engine: EngineName = AUTO, schemas: SchemaSource | None = None
+) -> Stages:
     """Return the stages by which the recipe's raw topic is milled, with this engine.
+
+    ``schemas`` is where records' schemas are, for a recipe whose records name some.
 
     Raises:
         SettingsError: a value in the recipe cannot be used.
@@ -44,6 +48,7 @@ def open_stages(recipe: Recipe, tokenizer: TokenizerFile, engine: EngineName = A
             max_text_bytes=recipe.max_text_bytes,
             max_id_bytes=recipe.max_id_bytes,
             max_fields_bytes=recipe.max_fields_bytes,
+            schemas=schemas,
         ),
         splits=SplitRule(recipe.shards, dict(recipe.splits), recipe.split_by),
         steps=open_steps(
@@ -59,7 +64,11 @@ def open_stages(recipe: Recipe, tokenizer: TokenizerFile, engine: EngineName = A
 
 
 def complete(
-    draft: Recipe, tokenizer: TokenizerFile, end_of_document: str | int | None, engine: EngineName = AUTO
+    draft: Recipe,
+    tokenizer: TokenizerFile,
+    end_of_document: str | int | None,
+    engine: EngineName = AUTO,
+    schemas: SchemaSource | None = None,
 ) -> tuple[Recipe, Stages]:
     """Fill in what only the opened stages tell: steps, vocabulary, ids, dtype, probe. Return both.
 
@@ -67,7 +76,7 @@ def complete(
         SettingsError: a value in the draft cannot be used.
 
     """
-    stages = open_stages(draft, tokenizer, engine)
+    stages = open_stages(draft, tokenizer, engine, schemas)
     opened = stages.engine
     recipe = replace(
         draft,
@@ -81,14 +90,16 @@ def complete(
     return recipe, stages
 
 
-def reopen_stages(recipe: Recipe, tokenizer: TokenizerFile, engine: EngineName = AUTO) -> Stages:
+def reopen_stages(
+    recipe: Recipe, tokenizer: TokenizerFile, engine: EngineName = AUTO, schemas: SchemaSource | None = None
+) -> Stages:
     """Open the stages of a settled recipe, and check that today's libraries and functions still give its answers.
 
     Raises:
         FingerprintError: the tokenizer, the probe text's ids or a step's version are not those of the recipe.
 
     """
-    again, stages = complete(recipe, tokenizer, recipe.end_of_document, engine)
+    again, stages = complete(recipe, tokenizer, recipe.end_of_document, engine, schemas)
     if again.fingerprint != recipe.fingerprint:
         differences = "; ".join(recipe.differences(again))
         rules = f" ({OTHER_RULES})" if recipe.decoded_otherwise(again) else ""

@@ -1,5 +1,7 @@
 """``tokenmill config`` and ``tokenmill version``."""
 
+from typing import Final
+
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -10,6 +12,9 @@ from ..settings import Loaded
 from ..settings.values import as_variable
 from .options import examples, with_loaded
 from .output import AsJson, show, show_json
+
+FILE_WIDTH: Final = 200
+"""Characters of a line where no terminal shows it: names, values and variables fit without a break."""
 
 
 def register(app: typer.Typer) -> None:
@@ -29,7 +34,10 @@ def config(loaded: Loaded, *, as_json: AsJson = False) -> None:
     table = Table("setting", "value", "from", box=None, pad_edge=False)
     for name in values:
         table.add_row(name, as_variable(getattr(loaded.settings, name)), loaded.origins[name])
-    Console().print(table, markup=False)
+    console = Console()
+    if not console.is_terminal:
+        console.width = FILE_WIDTH
+    console.print(table, markup=False)
 
 
 def version() -> None:

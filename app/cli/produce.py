@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from tokenmill.errors import InputError
+from tokenmill.decoding import FORMATS
+from tokenmill.errors import InputError, SettingsError
 
 from ..produce import (
     Identity,
@@ -168,6 +169,7 @@ def produce_command(
         key=key,
         plain=plain,
     )
+    _refuse_framed(settings, topic)
     mapping = None if map_name is None else Mapping(map_name)
     try:
         reading = Reading(shape_for(settings, topic, wishes), "lines" if lines else format_name, mapping)
@@ -193,6 +195,15 @@ def produce_command(
         if mapping is not None:
             mapping.close()
     _finish(settings, topic, paths, summary, then_flush=then_flush, as_json=as_json)
+
+
+def _refuse_framed(settings: Settings, topic: str) -> None:
+    decode = settings.for_topic(topic).decode
+    if decode in FORMATS:
+        raise SettingsError(
+            f'decode = "{decode}": the mill takes records of {topic} that name a schema, as serializers of your own '
+            "producers write them, and `tokenmill produce` writes JSON or text: give it a raw topic of its own"
+        )
 
 
 def flush_command(settings: Settings, topic: Topic) -> None:

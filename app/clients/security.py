@@ -7,9 +7,11 @@ import ssl
 from pathlib import Path
 from typing import Any
 
+from pydantic import SecretStr
+
 from tokenmill.errors import SettingsError
 
-from ..settings import ConnectionSettings
+from ..settings import ConnectionSettings, RegistrySettings
 
 
 def client_security(settings: ConnectionSettings) -> dict[str, Any]:
@@ -40,13 +42,48 @@ def password(settings: ConnectionSettings) -> str:
         return settings.sasl_password.get_secret_value()
     if settings.sasl_password_file is None:
         raise SettingsError("no password is set: set sasl_password_file, or sasl_password")
-    content = _read("sasl_password_file", settings.sasl_password_file)
+    return _password_in("sasl_password_file", settings.sasl_password_file)
+
+
+def registry_login(settings: RegistrySettings) -> tuple[str, str] | None:
+    """Return who logs in at the schema registry, and the password; None where nobody does.
+
+    Raises:
+        SettingsError: the file with the password cannot be read, or is empty.
+
+    """
+    if settings.schema_registry_username is None:
+        return None
+    if settings.schema_registry_password is not None:
+        return settings.schema_registry_username, settings.schema_registry_password.get_secret_value()
+    if settings.schema_registry_password_file is None:
+        raise SettingsError("no password is set: set schema_registry_password_file, or schema_registry_password")
+    path = settings.schema_registry_password_file
+    return settings.schema_registry_username, _password_in("schema_registry_password_file", path)
+
+
+def registry_ssl_context(settings: RegistrySettings) -> ssl.SSLContext:
+    """Return what TLS is spoken with to the schema registry.
+
+    Raises:
+        SettingsError: a file cannot be read, is not PEM, or does not fit its key.
+
+    """
+    cafile = settings.schema_registry_cafile
+    context = ssl.create_default_context(cadata=_authorities("schema_registry_cafile", cafile))
+    if settings.schema_registry_certfile is not None:
+        keyfile = settings.schema_registry_keyfile
+        _load_certificate(context, "schema_registry_", settings.schema_registry_certfile, keyfile, None)
+    return context
+
+
+def _password_in(name: str, path: Path) -> str:
     try:
-        found = content.decode().removesuffix("\n").removesuffix("\r")
+        found = _read(name, path).decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
-        raise SettingsError(f"sasl_password_file {settings.sasl_password_file} is not UTF-8; write it anew") from None
+        raise SettingsError(f"{name} {path} is not UTF-8; write it anew") from None
     if not found:
-        raise SettingsError(f"sasl_password_file {settings.sasl_password_file} is empty; write the password into it")
+        raise SettingsError(f"{name} {path} is empty; write the password into it")
     return found
 
 
@@ -57,38 +94,42 @@ def ssl_context(settings: ConnectionSettings) -> ssl.SSLContext:
         SettingsError: a file cannot be read, is not PEM, or does not fit its key.
 
     """
-    context = ssl.create_default_context(cadata=_authorities(settings.ssl_cafile))
+    context = ssl.create_default_context(cadata=_authorities("ssl_cafile", settings.ssl_cafile))
     context.check_hostname = settings.ssl_check_hostname
     if settings.ssl_certfile is not None:
-        _load_certificate(context, settings, settings.ssl_certfile)
+        secret = settings.ssl_keyfile_password
+        _load_certificate(context, "ssl_", settings.ssl_certfile, settings.ssl_keyfile, secret)
     return context
 
 
-def _authorities(cafile: Path | None) -> str | None:
+def _authorities(name: str, cafile: Path | None) -> str | None:
     if cafile is None:
         return None
-    content = _read("ssl_cafile", cafile).decode("ascii", "replace")
+    content = _read(name, cafile).decode("ascii", "backslashreplace")
+    if not content.strip():  # which Python takes for none, and then believes whom the system does
+        raise SettingsError(f"{name} {cafile} is empty; set another")
     try:
         ssl.create_default_context(cadata=content)
     except (ssl.SSLError, ValueError) as error:
-        raise SettingsError(
-            f"ssl_cafile {cafile} holds no certificates in PEM ({_reason(error)}); set another"
-        ) from None
+        raise SettingsError(f"{name} {cafile} holds no certificates in PEM ({_reason(error)}); set another") from None
     return content
 
 
-def _load_certificate(context: ssl.SSLContext, settings: ConnectionSettings, certfile: Path) -> None:
-    keyfile = settings.ssl_keyfile or certfile
-    for name, path in (("ssl_certfile", certfile), ("ssl_keyfile", keyfile)):
-        _read(name, path)
-    secret = settings.ssl_keyfile_password
+def _load_certificate(
+    context: ssl.SSLContext, prefix: str, certfile: Path, keyfile: Path | None, secret: SecretStr | None
+) -> None:
+    """Load our own certificate; ``prefix`` is that of the settings' names."""
+    keyfile = keyfile or certfile
+    encrypted = "an encrypted key needs ssl_keyfile_password" if prefix == "ssl_" else "the key must not be encrypted"
+    for name, path in (("certfile", certfile), ("keyfile", keyfile)):
+        _read(prefix + name, path)
     try:
         # A function, because without one OpenSSL asks at the terminal.
         context.load_cert_chain(certfile, keyfile, lambda: secret.get_secret_value() if secret else "")
     except (ssl.SSLError, ValueError) as error:
         raise SettingsError(
-            f"cannot use ssl_certfile {certfile} with the key in {keyfile} ({_reason(error)}): both must be PEM and "
-            "belong together, and an encrypted key needs ssl_keyfile_password"
+            f"cannot use {prefix}certfile {certfile} with the key in {keyfile} ({_reason(error)}): both must be PEM "
+            f"and belong together, and {encrypted}"
         ) from None
 
 

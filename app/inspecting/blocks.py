@@ -9,12 +9,13 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.decoding import Decoder, open_decoder
-from tokenmill.errors import BrokerError, RecordError, SourceError, TopicError
+from tokenmill.errors import BrokerError, RecordError, RegistryError, SettingsError, SourceError, TopicError
 from tokenmill.pieces import PADDING, Piece
 from tokenmill.recipe import Recipe
 
 from ..clients.control import require_topic
 from ..clients.kafka import consumer, read_range
+from ..clients.schema_registry import schemas_for_command
 from ..settings import Settings
 from .find_block import FoundBlock, find_block
 from .samples import decode, meta_of
@@ -100,7 +101,7 @@ async def trace_block(
     if records:
         try:
             texts, note = await _records(settings, found, partition)
-        except (BrokerError, TopicError, SourceError) as error:
+        except (BrokerError, TopicError, SourceError, RegistryError) as error:
             note = str(error)
     ends = [*(piece.start for piece in found.pieces), len(found.tokens)]
     pieces = [
@@ -130,7 +131,10 @@ def _traced(found: FoundBlock, partition: int, piece: Piece, stop: int, record: 
 async def _records(settings: Settings, found: FoundBlock, partition: int) -> tuple[dict[int, RecordText], str | None]:
     """Return the records of the block's pieces by offset, and which are gone."""
     recipe = found.genesis.recipe
-    decoder = decoder_of(recipe)
+    try:
+        decoder = decoder_of(settings, recipe)
+    except SettingsError as error:  # no registry is set, say: the block is worth more than its records' texts
+        return {}, str(error)
     wanted = sorted({piece.offset for piece in found.pieces})
     texts: dict[int, RecordText] = {}
     gone: list[int] = []
@@ -155,8 +159,13 @@ async def record_at(client: AIOKafkaConsumer, partition: TopicPartition, offset:
     return record if record is None or record.offset == offset else None
 
 
-def decoder_of(recipe: Recipe) -> Decoder:
-    """Return the decoder of the recipe's raw topic."""
+def decoder_of(settings: Settings, recipe: Recipe) -> Decoder:
+    """Return the decoder of the recipe's raw topic.
+
+    Raises:
+        SettingsError: it needs a schema registry, and none is set; or a library that is not installed.
+
+    """
     return open_decoder(
         recipe.decode,
         text_fields=recipe.text_fields,
@@ -165,6 +174,7 @@ def decoder_of(recipe: Recipe) -> Decoder:
         max_text_bytes=recipe.max_text_bytes,
         max_id_bytes=recipe.max_id_bytes,
         max_fields_bytes=recipe.max_fields_bytes,
+        schemas=schemas_for_command(settings, recipe.decode),
     )
 
 

@@ -12,6 +12,7 @@ from tokenmill.outcomes import NO_TOKENS, Kind, Outcome, Stages
 from ..clients.control import require_topic
 from ..clients.discovery import settled_stream, tokenizer_of
 from ..clients.kafka import consumer
+from ..clients.schema_registry import schemas_for_command
 from ..settings import Settings
 from .blocks import RecordText, decoder_of, record_at, record_text
 
@@ -41,7 +42,7 @@ async def record_texts(settings: Settings, stream: str, places: Iterable[Place])
 
     """
     recipe = (await settled_stream(settings, stream)).genesis.recipe
-    decoder = decoder_of(recipe)
+    decoder = decoder_of(settings, recipe)
     found: dict[Place, RecordText] = {}
     async with consumer(settings) as client:
         await require_topic(client, recipe.raw_topic)
@@ -68,7 +69,8 @@ async def fate_of(settings: Settings, stream: str, place: Place) -> Fate:
         record = await record_at(client, TopicPartition(recipe.raw_topic, partition), offset)
     if record is None:
         return Fate("missing", "the raw topic holds no record at this offset, or none any more")
-    stages = reopen_stages(recipe, tokenizer_of(settled), REFERENCE)
+    schemas = schemas_for_command(settings, recipe.decode)
+    stages = reopen_stages(recipe, tokenizer_of(settled), REFERENCE, schemas)
     return _fate(stages, stages.outcome(record, settled.control.skips.get(partition, ())), recipe.split)
 
 

@@ -27,7 +27,7 @@ State = Literal["resuming", "running", "waiting", "halted"]
 STATES: Final[Mapping[State, str]] = {
     "resuming": "finding the place to continue at",
     "running": "taking what comes",
-    "waiting": "for another process's lock, or for a missing block",
+    "waiting": "for another process's lock, a missing block, or a schema registry",
     "halted": "standing until a person acts",
 }
 

@@ -36,6 +36,7 @@ from ..metrics.mill_meter import MillMeter
 from ..settings import Settings, dead_letter_topic
 from .dead_letters import send_dead_letters
 from .publisher import Publisher, Send
+from .schemas import SchemaWait
 from .skip_list import SkipList
 from .suspects import Board, Note, Suspects
 from .tail import messages_between, read_tail
@@ -96,6 +97,8 @@ class RawPartition:
         self._hanging: Suspects | None = None
         self._dead_letter: Mapping[str, Any] | None = None
         self._ignored_at_halt: int | None = None
+        self._schemas = SchemaWait(context.stages, f"{tp.topic}[{tp.partition}]", self._wait_for)
+        self._skips: frozenset[int] = frozenset()
 
     async def resume(self) -> None:
         """Find where each chain continues, and let the source flow from the lowest of these places.
@@ -158,10 +161,10 @@ class RawPartition:
                     on_durable=partial(self._on_durable, settled.stream.name),
                 )
             cursors = [publisher.durable for publisher in self._publishers.values()]
-            skips = await context.skip_list.settle(client, self.tp.partition, cursors)
+            self._skips = await context.skip_list.settle(client, self.tp.partition, cursors)
         if self._stands():
             return
-        self._mill = PartitionMill(context.stages, chains, skips, self._note)
+        self._mill = PartitionMill(context.stages, chains, self._skips, self._note)
         self.position = self._mill.next_offset
         lowest = min(
             (publisher.durable for publisher in self._publishers.values()), key=lambda cursor: cursor.next_offset
@@ -218,6 +221,9 @@ class RawPartition:
         """Mill what a fetch brought; when this returns, its dead letters are acknowledged and its blocks are queued."""
         if batch.epoch != self._epoch or self._mill is None:
             return
+        await self._schemas.learn(batch.records, self._mill.next_offset, self._skips)  # carries are written meanwhile
+        if batch.epoch != self._epoch:
+            return
         async with self._lock:
             self._meter.clock.enter("other")
             self._meter.fetched(batch.records)
@@ -243,6 +249,10 @@ class RawPartition:
             self._meter.fed(batch.records, milled.value_bytes)
             await self._publish_carries(self._mill)  # here, too: under load, `tick` always finds it at work
             self._meter.clock.wait()
+
+    def _wait_for(self, what: str | None) -> None:
+        """Show what the partition waits for; so nobody takes it for one that stands still."""
+        self.waiting = what
 
     async def _send_dead_letters(self, milled: Milled) -> None:
         if milled.dead_letters:

@@ -8,6 +8,7 @@ from tokenmill.opening import complete
 from tokenmill.outcomes import Stages
 from tokenmill.recipe import Recipe
 
+from ..clients.schema_registry import schemas_of
 from ..settings import Settings, Stream, TopicSettings
 
 
@@ -31,7 +32,8 @@ def plan_topic(settings: Settings, raw_topic: str) -> RawTopicPlan:
     own = settings.for_topic(raw_topic)
     tokenizer = load_tokenizer(own.require_tokenizer())
     streams = [stream for stream in settings.streams() if stream.raw_topic == raw_topic]
-    first, stages = complete(_draft(own, streams[0]), tokenizer, own.end_of_document, settings.engine)
+    schemas = schemas_of(settings, own.decode)
+    first, stages = complete(_draft(own, streams[0]), tokenizer, own.end_of_document, settings.engine, schemas)
     recipes = {stream: replace(first, split=stream.split) for stream in streams}
     return RawTopicPlan(raw_topic, tokenizer, stages, recipes)
 

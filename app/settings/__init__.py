@@ -3,11 +3,13 @@
 from .connection import SECRETS, ConnectionSettings
 from .load import Loaded, load_settings, load_with_origins
 from .model import Settings, Stream, TopicSettings, dead_letter_topic
+from .registry import RegistrySettings
 
 __all__ = [
     "SECRETS",
     "ConnectionSettings",
     "Loaded",
+    "RegistrySettings",
     "Settings",
     "Stream",
     "TopicSettings",

@@ -5,6 +5,7 @@ from typing import Annotated, Final, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
+from .registry import RegistrySettings
 from .values import OptionalPath, OptionalSecret, OptionalText, empty_is_none
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
@@ -95,10 +96,10 @@ class ConnectionSettings(BaseModel):
         )
 
 
-def _secret(names: Iterable[str]) -> frozenset[str]:
-    annotations = {name: ConnectionSettings.model_fields[name].annotation for name in names}
-    return frozenset(name for name, annotation in annotations.items() if SecretStr in get_args(annotation))
+def _secret(groups: Iterable[type[BaseModel]]) -> frozenset[str]:
+    fields = {name: field for group in groups for name, field in group.model_fields.items()}
+    return frozenset(name for name, field in fields.items() if SecretStr in get_args(field.annotation))
 
 
-SECRETS: Final = _secret(ConnectionSettings.model_fields)
+SECRETS: Final = _secret((ConnectionSettings, RegistrySettings))
 """Settings whose values are shown to nobody, and are no flags: everyone on a machine can read its command lines."""

@@ -12,6 +12,7 @@ from tokenmill.splits import SplitRule, division
 
 from .connection import ConnectionSettings
 from .explain import explain, nearest
+from .registry import RegistrySettings
 from .values import (
     Decode,
     Names,
@@ -69,8 +70,8 @@ class TopicSettings(BaseModel):
     sequence_length: int = Field(default=1024, ge=1, description="Tokens that a model reads; a block has one more.")
     decode: Decode = Field(
         default="auto",
-        description="What a record is: a JSON object (json), plain text (text), either (auto), or what your own "
-        "function makes of its bytes (module:function).",
+        description="What a record is: a JSON object (json), plain text (text), either (auto), what your own function "
+        "makes of its bytes (module:function), or a value whose schema a registry has (avro, protobuf, json_schema).",
     )
     text_fields: Names = Field(
         default=("text", "content"),
@@ -174,7 +175,7 @@ class TopicSettings(BaseModel):
         return self.tokenizer
 
 
-class Settings(TopicSettings, ConnectionSettings, BaseSettings):
+class Settings(TopicSettings, RegistrySettings, ConnectionSettings, BaseSettings):
     """All settings. The constructor takes what it is given and reads nothing else; `load_settings` reads all layers.
 
     The fields of `TopicSettings` hold for every raw topic that has no other value in its ``[topic."name"]`` table.

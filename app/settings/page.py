@@ -11,6 +11,7 @@ from tokenmill.decoding import MODES
 
 from .connection import SECRETS, ConnectionSettings
 from .model import ENVIRONMENT_PREFIX, Settings, TopicSettings
+from .registry import RegistrySettings
 from .values import (
     as_variable,
     parse_decode,
@@ -84,7 +85,7 @@ ends a command, and the whole service, with exit code 2 and the setting to look 
 ### Rights
 
 Where brokers check rights (ACLs), a login for all commands needs these; `Describe` comes with them. What is missing is
-named when it is wanted.
+named when it is wanted. With a login for each role, less will do ([kafka_teams.md](kafka_teams.md#acls)).
 
 | right | on |
 | --- | --- |
@@ -93,6 +94,25 @@ named when it is wanted.
 | `Write` | the transactional ids `tokenmill.produce.*`, for `tokenmill produce` without `--no-resume` |
 | `Create`, `Alter` | the same topics, for `tokenmill topics create` |
 | `Alter` | `tokens.*`, for a mill whose raw topics get partitions while it runs |
+
+## Schema registry
+
+Where `decode` is `avro`, `protobuf` or `json_schema`, records name their schemas by id, as Confluent's serializers
+frame them. A registry with Confluent's HTTP interface has these: Confluent's own, Apicurio's (under
+`/apis/ccompat/v7`), Karapace, Redpanda's. They need the extra `registry`: `pip install 'tokenmill[registry]'`; the
+container image has it.
+
+```toml
+decode = "avro"
+schema_registry_url = "https://registry.example:8081"
+schema_registry_username = "miller"
+schema_registry_password_file = "/run/secrets/registry-password"
+```
+
+Each schema is fetched once by each process. A partition waits for a registry that is away, and for one that lacks the
+schema of a record; [kafka_teams.md](kafka_teams.md) tells more.
+
+{registry}
 
 ## Tokens
 
@@ -143,10 +163,11 @@ What can be changed at any time.
 
 def page() -> str:
     """Return docs/settings.md."""
-    service = [name for name in Settings.model_fields if name not in _TOPIC | _BROKERS]
+    service = [name for name in Settings.model_fields if name not in _TOPIC | _BROKERS | _REGISTRY]
     return PAGE.format(
-        secrets=" and ".join(f"`{name}`" for name in sorted(SECRETS)),
+        secrets=", ".join(f"`{name}`" for name in sorted(SECRETS)),
         brokers=_table(_BROKERS),
+        registry=_table(_REGISTRY),
         tokens=_table(_TOPIC, fingerprint=True),
         service=_table(service),
     )
@@ -154,6 +175,7 @@ def page() -> str:
 
 _TOPIC: Final = TopicSettings.model_fields.keys()
 _BROKERS: Final = ConnectionSettings.model_fields.keys()
+_REGISTRY: Final = RegistrySettings.model_fields.keys()
 
 
 def _table(names: Iterable[str], *, fingerprint: bool = False) -> str:

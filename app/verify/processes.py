@@ -23,6 +23,7 @@ from tokenmill.errors import TokenMillError
 from tokenmill.opening import reopen_stages
 from tokenmill.outcomes import Stages
 
+from ..clients.schema_registry import schemas_for_command
 from ..garbage import collect_seldom, keep_loaded
 from .partition import check_partition
 from .result import Advance, ChainResult
@@ -125,7 +126,9 @@ def _work(connection: Connection, threads: int) -> None:
             chain = task.chains[0]
             name = RAW_BYTES if task.tokenizer is None else chain.tokens_topic
             file = TokenizerFile(name, task.tokenizer)
-            opened[key] = reopen_stages(chain.genesis.recipe, file, task.settings.engine)
+            recipe = chain.genesis.recipe
+            schemas = schemas_for_command(task.settings, recipe.decode)
+            opened[key] = reopen_stages(recipe, file, task.settings.engine, schemas)
             keep_loaded()
         return opened[key]
 

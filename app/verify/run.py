@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tokenmill.decoding import FORMATS
 from tokenmill.errors import StoreError
 from tokenmill.segments import StreamInfo, read_stream, streams_in
 
@@ -43,8 +44,8 @@ def verify(
 ) -> VerifyResult:
     """Recompute every chain of ``streams`` and compare token topic, ``store`` (None: no store) and dead letters.
 
-    Without names, all streams of the settings' raw topics. Only ``bootstrap_servers``, ``raw_topics`` and ``engine``
-    of the settings are used: recipes and tokenizers come from the control topics. What the logs and the store hold when
+    Without names, all streams of the settings' raw topics. Only the connections, ``raw_topics`` and ``engine`` of the
+    settings are used: recipes and tokenizers come from the control topics. What the logs and the store hold when
     this begins is verified, and nothing later. Blocks are compared byte for byte, with their entries, chain hashes,
     checksums and, at the end of each message, cursor and totals; so are carries, and eras with the chain hashes that
     they name. Memory is bounded by ``processes`` (default: one for each core), whatever the topics hold.
@@ -67,6 +68,7 @@ def verify(
         SourceError: retention removed records while they were read, or what was verified before was rewritten.
         InputError: ``since`` is no such file, or tells of other streams or of another store.
         BrokerError: no broker answers.
+        RegistryError: the schema registry lacks a schema, or has not answered for long.
 
     """
     started = time.monotonic()
@@ -89,6 +91,11 @@ def verify(
         missing, more = asyncio.run(check_dead_letters(settings, raw_topic, own, marks.dead_letters.get(raw_topic)))
         differences += missing
         notes += more
+    if differences and any(settled.genesis.recipe.decode in FORMATS for settled in found):
+        notes.append(
+            f"records were decoded by the schemas that {settings.schema_registry_url} has under their ids: where that "
+            "is not the registry of the mill, or one that was set up anew, set schema_registry_url to the mill's"
+        )
     result = VerifyResult(chains, differences, notes, time.monotonic() - started, sample.seed, eras)
     if since is not None and result.ok:
         save_verified(since, store, known, _verified(result))

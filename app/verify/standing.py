@@ -94,7 +94,7 @@ async def _holds_last(
 ) -> bool:
     """Search the last verified block, which does not end the message where the verification ended."""
     block, first = verified.carry.first - 1, span[0]
-    low = await offset_before(client, tokens, block, span)
+    low = await offset_before(client, tokens, verified.carry.fingerprint, block, span)
     record = await record_at(client, tokens, low, span[1])
     message = message_of(record, tokens) if record is not None else None
     if message is None or not message.first <= block < message.end:

@@ -40,7 +40,7 @@ def refusal(**flags: object) -> str:
 
 def test_passwords_are_the_secrets() -> None:
     """Found by their type, so that the next one is not forgotten."""
-    assert {"sasl_password", "ssl_keyfile_password"} == SECRETS
+    assert {"sasl_password", "ssl_keyfile_password", "schema_registry_password"} == SECRETS
     assert {name for name in Settings.model_fields if re.search("password$", name)} == SECRETS
 
 

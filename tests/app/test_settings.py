@@ -148,7 +148,10 @@ def test_wrong_values_are_refused_with_the_place(monkeypatch: pytest.MonkeyPatch
         ({"splits": "train=1,train=2"}, "twice"),
         ({"stream_suffix": " v2"}, "cannot name a topic"),
         ({"message_bytes": "3 bananas"}, "bananas"),
-        ({"decode": "yaml"}, "it must be 'auto', 'json', 'text' or module:function"),
+        (
+            {"decode": "yaml"},
+            "it must be 'auto', 'json', 'text', 'avro', 'protobuf', 'json_schema' or module:function",
+        ),
         ({"decode": "jsn"}, "did you mean json?"),
         ({"topic": {"raw-txt": {}}}, "did you mean raw-text?"),
         ({"topic": {"raw-text": {"decod": "json"}}}, "did you mean decode?"),

@@ -94,4 +94,4 @@ def test_its_examples_are_settings(tmp_path: Path) -> None:
     for block in blocks:
         (tmp_path / "tokenmill.toml").write_text(block)
         assert load_settings(config=tmp_path / "tokenmill.toml") != Settings()
-    assert len(blocks) == 2
+    assert len(blocks) == 3

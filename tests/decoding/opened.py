@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tests.decoding.registered import EVERY_ID
 from tokenmill.decoding import Decoder, open_decoder
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError
@@ -16,6 +17,7 @@ def opened(mode: str, **changed: Any) -> Decoder:
         "max_text_bytes": 1 << 20,
         "max_id_bytes": 128,
         "max_fields_bytes": 256,
+        "schemas": EVERY_ID.get(mode),
     }
     return open_decoder(mode, **(settings | changed))
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Final
 
 import orjson
@@ -31,7 +32,8 @@ class ObjectFields:
     A field is a key of the object, or else a dotted path (`tokenmill.field_paths`). Where a key stands twice, the last
     one counts. An id that is neither an integer nor a string with at least one character is no id: the text is worth
     more than its name. A carried field that is an array or an object is refused, for somebody asked for it by name, and
-    so is an integer beyond 64 bits, as id or carried: the parser would round it.
+    so is an integer beyond 64 bits, as id or carried: the parser would round it. So are bytes and numbers that are not
+    finite, which JSON does not have, but other formats whose values become objects do.
     """
 
     text_fields: tuple[str, ...]
@@ -48,10 +50,10 @@ class ObjectFields:
                 return text
         return None
 
-    def document(self, value: Mapping[str, Any], source: bytes) -> Document | None:
+    def document(self, value: Mapping[str, Any], source: bytes | None) -> Document | None:
         """Return the document that an object is, or None where no text field holds a string.
 
-        ``source`` is the JSON of which ``value`` was parsed.
+        ``source`` is the JSON of which ``value`` was parsed; None where it was no JSON, and its integers are exact.
 
         Raises:
             RecordError: a part is over its limit, a carried field has parts of its own, or the id or a carried field
@@ -72,25 +74,28 @@ class ObjectFields:
             name = None
         return Document(text, name, self._carried(value, source) if self.carry else NO_FIELDS)
 
-    def _carried(self, value: Mapping[str, Any], source: bytes) -> Mapping[str, Scalar]:
+    def _carried(self, value: Mapping[str, Any], source: bytes | None) -> Mapping[str, Scalar]:
         found = {name: find_field(value, name, _ABSENT) for name in self.carry}
         fields = {name: field for name, field in found.items() if field is not _ABSENT}
         for name, scalar in fields.items():
             if isinstance(scalar, (dict, list)):
                 raise RecordError(WRONG_TYPE, f"the carried field {name!r} is an array or an object, not one value")
+            if isinstance(scalar, bytes) or (isinstance(scalar, float) and not isfinite(scalar)):
+                raise RecordError(WRONG_TYPE, f"the carried field {name!r} is bytes, or no finite number")
             if type(scalar) is float:
                 check_integer(f"the carried field {name!r}", name, scalar, source)
         self.limits.check_fields(fields)
         return fields
 
 
-def check_integer(what: str, path: str, value: float, source: bytes) -> None:
+def check_integer(what: str, path: str, value: float, source: bytes | None) -> None:
     """Raise `RecordError` (`INTEGER_OUT_OF_RANGE`) if the float stands for an integer beyond 64 bits.
 
-    ``value`` was parsed of the JSON object ``source`` and found in it by ``path``. The parser reads an integer that is
-    too wide as the nearest float, which only the digits tell from a number with a point or a power of ten.
+    ``value`` was parsed of the JSON object ``source`` (None: of no JSON) and found in it by ``path``. The parser reads
+    an integer that is too wide as the nearest float, which only the digits tell from a number with a point or a power
+    of ten.
     """
-    if abs(value) < _FIRST_WIDE:
+    if source is None or abs(value) < _FIRST_WIDE:
         return
     if isinstance(find_field(orjson.loads(_STRING_OR_NUMBER.sub(_wide_as_string, source)), path), str):
         raise RecordError(
@@ -127,21 +132,21 @@ class JsonDecoder:
             raise RecordError(NOT_AN_OBJECT, f"the value is a JSON {kind}, not an object{each}")
         document = self.fields.document(parsed, value)
         if document is None:
-            raise self._without_text(parsed)
+            raise no_text(self.fields, parsed)
         return document
 
     def many(self, values: Sequence[bytes]) -> Decoded:
         """Return what each value is."""
         return one_by_one(self, values)
 
-    def _without_text(self, value: Mapping[str, Any]) -> RecordError:
-        for name in self.fields.text_fields:
-            found = find_field(value, name, _ABSENT)
-            if found is not _ABSENT:
-                return RecordError(
-                    WRONG_TYPE, f"{name!r} is a JSON {_JSON_TYPES[type(found)]}, not a string (text_fields)"
-                )
-        return without_text(value, self.fields.text_fields)
+
+def no_text(fields: ObjectFields, value: Mapping[str, Any]) -> RecordError:
+    """Return the error for an object of which ``fields`` makes no document."""
+    for name in fields.text_fields:
+        found = find_field(value, name, _ABSENT)
+        if found is not _ABSENT:
+            return RecordError(WRONG_TYPE, f"{name!r} is a JSON {_JSON_TYPES[type(found)]}, not a string (text_fields)")
+    return without_text(value, fields.text_fields)
 
 
 _JSON_TYPES: Final = {
@@ -152,4 +157,5 @@ _JSON_TYPES: Final = {
     float: "number",
     bool: "boolean",
     type(None): "null",
+    bytes: "string of bytes",  # of Avro and Protobuf alone
 }

@@ -1,17 +1,25 @@
 """From settings to a decoder."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Final, cast
 
 from tokenmill.decoding.auto import AutoDecoder
 from tokenmill.decoding.custom import open_function_decoder
+from tokenmill.decoding.framed_values import FramedDecoder, SchemaFormat, SchemaSource
 from tokenmill.decoding.json_objects import JsonDecoder, ObjectFields
 from tokenmill.decoding.plain_text import TextDecoder
 from tokenmill.decoding.protocol import Decoder
 from tokenmill.documents import Limits
 from tokenmill.errors import SettingsError
 
-MODES: Final = ("auto", "json", "text")
+FORMATS: Final[Mapping[str, tuple[str, str]]] = {
+    "avro": ("avro_values", "AvroFormat"),
+    "protobuf": ("protobuf_values", "ProtobufFormat"),
+    "json_schema": ("json_schema_values", "JsonSchemaFormat"),
+}
+"""Modes whose values name a schema of a registry; module and class of each. They need libraries of an extra."""
+MODES: Final = ("auto", "json", "text", *FORMATS)
 """Beside these, a mode is the import path of a function of the user's own, which has a colon."""
 
 
@@ -24,13 +32,17 @@ def open_decoder(
     max_text_bytes: int,
     max_id_bytes: int,
     max_fields_bytes: int,
+    schemas: SchemaSource | None = None,
 ) -> Decoder:
     """Return the decoder of ``mode`` (one of `MODES`, or ``module:function``).
 
     The other arguments are explained in `ObjectFields` and `Limits`.
 
+    ``schemas`` is asked by the modes in `FORMATS`, by no other.
+
     Raises:
-        SettingsError: an unknown mode, no text field, a limit that nothing can pass, or a function that cannot be used.
+        SettingsError: an unknown mode, no text field, a limit that nothing can pass, a function that cannot be used, no
+            registry where the mode needs one, or a library that is not installed.
 
     """
     for name, limit in (("max_text_bytes", max_text_bytes), ("max_id_bytes", max_id_bytes)):
@@ -50,5 +62,21 @@ def open_decoder(
         return JsonDecoder(fields)
     if mode == "auto":
         return AutoDecoder(JsonDecoder(fields), TextDecoder(limits))
+    if mode in FORMATS:
+        return _open_framed(mode, fields, schemas)
     known = ", ".join(MODES)
     raise SettingsError(f'decode = "{mode}" is unknown: set it to one of {known}, or to a module:function of your own')
+
+
+def _open_framed(mode: str, fields: ObjectFields, schemas: SchemaSource | None) -> FramedDecoder:
+    if schemas is None:
+        raise SettingsError(f'decode = "{mode}" needs a schema registry: set schema_registry_url')
+    module, name = FORMATS[mode]
+    try:
+        opened = getattr(import_module(f"{__package__}.{module}"), name)
+    except ModuleNotFoundError as error:
+        lacking = (error.name or "").partition(".")[0]
+        raise SettingsError(
+            f"decode = \"{mode}\" needs {lacking}: install it with pip install 'tokenmill[registry]'"
+        ) from error
+    return FramedDecoder(fields, cast("SchemaFormat", opened()), schemas)

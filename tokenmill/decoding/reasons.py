@@ -19,7 +19,11 @@ MISSING_TEXT: Final = "missing_text"
 DEBEZIUM_ENVELOPE: Final = "debezium_envelope"
 """A change event of Debezium without any of the text fields: the row is inside, if there is one."""
 WRONG_TYPE: Final = "wrong_type"
-"""The text is no string, or a carried field is an array or an object."""
+"""The text is no string, or a carried field is an array, an object, bytes, or no finite number."""
+NOT_FRAMED: Final = "not_framed"
+"""No zero byte and id of a schema before the value, where ``decode`` says that there are."""
+SCHEMA_MISMATCH: Final = "schema_mismatch"
+"""The bytes are no value of the schema whose id they have, or the schema is of another kind than ``decode`` says."""
 INTEGER_OUT_OF_RANGE: Final = "integer_out_of_range"
 """The id, or a carried field, is an integer beyond 64 bits."""
 SCHEMA_REGISTRY_FRAMING: Final = "schema_registry_framing"
@@ -37,6 +41,8 @@ REASONS: Final = frozenset(
         MISSING_TEXT,
         DEBEZIUM_ENVELOPE,
         WRONG_TYPE,
+        NOT_FRAMED,
+        SCHEMA_MISMATCH,
         INTEGER_OUT_OF_RANGE,
         SCHEMA_REGISTRY_FRAMING,
         CONTROL_CHARACTERS,

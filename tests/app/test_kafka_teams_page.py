@@ -1,0 +1,188 @@
+"""What docs/kafka_teams.md says, held against what the code does."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+
+from tests.conftest import topics_on
+from tests.decoding.opened import answer, opened
+from tests.decoding.registered import Registry, avro, framed, written
+from tests.mirrors import Mirroring
+from tests.secured import Secured, add_user
+from tests.service import Raw, Service, send, service_settings
+from tests.strategies import json_bytes
+from tokenmill.app.settings import Settings, load_settings
+from tokenmill.app.verify.run import verify
+from tokenmill.decoding import FORMATS, MODES, REASONS
+from tokenmill.documents import Document
+
+PAGE: Final = (Path(__file__).parents[2] / "docs" / "kafka_teams.md").read_text()
+OPERATIONS: Final = {
+    "Read": AclOperation.READ,
+    "Write": AclOperation.WRITE,
+    "Describe": AclOperation.DESCRIBE,
+    "IdempotentWrite": AclOperation.IDEMPOTENT_WRITE,
+    "DescribeConfigs": AclOperation.DESCRIBE_CONFIGS,
+}
+
+KINDS: Final = {"topic": ResourceType.TOPIC, "group": ResourceType.GROUP, "cluster": ResourceType.BROKER}
+
+
+def tables() -> list[list[list[str]]]:
+    """Return the cells of each table's rows, without the head."""
+    found = re.findall(r"(?:^\|.*\|\n)+", PAGE, re.MULTILINE)
+    rows = [[line.strip("|").split(" | ") for line in table.strip().split("\n")] for table in found]
+    return [[[cell.strip(" |") for cell in row] for row in table[2:]] for table in rows]
+
+
+def quoted(cell: str) -> list[str]:
+    """Return what stands in backticks."""
+    return re.findall(r"`([^`]*)`", cell)
+
+
+def test_its_settings_load(tmp_path: Path) -> None:
+    """Each block of TOML, as it stands."""
+    blocks = re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 4
+    for block in blocks:
+        (tmp_path / "tokenmill.toml").write_text(block)
+        settings = load_settings(config=tmp_path / "tokenmill.toml")
+        values = tomllib.loads(block)
+        assert {str(getattr(settings, name)) for name in values} == {
+            str(tuple(value) if isinstance(value, list) else value) for value in values.values()
+        }
+
+
+def test_every_mode_and_no_other_is_in_its_table() -> None:
+    """What to set for what is in a topic."""
+    (table,) = [table for table in tables() if any("kcat" in row[0] for row in table)]
+    assert {mode for row in table for mode in quoted(row[1])} == {*MODES, "module:function"}
+
+
+def test_what_it_calls_settings_and_reasons_is_some() -> None:
+    """Names in backticks that have the shape of a setting's."""
+    names = {name for name in quoted(PAGE) if re.fullmatch(r"[a-z]+(_[a-z]+)+", name)}
+    others = {"tokenmill_partitions"} | REASONS | set(FORMATS)
+    assert names - others <= set(Settings.model_fields)
+    assert {"schema_mismatch", "not_framed", "debezium_envelope"} <= names
+
+
+def rights(secured: Secured, raw: str, group: str) -> Mapping[str, str]:
+    """Give each role of the page's table a login with its rights and no others; return their names by role."""
+    (table,) = [table for table in tables() if any(row[0] == "segment" for row in table)]
+    logins = {role: f"{role}-{raw}" for role, *_ in table}
+    rules = []
+    for role, allowed, where in table:
+        kind = KINDS[where.split()[0].removesuffix("s")]
+        for name in quoted(where):
+            ours = re.sub(r"^tokenmill", group, name.replace("R", raw))
+            pattern = ResourcePatternType.PREFIXED if ours.endswith("*") else ResourcePatternType.LITERAL
+            rules += [
+                AclBinding(
+                    kind,
+                    ours.rstrip("*"),
+                    pattern,
+                    f"User:{logins[role]}",
+                    "*",
+                    OPERATIONS[one],
+                    AclPermissionType.ALLOW,
+                )
+                for one in quoted(allowed)
+            ]
+    for login in logins.values():
+        add_user(secured.broker, login)
+    admin = AdminClient({"bootstrap.servers": secured.broker.bootstrap_servers})
+    for done in admin.create_acls(rules).values():
+        done.result()
+    return logins
+
+
+def test_roles_need_the_rights_of_its_table_and_no_others(secured: Secured, tmp_path: Path) -> None:
+    """Each with a login of its own: records are sent, milled, stored, mirrored and verified."""
+    raw = topics_on(secured.broker, "roles")(1)
+    everything = service_settings(
+        secured.broker, raw, tmp_path, splits={"train": 1000}, **secured.values("SASL_PLAINTEXT")
+    )
+    logins = rights(secured, raw, everything.group)
+    roles = {role: everything.model_copy(update={"sasl_username": login}) for role, login in logins.items()}
+    send(roles["producer"], [Raw(b"a document of the mill"), Raw(b"\xff")] * 200)
+    with Service(roles["mill"], tmp_path) as service:
+        service.mill()
+        service.settings = roles["segment"]
+        service.segment()
+        service.settings = everything
+        service.wait_until_complete()
+        service.stop()
+    with Mirroring(roles["mirror"], tmp_path / "mirrored", "--once") as mirror:
+        assert mirror.wait() == 0, mirror.log
+    assert verify(roles["tools"], store=everything.store, processes=1).ok
+
+
+ROW = {"id": 7, "body": "Grüße"}
+CHANGE = {"before": None, "after": ROW, "op": "c", "source": {"table": "articles"}}
+ENVELOPE = {
+    "type": "record",
+    "name": "Envelope",
+    "namespace": "shop.public.articles",
+    "fields": [
+        {
+            "name": "before",
+            "type": [
+                "null",
+                {
+                    "type": "record",
+                    "name": "Value",
+                    "fields": [{"name": "id", "type": "long"}, {"name": "body", "type": "string"}],
+                },
+            ],
+        },
+        {"name": "after", "type": ["null", "Value"]},
+        {"name": "op", "type": "string"},
+    ],
+}
+VALUES: Final = {
+    "Debezium, JSON with schemas": ("json", json_bytes({"schema": {}, "payload": CHANGE})),
+    "Debezium, JSON without": ("json", json_bytes(CHANGE)),
+    "Debezium, unwrapped": ("json", json_bytes(ROW)),
+    "Debezium, Avro": ("avro", framed(written(ENVELOPE, CHANGE))),
+    "Connect, `JsonConverter`": ("json", json_bytes({"schema": {}, "payload": ROW})),
+}
+
+
+@pytest.mark.parametrize("beginning", VALUES)
+def test_text_is_where_its_table_says(beginning: str) -> None:
+    """For values as Debezium and Connect write them."""
+    mode, value = VALUES[beginning]
+    (row,) = [row for table in tables() for row in table if row[0].startswith(beginning)]
+    assert mode in quoted(row[1])
+    decoder = opened(mode, text_fields=quoted(row[2])[:1], schemas=Registry({1: avro(ENVELOPE)}))
+    assert decoder(value).text == "Grüße"
+
+
+@pytest.mark.parametrize("mode", ["json", "avro"])
+def test_deletes_have_the_reason_that_it_says(mode: str) -> None:
+    """And so has what comes without a row."""
+    delete = {"before": ROW, "after": None, "op": "d"}
+    value = json_bytes(delete) if mode == "json" else framed(written(ENVELOPE, delete))
+    decoder = opened(mode, text_fields=("after.body",), schemas=Registry({1: avro(ENVELOPE)}))
+    assert answer(decoder, value) == "debezium_envelope"
+
+
+def test_settings_for_debezium_read_its_envelope() -> None:
+    """The page's own two blocks: text, id and fields."""
+    blocks = [tomllib.loads(block) for block in re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)]
+    by_mode = {block["decode"]: block for block in blocks if "id_field" in block}
+    values = {"json": json_bytes({"schema": {}, "payload": CHANGE}), "avro": framed(written(ENVELOPE, CHANGE))}
+    fields = {"json": {"payload.source.table": "articles", "payload.op": "c"}, "avro": {"op": "c"}}
+    assert by_mode.keys() == values.keys()
+    for mode, block in by_mode.items():
+        chosen = {name: block[name] for name in ("text_fields", "id_field", "carry")}
+        decoder = opened(mode, schemas=Registry({1: avro(ENVELOPE)}), **chosen)
+        assert decoder(values[mode]) == Document("Grüße", 7, fields[mode])
