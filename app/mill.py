@@ -20,7 +20,8 @@ from .batch import Batch
 from .clients.asking import keep_asking
 from .clients.control import Settled, settle
 from .clients.kafka import require_group
-from .clients.topics import require_topics, retention_seconds
+from .clients.settled import require_ready
+from .clients.topics import retention_seconds
 from .ending import end_for
 from .eras.keeping import EraKeeper
 from .faust_settings import faust_options
@@ -73,7 +74,7 @@ class Mill:
 
     async def _prepare(self) -> None:
         """Settle the streams in the order of their names, so that two workers meet in the same order."""
-        await require_topics(self._settings)
+        await require_ready(self._settings)
         await require_group(self._settings, self._settings.group)
         plans = [plan_topic(self._settings, raw_topic) for raw_topic in self._settings.raw_topics]
         for plan in plans:

@@ -19,7 +19,7 @@ from .alone import Alone
 from .batch import Batch
 from .clients.control import Settled, wait_for_genesis
 from .clients.kafka import require_group
-from .clients.topics import require_topics
+from .clients.settled import require_ready
 from .ending import end_for, end_process
 from .eras.bringing import EraBringer
 from .faust_settings import faust_options
@@ -58,7 +58,7 @@ class SegmentWriter:
         store_at_zero(self._settings.streams())
         self._reporter.start()
         try:
-            await require_topics(self._settings)
+            await require_ready(self._settings)
             await require_group(self._settings, self._app.conf.id)
             every = [await wait_for_genesis(self._settings, stream) for stream in self._settings.streams()]
             for settled in every:

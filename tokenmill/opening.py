@@ -18,6 +18,7 @@ from tokenmill.engines import (
 from tokenmill.errors import FingerprintError
 from tokenmill.outcomes import Stages
 from tokenmill.recipe import Recipe
+from tokenmill.recipe_differences import differences
 from tokenmill.splits import SplitRule
 from tokenmill.steps import open_steps
 
@@ -90,7 +91,7 @@ def reopen_stages(recipe: Recipe, tokenizer: TokenizerFile, engine: EngineName =
     again, stages = complete(recipe, tokenizer, recipe.end_of_document, engine)
     if again.fingerprint != recipe.fingerprint:
         raise FingerprintError(
-            f"the stream was made with other parts than those installed here ({'; '.join(recipe.differences(again))}): "
-            "install what the genesis names (`tokenmill inspect` shows it)"
+            "the stream was made with other parts than those installed here "
+            f"({'; '.join(differences(recipe, again))}): install what the genesis names (`tokenmill inspect` shows it)"
         )
     return stages

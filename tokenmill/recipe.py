@@ -87,8 +87,3 @@ class Recipe:
     def block_bytes(self) -> int:
         """Bytes of one block's tokens."""
         return self.block_tokens * np.dtype(self.dtype).itemsize
-
-    def differences(self, other: "Recipe") -> list[str]:
-        """Name what differs, as ``name: mine != theirs``, for people."""
-        mine, theirs = self.to_dict(), other.to_dict()
-        return [f"{name}: {mine[name]!r} != {theirs[name]!r}" for name in mine if mine[name] != theirs[name]]

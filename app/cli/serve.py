@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..clients.topics import require_topics
+from ..clients.settled import require_ready
 from ..logs import set_up_logging
 from ..settings import Settings
 from ..supervisor import Limits, Supervisor, run_until_signalled
@@ -44,7 +44,7 @@ def serve(
     supervisor = Supervisor(settings, only=only, limits=Limits(heartbeat=heartbeat, grace=grace))
 
     async def run() -> int:
-        await require_topics(settings)  # what is wrong from the beginning is told once, not by every worker
+        await require_ready(settings)  # what is wrong from the beginning is told once, not by every worker
         await supervisor.run()
         return 0
 

@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 
 from ..local.state import DEMO_DIRECTORY, State
+from ..places import require_directory
 from ..settings import Loaded
 from ..up import run_up, settings_in
 from .options import examples, with_loaded
@@ -35,4 +36,5 @@ def up(
     On the demo's state, if nothing else is said, with the settings of its last run.
     """
     place = State(state.absolute())
+    require_directory("--state", state)
     raise typer.Exit(run_up(place, settings_in(place, loaded), Console(), partitions=partitions, port=port))

@@ -15,6 +15,7 @@ from tokenmill.errors import FingerprintError, TopicError
 from tokenmill.genesis import GENESIS_KEY, ControlLog, Genesis, tokenizer_parts
 from tokenmill.opening import RAW_BYTES_SHA256
 from tokenmill.recipe import Recipe
+from tokenmill.recipe_differences import differences
 
 from ..settings import Settings, Stream
 from .kafka import consumer, offsets, producer, read_range
@@ -121,11 +122,15 @@ def require_fingerprint(genesis: Genesis, recipe: Recipe) -> None:
 
     """
     if genesis.recipe.fingerprint != recipe.fingerprint:
-        raise FingerprintError(
-            f"stream {genesis.stream!r} was settled with other settings "
-            f"({'; '.join(genesis.recipe.differences(recipe))}): set them back, or give the new ones a stream of their "
-            "own with stream_suffix"
-        )
+        raise other_settings(genesis, differences(genesis.recipe, recipe))
+
+
+def other_settings(genesis: Genesis, differing: list[str]) -> FingerprintError:
+    """Return the error that tells which settings differ from the stream's, and what to do."""
+    return FingerprintError(
+        f"stream {genesis.stream!r} was settled with other settings ({'; '.join(differing)}): set them back, or give "
+        "the new ones a stream of their own with stream_suffix"
+    )
 
 
 async def wait_for_genesis(settings: Settings, stream: Stream) -> Settled:
