@@ -71,6 +71,8 @@ def create_cli(command: str | None = None) -> "typer.Typer":
     """
     import typer  # noqa: PLC0415 - as above
 
+    from .options import fold_settings  # noqa: PLC0415
+
     app = typer.Typer(
         name="tokenmill",
         help="Raw text in Kafka becomes training-ready token blocks, once each, in an order all trainers agree on.",
@@ -82,6 +84,7 @@ def create_cli(command: str | None = None) -> "typer.Typer":
     modules = [COMMANDS[command]] if command in COMMANDS else dict.fromkeys(COMMANDS.values())
     for module in modules:
         cast("Group", import_module(f".{module}", __package__)).register(app)
+    fold_settings(app)
     return app
 
 

@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
             "tokenmill retire raw-text.train --keep-from data-state.json",
             "tokenmill retire raw-text.train 0 --below 8192",
         ),
-    )(with_settings(retire_command))
+    )(with_settings(retire_command, "store"))
 
 
 def retire_command(

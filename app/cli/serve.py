@@ -25,7 +25,8 @@ Grace = Annotated[float, typer.Option("--grace-seconds", min=0, help="Time that 
 def register(app: typer.Typer) -> None:
     """Add the command."""
     commands = ("tokenmill serve", "tokenmill serve --workers 4 --log-format json", "tokenmill serve --only segment")
-    app.command("serve", epilog=examples(*commands))(with_settings(serve))
+    shown = ("bootstrap_servers", "raw_topics", "tokenizer", "sequence_length", "store", "workers")
+    app.command("serve", epilog=examples(*commands))(with_settings(serve, *shown))
 
 
 def serve(

@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
             "tokenmill train-tokenizer corpus.jsonl notes/",
             "tokenmill train-tokenizer notes/ --vocabulary-size 4096 --output small.json",
         ),
-    )(with_settings(train_command))
+    )(with_settings(train_command, "text_fields"))
 
 
 def train_command(

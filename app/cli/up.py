@@ -24,7 +24,7 @@ Port = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command("up", epilog=examples("tokenmill up", "tokenmill up --state ~/try --raw-topics notes,mail"))(
-        with_loaded(up)
+        with_loaded(up, "raw_topics", "tokenizer", "sequence_length", "store", "workers")
     )
 
 

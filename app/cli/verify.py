@@ -43,7 +43,7 @@ def register(app: typer.Typer) -> None:
             "tokenmill verify --since verified.json",
             "tokenmill verify --reference --json",
         ),
-    )(with_settings(verify_command))
+    )(with_settings(verify_command, "bootstrap_servers", "store", "raw_topics"))
 
 
 def verify_command(
