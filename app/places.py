@@ -31,7 +31,7 @@ def require_file(flag: str, path: Path) -> None:
 
     """
     if path.is_dir():
-        raise InputError(f"{flag} {path} is a directory: name the file to write, such as {path / 'tokenizer.json'}")
+        raise InputError(f"{flag} {path} is a directory: name the file to write")
     if path.exists() and not os.access(path, os.W_OK):
         raise InputError(f"{flag} {path} may not be written by this user: name another file, or change its rights")
     require_directory(f"{flag} {path}:", path.parent)
