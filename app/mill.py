@@ -22,7 +22,8 @@ from .clients.asking import keep_asking
 from .clients.control import Settled, settle
 from .clients.kafka import require_group
 from .clients.refusal import refused_time
-from .clients.topics import require_topics, retention_seconds
+from .clients.settled import require_ready
+from .clients.topics import retention_seconds
 from .contact import CONTACT
 from .ending import end_for, end_process
 from .eras.keeping import EraKeeper
@@ -79,7 +80,7 @@ class Mill:
 
     async def _prepare(self) -> None:
         """Settle the streams in the order of their names, so that two workers meet in the same order."""
-        await require_topics(self._settings)
+        await require_ready(self._settings)
         await require_group(self._settings, self._settings.group)
         plans = [plan_topic(self._settings, raw_topic) for raw_topic in self._settings.raw_topics]
         for plan in plans:

@@ -21,7 +21,7 @@ from .batch import Batch
 from .clients.asking import keep_asking
 from .clients.control import Settled, read_on, wait_for_genesis
 from .clients.kafka import require_group
-from .clients.topics import require_topics
+from .clients.settled import require_ready
 from .contact import CONTACT
 from .ending import end_for, end_process
 from .eras.bringing import EraBringer
@@ -66,7 +66,7 @@ class SegmentWriter:
         store_at_zero(self._settings.streams())
         self._reporter.start()
         try:
-            await require_topics(self._settings)
+            await require_ready(self._settings)
             await require_group(self._settings, self._app.conf.id)
             every = [await wait_for_genesis(self._settings, stream) for stream in self._settings.streams()]
             for settled in every:

@@ -36,6 +36,13 @@ class Batch:
     _start: int
     """Which of the chunk's samples is the first one."""
 
+    def __repr__(self) -> str:
+        x = self.x
+        return (
+            f"Batch({self._chunk.trainable.stream!r}, step={self.step}, x and y {list(x.shape)} of {x.dtype} on "
+            f"{x.device})"
+        )
+
     def __iter__(self) -> Iterator[torch.Tensor]:
         yield self.x
         yield self.y

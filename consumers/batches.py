@@ -2,28 +2,34 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from enum import Enum
 from itertools import chain, count, repeat
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
 
 import torch
 
 from tokenmill.errors import InputError
-from tokenmill.samples import Position, Ranks, SequenceId, TrainableSamples, count_views
+from tokenmill.samples import Position, TrainableSamples, count_views
 from tokenmill.segments import OnDamage, open_eras, read_stream
 
+from . import arguments
 from .batch import Batch
 from .metrics import Behind, Head, Metrics
 from .rows import RowReader
-from .staging import open_staging
+from .staging import device_of, open_staging
 from .waiting import Patience
 
 _CHUNK_BYTES: Final = 16 << 20
 """Of tokens that are looked up in one go: 512 batches of 16 x 1024 share the cost of finding them in the store."""
 _CHUNK_SAMPLES: Final = 8192
 """At most, so that the first batch of small samples comes soon."""
+_NO_DATASET: Final = (
+    "Batches has no length, and is no dataset for a DataLoader, whose workers would all read the same: loop over it "
+    "directly, or give the DataLoader a StepDataset of the same arguments, with batch_size=None"
+)
 
 
 class _End(Enum):
@@ -105,56 +111,67 @@ class Batches:
             DamagedError: the files are damaged.
 
         """
-        self._info = read_stream(store, stream)
-        views = count_views(self._info.block_tokens, sequence_length)
-        self._ranks = Ranks(batch_size, rank, world_size, *worker)
-        sequence = SequenceId(
-            stream=stream,
-            fingerprint=self._info.fingerprint.hex(),
-            sequence_length=sequence_length,
-            seed=seed,
-            shuffle=shuffle,
-            eras=_bounds(eras),
-            passes=passes,
-        )
-        if passes < 1 or prefetch < 0 or not -(1 << 63) <= seed < 1 << 63:
-            raise InputError(
-                f"passes {passes}, prefetch {prefetch}, seed {seed}: give one pass or more, 0 or more batches to "
-                "prefetch, and a seed of 64 bits"
-            )
-        if mask_loss and not widen:
+        self._ranks = arguments.ranks_of(batch_size, rank, world_size, worker)
+        asked = arguments.sequence_of(stream, sequence_length, seed=seed, shuffle=shuffle, eras=eras, passes=passes)
+        prefetch = arguments.whole("prefetch", prefetch, 0, "batches")
+        self._mask_loss = arguments.flag("mask_loss", mask_loss)
+        if not arguments.flag("widen", widen) and mask_loss:
             raise InputError(
                 "mask_loss sets y to -100, which only int64 holds: leave out widen=False, or mask yourself"
             )
-        self._store = Path(store)
+        self._skips = arguments.choice("on_damage", on_damage, ("refuse", "skip")) == "skip"
+        check = arguments.flag("check", check)
+        self._patience = Patience(arguments.timeout_of(timeout), arguments.seconds("poll_seconds", poll_seconds))
+        self._stop = arguments.callable_of("stop", stop)
+        target = device_of(device)
+        self._store = arguments.store_of(store)
+        self._info = read_stream(self._store, stream)
+        length = asked.sequence_length
+        views = count_views(self._info.block_tokens, length)
+        sequence = replace(asked, fingerprint=self._info.fingerprint.hex())
         self._position = Position.beginning(sequence, self._ranks.global_batch)
         self._made = 0
         """Steps delivered since ``_position``."""
         self._turn = 0
         """Counts what makes running iterations invalid."""
-        self._stop = stop
-        self._prefetch = prefetch if torch.device(device).type == "cuda" else 0
-        self._mask_loss = mask_loss
-        self._patience = Patience(timeout, poll_seconds)
+        self._prefetch = prefetch if target.type == "cuda" else 0
         self._delivered = self._missing = 0
         """Batches so far, and the damaged samples that they lack."""
         self._waited = self._worked = 0.0
-        self._head = Head(open_eras(store, stream), sequence, views)
-        self._skips = on_damage == "skip"
+        self._head = Head(open_eras(self._store, stream), sequence, views)
         self._trainable = TrainableSamples(
             self._store, self._info, sequence, views, check=check, on_damage=on_damage, whole=True
         )
-        self._reader = RowReader(self._trainable, self._ranks, sequence_length, skip=self._skips)
-        self._row_bytes = (sequence_length + 1) * self._info.dtype.itemsize
-        self._chunk_steps = max(min(_CHUNK_BYTES // self._row_bytes, _CHUNK_SAMPLES) // batch_size, 1)
+        self._reader = RowReader(self._trainable, self._ranks, length, skip=self._skips)
+        self._row_bytes = (length + 1) * self._info.dtype.itemsize
+        self._chunk_steps = max(min(_CHUNK_BYTES // self._row_bytes, _CHUNK_SAMPLES) // self._ranks.batch_size, 1)
         self._staging = open_staging(
-            batch_size,
-            sequence_length + 1,
+            self._ranks.batch_size,
+            length + 1,
             self._info.dtype,
-            torch.device(device),
+            target,
             widen=widen,
             slots=self._prefetch + 2,  # one is filled while the one before it, and those ahead, are on their way
         )
+
+    def __repr__(self) -> str:
+        sequence, ranks = self._position.sequence, self._ranks
+        first, stop = sequence.eras
+        return (
+            f"Batches({str(self._store)!r}, {self._info.name!r}, batch_size={ranks.batch_size}, "
+            f"sequence_length={sequence.sequence_length}, seed={sequence.seed}, rank={ranks.rank} of "
+            f"{ranks.world_size}, eras={f'{first} on' if stop is None else f'{first} to {stop - 1}'}, "
+            f"next step {self.step})"
+        )
+
+    def __len__(self) -> NoReturn:
+        raise TypeError(_NO_DATASET)  # what DataLoader asks of all that is no IterableDataset, before it begins
+
+    def __bool__(self) -> bool:
+        return True  # else Python would ask for the length
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(_NO_DATASET)  # what a DataLoader's workers do that are not forked
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches from here on.
@@ -229,7 +246,13 @@ class Batches:
         return self
 
     def skip(self, steps: int) -> Self:
-        """Go on so many steps later (of each worker's), without reading them."""
+        """Go on so many steps later (of each worker's), without reading them.
+
+        Raises:
+            InputError: it is no number of steps, 0 or more.
+
+        """
+        steps = arguments.whole("steps", steps, 0, "steps")
         self._settle()
         self._position = self._position.after(steps * self._ranks.workers)
         return self
@@ -350,12 +373,3 @@ def _run_ahead(source: Iterator[Batch | None], count: int) -> Iterator[Batch | N
         if not ahead and made is _END:
             return
         yield ahead.popleft() if ahead else None
-
-
-def _bounds(eras: range | None) -> tuple[int, int | None]:
-    """Return the first era and the one after the last."""
-    if eras is None:
-        return 0, None
-    if eras.step != 1 or not 0 <= eras.start < eras.stop:
-        raise InputError(f"eras is {eras}: give a range of one era or more, such as range(0, 8)")
-    return eras.start, eras.stop

@@ -14,6 +14,7 @@ from tokenmill.errors import InputError
 from tokenmill.samples import EraOrder, Ranks, SequenceId, TrainableSamples, count_views
 from tokenmill.segments import EraReader, open_eras, read_stream
 
+from . import arguments
 from .rows import RowReader
 
 Sample = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
@@ -45,16 +46,17 @@ class EraDataset(Dataset[Sample]):
             DifferenceError, DamagedError: the store is not what its eras say, or damaged.
 
         """
-        self._store = Path(store)
-        self._check = check
-        self._info = read_stream(store, stream)
-        self._views = count_views(self._info.block_tokens, sequence_length)
-        self._length = sequence_length
-        index = open_eras(store, stream)
+        self._store = arguments.store_of(store)
+        self._check = arguments.flag("check", check)
+        self._info = read_stream(self._store, arguments.stream_of(stream))
+        self._length = arguments.whole("sequence_length", sequence_length, 1, "tokens")
+        self._views = count_views(self._info.block_tokens, self._length)
+        index = open_eras(self._store, stream)
         trainable = self._open()
+        arguments.eras_of(eras)
         if eras is None:
             eras = range(_trainable_now(index, trainable))
-        if not 0 <= eras.start < eras.stop <= index.eras or eras.step != 1:
+        if not 0 <= eras.start < eras.stop <= index.eras:
             raise InputError(
                 f"the eras {eras} of {stream} are not in {self._store}, which has {index.eras}: wait for them, or give "
                 "a range of one era or more that are there, such as range(0, 8)"

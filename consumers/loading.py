@@ -7,6 +7,9 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from tokenmill.errors import InputError
+
+from . import arguments
 from .batches import Batches
 
 Step = tuple[torch.Tensor, torch.Tensor, int]
@@ -32,12 +35,22 @@ class StepDataset(IterableDataset[Step]):
             as in `Batches`.
 
         """
+        kept = [name for name in ("device", "stop", "worker") if options.get(name) not in (None, "cpu")]
+        if kept:
+            raise InputError(
+                f"StepDataset takes no {kept[0]}: its batches are made in worker processes, on the CPU; move them to a "
+                "device in the loop, end the loop where you like, and let the DataLoader number its workers"
+            )
         self._options = {"store": store, "stream": stream} | options
         self._state = Batches(**self._options).state_dict()
         self._made = 0
         """Items that this process has yielded since ``_state``."""
         self._begin = 0
         """With how many of them the next iteration begins: with none, unless a worker's state was loaded."""
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in self._options.items())
+        return f"StepDataset({options}, begins at sample {self._state['sample']})"
 
     def __iter__(self) -> Iterator[Step]:
         """Yield this worker's batches from where `resume` or `load_state_dict` said, else from the same place again."""
@@ -52,10 +65,18 @@ class StepDataset(IterableDataset[Step]):
             yield batch.x, batch.y, batch.step
 
     def state_after(self, step: int) -> dict[str, Any]:
-        """Return the state of `Batches` after a step, for `resume` and for ``Batches.load_state_dict``."""
+        """Return the state of `Batches` after a step, for `resume` and for ``Batches.load_state_dict``.
+
+        Raises:
+            InputError: the step is one before this run.
+
+        """
         batches = Batches(**self._options)
         batches.load_state_dict(self._state)
-        return batches.skip(step + 1 - batches.step).state_dict()
+        made = arguments.whole("step", step, 0, "steps") + 1 - batches.step
+        if made < 0:
+            raise InputError(f"step {step} is before this run, which begins at step {batches.step}: give a later one")
+        return batches.skip(made).state_dict()
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Begin the next iteration where a state of `Batches` stands.
@@ -74,6 +95,14 @@ class StepDataset(IterableDataset[Step]):
         return {"data": self._state, "made": self._made}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on where the worker of the same number, of as many, stood."""
+        """Go on where the worker of the same number, of as many, stood.
+
+        Raises:
+            InputError: it is no such state, or one of another sequence of samples.
+
+        """
+        if not {"data", "made"} <= {*(state_dict or ())}:
+            raise InputError("this is no state of a StepDataset: give what state_dict() said, or give resume() another")
+        made = arguments.whole("made", state_dict["made"], 0, "items")
         self.resume(state_dict["data"])
-        self._made = self._begin = int(state_dict["made"])
+        self._made = self._begin = made

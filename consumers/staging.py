@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import methodcaller
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import torch
+
+from tokenmill.errors import InputError
 
 from .gathering import Rows
 from .lanes import CudaLane, Lane, Mark
@@ -48,6 +50,35 @@ class Staging(Protocol):
     @property
     def stalled_seconds(self) -> float:
         """How long a device's work stood because a batch was not there yet, as far as that is known."""
+
+
+def device_of(value: Any) -> torch.device:
+    """Return a device that is there; a GPU is asked for as ``cuda`` or ``cuda:1``.
+
+    Raises:
+        InputError: it is no device, or none that this process can use; says what to give.
+
+    """
+    try:
+        device = torch.device(value)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise InputError(f"device is {value!r}: give a device of torch, such as 'cpu', 'cuda' or 'cuda:1'") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(
+            f"device is {str(device)!r}, and torch sees no CUDA GPU here: give 'cpu', or install a driver, and a torch "
+            "that is built for CUDA (nvidia-smi and torch.version.cuda tell)"
+        )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(
+            f"device is {str(device)!r}, and there are {torch.cuda.device_count()} GPUs: give one from 'cuda:0' to "
+            f"'cuda:{torch.cuda.device_count() - 1}'"
+        )
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise InputError(f"device is {str(device)!r}, which torch cannot use here ({reason}): give another") from error
+    return device
 
 
 def open_staging(

@@ -7,7 +7,8 @@ from typing import Final
 from tokenmill.errors import StoreError
 
 _SAY_AFTER: Final = 5.0
-"""Seconds of waiting after which it is said: eras come every minute or so, and who trains should see why he stands."""
+"""Seconds of waiting after which it is said, but for the first time, which is said at once: who waits for what does not
+come should not wonder; who has caught up with a stream that flows waits a little for each era, and need not hear it."""
 _SAY_EVERY: Final = 60.0
 
 log = logging.getLogger(__name__)
@@ -23,6 +24,8 @@ class Patience:
         self._poll_seconds = poll_seconds
         self._since: float | None = None
         self._said = 0.0
+        self._is_new = True
+        """Whether it never waited."""
 
     def end(self) -> None:
         """Note that something came."""
@@ -38,7 +41,8 @@ class Patience:
         begun = time.monotonic()
         if self._since is None:
             self._since = begun
-            self._said = begun - _SAY_EVERY + _SAY_AFTER
+            self._said = begun - _SAY_EVERY + (0.0 if self._is_new else _SAY_AFTER)
+            self._is_new = False
         if self._timeout is not None and begun - self._since > self._timeout:
             raise StoreError(
                 f"nothing came within {self._timeout} seconds of waiting for {what}, or wait longer (timeout)"

@@ -2,15 +2,19 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from tokenmill.errors import InputError
-from tokenmill.segments import PartitionReader, open_partition, partitions_in
+from tokenmill.extras import missing_extra
+from tokenmill.segments import PartitionReader, open_partition, partitions_in, read_stream
 
-from .batch import XY
+from . import arguments
+
+if TYPE_CHECKING:
+    from .batch import XY
 
 
 class Windows:
@@ -35,13 +39,17 @@ class Windows:
             DamagedError: the files are damaged.
 
         """
-        if length < 1:
-            raise InputError(f"length is {length}: give 1 or more tokens")
-        self.length = length
+        self._store = arguments.store_of(store)
+        self.length = arguments.whole("length", length, 1, "tokens")
+        self._stream, checks = arguments.stream_of(stream), arguments.flag("check", check)
+        read_stream(self._store, self._stream)  # or there is nothing to look for partitions in
         self._readers: dict[int, PartitionReader] = {
-            partition: open_partition(store, stream, partition, check=check)
-            for partition in partitions_in(store, stream)
+            partition: open_partition(self._store, stream, partition, check=checks)
+            for partition in partitions_in(self._store, stream)
         }
+
+    def __repr__(self) -> str:
+        return f"Windows({str(self._store)!r}, {self._stream!r}, {self.length}, partitions {self.partitions})"
 
     @property
     def partitions(self) -> list[int]:
@@ -59,8 +67,10 @@ class Windows:
         stop = reader.blocks * reader.block_tokens - self.length
         return range(reader.first_block * reader.block_tokens, max(stop, reader.first_block * reader.block_tokens))
 
-    def at(self, partition: int, indices: Sequence[int] | npt.NDArray[np.integer]) -> XY:
-        """Return the windows that begin at these tokens: x and y, ``[len(indices), length]``, int64, in one buffer.
+    def rows(self, partition: int, indices: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+        """Return the windows that begin at these tokens, ``[len(indices), length + 1]``: x but for the last, y.
+
+        Needs no torch.
 
         Raises:
             InputError: there is no such partition, or a window is not wholly there (`indices`).
@@ -68,7 +78,7 @@ class Windows:
 
         """
         reader = self._reader(partition)
-        starts = np.asarray(indices, np.int64).reshape(-1)
+        starts = _starts(indices)
         allowed = self.indices(partition)
         if len(starts) and not (allowed.start <= starts.min() and starts.max() < allowed.stop):
             raise InputError(
@@ -81,15 +91,40 @@ class Windows:
             first = start // size
             blocks = reader.gather(np.arange(first, (start + self.length) // size + 1))
             row[:] = blocks.reshape(-1)[start - first * size :][: self.length + 1]
+        return rows
+
+    def at(self, partition: int, indices: Sequence[int] | npt.NDArray[np.integer]) -> "XY":
+        """Return the windows that begin at these tokens: x and y, ``[len(indices), length]``, int64, in one buffer.
+
+        Raises:
+            ImportError: torch is not installed; `rows` does without.
+            InputError, DamagedError: as in `rows`.
+
+        """
+        rows = self.rows(partition, indices)
+        try:
+            import torch  # noqa: PLC0415 - windows need it here alone
+
+            from .batch import XY  # noqa: PLC0415 - as above
+        except ModuleNotFoundError as error:
+            raise ImportError(missing_extra(error.name) or str(error)) from error
         wide = torch.from_numpy(rows)
         return XY(wide[:, :-1], wide[:, 1:])
 
-    def __getitem__(self, place: tuple[int, int]) -> XY:
+    def __getitem__(self, place: tuple[int, int]) -> "XY":
         """Return x and y, ``[length]`` each, at ``windows[partition, token]``."""
-        x, y = self.at(place[0], [place[1]])
-        return XY(x[0], y[0])
+        found = self.at(place[0], [place[1]])
+        return found._replace(x=found.x[0], y=found.y[0])
 
     def _reader(self, partition: int) -> PartitionReader:
         if partition not in self._readers:
             raise InputError(f"there is no partition {partition}: give one of {self.partitions}, or open anew")
         return self._readers[partition]
+
+
+def _starts(indices: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+    """Return the indices as one row of int64; raises InputError where they are no whole numbers."""
+    given = np.asarray(indices)
+    if given.size and given.dtype.kind not in "iu":
+        raise InputError(f"indices are of {given.dtype}: give whole numbers, the tokens with which windows begin")
+    return given.astype(np.int64).reshape(-1)

@@ -16,6 +16,7 @@ import hashlib
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -32,7 +33,7 @@ from torch.nn import functional
 
 from tokenmill.consumers import Batch, Batches
 from tokenmill.consumers.prometheus import BatchesCollector
-from tokenmill.errors import StoreError
+from tokenmill.errors import StoreError, TokenMillError
 from tokenmill.segments import StreamInfo, read_stream
 
 LOOK_SECONDS = 0.5  # how often to look for a stream that is not in the store yet
@@ -225,11 +226,15 @@ def train(run: Run) -> Iterator[Progress | HeldOut]:
 
 
 def wait_for_stream(store: Path, stream: str) -> StreamInfo:
-    """Return what the store knows of the stream, once it knows it."""
+    """Return what the store knows of the stream, once it knows it; says at once that it waits, and for what."""
+    said = ""
     while True:
         try:
             return read_stream(store, stream)
-        except StoreError:
+        except StoreError as error:
+            if str(error) != said and os.environ.get("LOCAL_RANK", "0") == "0":
+                print(f"waiting: {error}", file=sys.stderr, flush=True)
+            said = str(error)
             time.sleep(LOOK_SECONDS)
 
 
@@ -308,4 +313,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except TokenMillError as error:  # says what is wrong and what to do, so a traceback would only hide it
+        sys.exit(f"train_gpt.py: {error}")

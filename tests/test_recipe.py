@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.mills import RECIPE
 from tests.strategies import sources
@@ -59,15 +58,6 @@ def test_a_recipe_survives_the_genesis(source: object) -> None:
         again = Recipe.from_dict(json.loads(canonical_json(recipe.to_dict())))
         assert again == recipe
         assert again.fingerprint == recipe.fingerprint
-
-
-@given(st.sampled_from([field.name for field in fields(Recipe)]))
-def test_differences_are_named(name: str) -> None:
-    """Field by field, both values; none between equals."""
-    for value in _others(name):
-        other = replace(RECIPE, **{name: value})
-        assert RECIPE.differences(other) == [f"{name}: {getattr(RECIPE, name)!r} != {value!r}"]
-    assert RECIPE.differences(replace(RECIPE)) == []
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from tokenmill.engines import (
 from tokenmill.errors import FingerprintError
 from tokenmill.outcomes import Stages
 from tokenmill.recipe import Recipe
+from tokenmill.recipe_differences import differences
 from tokenmill.splits import SplitRule
 from tokenmill.steps import open_steps
 
@@ -101,10 +102,10 @@ def reopen_stages(
     """
     again, stages = complete(recipe, tokenizer, recipe.end_of_document, engine, schemas)
     if again.fingerprint != recipe.fingerprint:
-        differences = "; ".join(recipe.differences(again))
         rules = f" ({OTHER_RULES})" if recipe.decoded_otherwise(again) else ""
         raise FingerprintError(
-            f"the stream was made with other parts than those installed here ({differences}): "
-            f"install what the genesis names (`tokenmill inspect` shows it){rules}"
+            "the stream was made with other parts than those installed here "
+            f"({'; '.join(differences(recipe, again))}): install what the genesis names (`tokenmill inspect` shows it)"
+            f"{rules}"
         )
     return stages

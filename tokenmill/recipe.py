@@ -90,13 +90,9 @@ class Recipe:
 
     def decoded_otherwise(self, other: "Recipe") -> bool:
         """Tell whether the two decode by the same settings and yet by other rules, or another version of a function."""
-        return self.decode == other.decode and _decoder(self.steps) != _decoder(other.steps)
+        return self.decode == other.decode and self.decoder != other.decoder
 
-    def differences(self, other: "Recipe") -> list[str]:
-        """Name what differs, as ``name: mine != theirs``, for people."""
-        mine, theirs = self.to_dict(), other.to_dict()
-        return [f"{name}: {mine[name]!r} != {theirs[name]!r}" for name in mine if mine[name] != theirs[name]]
-
-
-def _decoder(steps: tuple[Mapping[str, Any], ...]) -> list[Mapping[str, Any]]:
-    return [step for step in steps if step.get("name") == "decode"]
+    @property
+    def decoder(self) -> tuple[Mapping[str, Any], ...]:
+        """What the decoder says of itself; nothing for plain text."""
+        return tuple(step for step in self.steps if step.get("name") == "decode")

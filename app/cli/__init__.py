@@ -9,14 +9,15 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Final, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol, cast
 
-import typer
-
-from tokenmill.errors import TokenMillError
+from tokenmill.errors import InputError, TokenMillError
+from tokenmill.extras import missing_extra
 
 from ..garbage import collect_seldom
-from .output import say
+
+if TYPE_CHECKING:  # typer comes with an extra, and who lacks it is told so (`main`)
+    import typer
 
 BLAS_THREADS: Final = ("OPENBLAS_NUM_THREADS", "1")
 """Said to numpy before it is loaded, unless the environment says it. Nothing here multiplies matrices, and in each
@@ -29,7 +30,7 @@ INTERRUPTED: Final = 130
 class Group(Protocol):
     """A module of commands."""
 
-    def register(self, app: typer.Typer) -> None:
+    def register(self, app: "typer.Typer") -> None:
         """Add the module's commands to the command line."""
 
 
@@ -64,11 +65,15 @@ COMMANDS: Final = {
 """Each command and its module, in the order in which help lists them."""
 
 
-def create_cli(command: str | None = None) -> typer.Typer:
+def create_cli(command: str | None = None) -> "typer.Typer":
     """Return the command line with all commands.
 
     Where the first argument is a ``command``, only its module is loaded: a worker that starts need not know the demo.
     """
+    import typer  # noqa: PLC0415 - as above
+
+    from .options import fold_settings  # noqa: PLC0415
+
     app = typer.Typer(
         name="tokenmill",
         help="Raw text in Kafka becomes training-ready token blocks, once each, in an order all trainers agree on.",
@@ -80,6 +85,7 @@ def create_cli(command: str | None = None) -> typer.Typer:
     modules = [COMMANDS[command]] if command in COMMANDS else dict.fromkeys(COMMANDS.values())
     for module in modules:
         cast("Group", import_module(f".{module}", __package__)).register(app)
+    fold_settings(app)
     return app
 
 
@@ -96,8 +102,26 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         create_cli(next(iter(given), None))(given, prog_name="tokenmill")
     except TokenMillError as error:
-        say(str(error))
+        _say(str(error))
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        hint = missing_extra(error.name)
+        if hint is None:
+            raise
+        _say(hint)
+        sys.exit(InputError.exit_code)
+    except OSError as error:  # of a path that a person gave, and that no place knew better
+        if error.filename is None:
+            raise
+        _say(
+            f"{error.filename} cannot be used ({error.strerror}): check that the path is right, of the right kind, and "
+            "that this user may read or write there"
+        )
+        sys.exit(InputError.exit_code)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     sys.exit(0)
+
+
+def _say(message: str) -> None:
+    print(f"tokenmill: {message}", file=sys.stderr, flush=True)  # noqa: T201 - `output.say` needs typer

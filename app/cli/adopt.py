@@ -11,7 +11,7 @@ from .output import AsJson, say, show, show_json
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("adopt", epilog=examples("tokenmill adopt --store /mnt/copy"))(with_settings(adopt))
+    app.command("adopt", epilog=examples("tokenmill adopt --store /mnt/copy"))(with_settings(adopt, "store"))
 
 
 def adopt(settings: Settings, *, as_json: AsJson = False) -> None:

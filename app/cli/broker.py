@@ -8,6 +8,7 @@ import typer
 from tokenmill.errors import BrokerError
 
 from ..local.broker import Broker
+from ..places import require_directory
 from .options import examples
 from .output import AsJson, say, show, show_json
 
@@ -34,6 +35,7 @@ def start(
 
     The first start downloads Kafka (45 MB).
     """
+    require_directory("--directory", directory)
     broker = Broker(directory, port=port)
     say(f"starting Kafka in {directory}")
     broker.start(detached=True)

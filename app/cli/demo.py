@@ -10,6 +10,7 @@ from ..demo import DemoPlan, run_demo
 from ..demo.plan import FEED_SECONDS, TRAIN_SECONDS
 from ..demo.text import own_text, standard_library
 from ..local.state import DEMO_DIRECTORY
+from ..places import require_directory
 from .options import examples
 from .produce import parse_rate
 
@@ -41,6 +42,7 @@ def demo(
 
     Each run has a raw topic of its own; what earlier runs made stays. Exit code 1 when a block is not as it must be.
     """
+    require_directory("--state", state)
     plan = DemoPlan(
         directory=state,
         text=standard_library() if text is None else own_text(text),

@@ -7,16 +7,17 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from tokenmill.eras import Era, EraFollower
+from tokenmill.eras import Era, EraFollower, EraLog
 
 from ..clients.control import write_control
 from ..clients.discovery import settled_stream
 from ..clients.kafka import consumer
 from ..eras.closing import EraCloser
+from ..eras.extents import Extents
 from ..eras.looking import look
 from ..settings import Settings
 from .options import OneStream, examples, with_settings
-from .output import AsJson, count, say, show_json, show_table
+from .output import AsJson, DryRun, Yes, agree, asks, count, say, show_json, show_table
 
 Last = Annotated[int, typer.Option("--last", help="Show so many, the newest ones.", min=1)]
 
@@ -40,11 +41,25 @@ def eras_command(settings: Settings, stream: OneStream, *, last: Last = 20, as_j
         say(f"{stream} has no era yet: a mill closes one as soon as there are blocks, and era_max_seconds have passed")
 
 
-def close_command(settings: Settings, stream: OneStream) -> None:
+def close_command(settings: Settings, stream: OneStream, *, dry: DryRun = False, yes: Yes = False) -> None:
     """Say that a stream is complete: the blocks that are left become an era, and after it no other comes.
 
-    Runs over the stream end there. Nothing milled later is ever trained on; stop the producers first, and flush.
+    Runs over the stream end there. Nothing milled later is ever trained on; stop the producers first, and flush. This
+    cannot be undone; more text wants a new stream (stream_suffix). On a terminal, this asks first.
     """
+    if dry or asks(yes=yes):
+        before, left = asyncio.run(_standing(settings, stream))
+        told = f"{stream} has {count(len(before), 'era')}, and {count(left, 'block')} in none"
+        if before and before[-1].end:
+            told = f"{stream} is closed already, after {count(len(before) - 1, 'era')}"
+        if dry:
+            say(f"{told}; nothing was done")
+            return
+        if not (before and before[-1].end):
+            agree(
+                f"{told}. Closing makes these the last era, and cannot be undone: what is milled into this stream "
+                "later is never trained on"
+            )
     eras = asyncio.run(_close(settings, stream))
     blocks = sum(era.blocks for era in eras)
     say(f"{stream} is closed after {count(len(eras) - 1, 'era')} with {count(blocks, 'block')}")
@@ -55,6 +70,17 @@ async def _read(settings: Settings, stream: str) -> list[Era]:
     follower = EraFollower(stream, settled.genesis.recipe.fingerprint)
     async with consumer(settings) as client:
         return [era async for part in look(client, settled.stream.control_topic, follower) for era, _ in part]
+
+
+async def _standing(settings: Settings, stream: str) -> tuple[list[Era], int]:
+    """Return the eras, and how many blocks of the token topic are in none."""
+    settled = await settled_stream(settings, stream)
+    eras = await _read(settings, stream)
+    extents = Extents(settled.stream.tokens_topic, settled.genesis.recipe, settled.control.ignored)
+    log = EraLog(settled.genesis.recipe.fingerprint, eras[-1] if eras else None)
+    async with consumer(settings) as client:
+        await extents.look(client, log)
+    return eras, sum(max(0, extent.blocks - log.end(number)[0]) for number, extent in extents.found.items())
 
 
 async def _close(settings: Settings, stream: str) -> list[Era]:

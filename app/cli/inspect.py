@@ -34,7 +34,9 @@ LINE_CHARACTERS = 100  # of a text, where it is one of many
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     group = typer.Typer(help="Look at a stream, a segment, a message, or one block's records.", no_args_is_help=True)
-    group.command("stream", epilog=examples("tokenmill inspect stream raw-text.train"))(with_settings(stream))
+    group.command("stream", epilog=examples("tokenmill inspect stream raw-text.train"))(
+        with_settings(stream, "bootstrap_servers", "store")
+    )
     group.command(
         "segment",
         epilog=examples(
@@ -45,7 +47,9 @@ def register(app: typer.Typer) -> None:
     group.command("message", epilog=examples("tokenmill inspect message tokens.raw-text.train 0 0"))(
         with_settings(message)
     )
-    group.command("block", epilog=examples("tokenmill inspect block raw-text.train 0 0"))(with_settings(block))
+    group.command("block", epilog=examples("tokenmill inspect block raw-text.train 0 0"))(
+        with_settings(block, "bootstrap_servers", "store")
+    )
     app.add_typer(group, name="inspect")
 
 

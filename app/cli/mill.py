@@ -11,7 +11,10 @@ from .options import examples, with_settings
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("mill", epilog=examples("tokenmill mill", "tokenmill mill --log-format json"))(with_settings(mill))
+    shown = ("bootstrap_servers", "raw_topics", "tokenizer", "sequence_length")
+    app.command("mill", epilog=examples("tokenmill mill", "tokenmill mill --log-format json"))(
+        with_settings(mill, *shown)
+    )
 
 
 def mill(settings: Settings) -> None:

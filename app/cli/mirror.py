@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
             "tokenmill mirror --store /data/store raw-text.train --keep-from /data/run/data-state.json",
             "tokenmill mirror --store /data/store --once",
         ),
-    )(with_settings(mirror))
+    )(with_settings(mirror, "bootstrap_servers", "store"))
 
 
 def mirror(settings: Settings, streams: Streams = None, *, once: Once = False, keep_from: KeepFrom = None) -> None:

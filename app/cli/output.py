@@ -11,6 +11,8 @@ from rich.table import Table
 FILE_WIDTH: Final = 1000
 """Characters in a line of a table that goes into a file or a pipe, where nobody breaks lines."""
 
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; off a terminal nobody is asked anyway.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; tell what would be done.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for pipes.")]
 
 
@@ -40,6 +42,24 @@ def show_table(table: Table) -> None:
         console.print(table, markup=False, highlight=False)
     for line in captured.get().splitlines():
         show(line.rstrip())
+
+
+def asks(*, yes: bool) -> bool:
+    """Return whether a person is there to be asked, and did not agree before; scripts mean what they say."""
+    return not yes and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def agree(what: str) -> None:
+    """Say what is about to happen, and return when the person agrees.
+
+    Raises:
+        typer.Exit: the person does not; nothing was done.
+
+    """
+    say(what)
+    if not typer.confirm("Go on?", err=True):
+        say("nothing was done")
+        raise typer.Exit(1)
 
 
 def messages() -> Console:

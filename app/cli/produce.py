@@ -1,7 +1,7 @@
 """``tokenmill produce`` and ``tokenmill flush``: text into a raw topic."""
 
 import asyncio
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import typer
 
@@ -46,7 +46,10 @@ Paths = Annotated[
 FormatName = Annotated[
     Choice,
     typer.Option(
-        "--format", help="auto: by the suffix; a file of no known suffix is a text.", rich_help_panel=HOW_READ
+        "--format",
+        metavar="NAME",
+        help=f"{', '.join(get_args(Choice))}. auto: by the suffix; a file of no known suffix is a text.",
+        rich_help_panel=HOW_READ,
     ),
 ]
 Lines = Annotated[
@@ -136,9 +139,19 @@ def produce_command(
             rich_help_panel=HOW_SENT,
         ),
     ] = None,
-    compression: Annotated[Codec, typer.Option(help="Codec of the batches.", rich_help_panel=HOW_SENT)] = "none",
+    compression: Annotated[
+        Codec,
+        typer.Option(
+            metavar="NAME", help=f"Codec of the batches: {', '.join(get_args(Codec))}.", rich_help_panel=HOW_SENT
+        ),
+    ] = "none",
     on_error: Annotated[
-        OnError, typer.Option(help="What happens to what cannot be a document.", rich_help_panel=HOW_SENT)
+        OnError,
+        typer.Option(
+            metavar="NAME",
+            help=f"What happens to what cannot be a document: {', '.join(get_args(OnError))}.",
+            rich_help_panel=HOW_SENT,
+        ),
     ] = "skip",
     resume: Annotated[
         bool,

@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
             "tokenmill repair raw-text.train 0 --check",
             "tokenmill repair raw-text.train 0 --from /mnt/other/store",
         ),
-    )(with_settings(repair_command))
+    )(with_settings(repair_command, "store", "bootstrap_servers"))
 
 
 def repair_command(

@@ -11,7 +11,7 @@ from tokenmill.segments.retiring import Retired, retire
 
 from ..settings import Settings
 from .options import KeepFrom, OneStream, SomePartitions, examples, with_settings
-from .output import AsJson, count, show, show_json, size
+from .output import AsJson, DryRun, Yes, agree, asks, count, show, show_json, size
 
 Below = Annotated[
     int | None, typer.Option("--below", metavar="BLOCK", min=0, help="Free segments that end below this block.")
@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
             "tokenmill retire raw-text.train --keep-from data-state.json",
             "tokenmill retire raw-text.train 0 --below 8192",
         ),
-    )(with_settings(retire_command))
+    )(with_settings(retire_command, "store"))
 
 
 def retire_command(
@@ -41,6 +41,8 @@ def retire_command(
     below: Below = None,
     keep: Keep = None,
     keep_from: KeepFrom = None,
+    dry: DryRun = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Free the oldest segments of a stream in the store; whoever reads newer blocks, or writes, goes on meanwhile.
@@ -48,30 +50,53 @@ def retire_command(
     With --keep-from, nothing that a run needs which goes on from one of these states. Whole sealed segments only; the
     newest one always stays. Interrupted, the same command goes on, and so does the
     segment worker when it starts. Nothing is removed from the token topic.
+
+    This store never gets those blocks back: a run that needs them has to read another store, and a new store can have
+    them as long as the token topic does. On a terminal, this asks first.
     """
     if (below is None) == (keep is None) and (keep is not None or not keep_from):
         raise InputError("say what may go: either --below BLOCK, or --keep BLOCKS, or --keep-from STATE.json")
     store = settings.store
     info = read_stream(store, stream)
     needed = first_needed(store, info, [read_state(file) for file in keep_from]) if keep_from else None
-    found: dict[int, Retired] = {}
+    below_of: dict[int, int] = {}
     for partition in partitions or partitions_in(store, stream):
         borders = [] if below is None else [below]
         if keep is not None:
             borders.append(open_partition(store, stream, partition).blocks - keep)
         if needed is not None:  # a partition that no era has met yet is needed from its first block on
             borders.append(needed[partition] if partition < len(needed) else 0)
-        found[partition] = retire(store, stream, partition, max(min(borders), 0))
+        below_of[partition] = max(min(borders), 0)
+    planned = {partition: retire(store, stream, partition, border, dry=True) for partition, border in below_of.items()}
+    if not dry and asks(yes=yes) and any(would.segments for would in planned.values()):
+        agree(_warning(settings, stream, planned))
+    found = planned
+    if not dry:
+        found = {partition: retire(store, stream, partition, border) for partition, border in below_of.items()}
     if as_json:
         show_json({p: {"first": r.first, "segments": r.segments, "bytes": r.freed_bytes} for p, r in found.items()})
         return
     for partition, retired in found.items():
-        show(f"{stream}/{partition}: {_outcome(retired)}")
+        show(f"{stream}/{partition}: {_outcome(retired, dry=dry)}")
 
 
-def _outcome(retired: Retired) -> str:
+def _warning(settings: Settings, stream: str, planned: dict[int, Retired]) -> str:
+    segments = sum(retired.segments for retired in planned.values())
+    freed = sum(retired.freed_bytes for retired in planned.values())
+    return (
+        f"this frees {count(segments, 'segment')}, {size(freed)}, of {stream} in {settings.store}. It cannot be "
+        "undone: the store never gets these blocks back, and runs that need them cannot go on from it"
+    )
+
+
+def _outcome(retired: Retired, *, dry: bool) -> str:
     if not retired.segments and retired.first == retired.before:
         return f"begins with block {retired.first} as before, nothing to free"
+    if dry:
+        return (
+            f"would begin with block {retired.first} (now: {retired.before}); "
+            f"{count(retired.segments, 'segment')}, {size(retired.freed_bytes)} would be freed, nothing was"
+        )
     return (
         f"begins with block {retired.first} now (before: {retired.before}); "
         f"{count(retired.segments, 'segment')}, {size(retired.freed_bytes)} freed"

@@ -12,7 +12,7 @@ from .options import examples, with_settings
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command("segment", epilog=examples("tokenmill segment", "tokenmill segment --log-format json"))(
-        with_settings(segment)
+        with_settings(segment, "bootstrap_servers", "store", "raw_topics")
     )
 
 

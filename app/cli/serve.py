@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..clients.topics import require_topics
+from ..clients.settled import require_ready
 from ..logs import set_up_logging
 from ..settings import Settings
 from ..supervisor import Limits, Supervisor, run_until_signalled
@@ -25,7 +25,8 @@ Grace = Annotated[float, typer.Option("--grace-seconds", min=0, help="Time that 
 def register(app: typer.Typer) -> None:
     """Add the command."""
     commands = ("tokenmill serve", "tokenmill serve --workers 4 --log-format json", "tokenmill serve --only segment")
-    app.command("serve", epilog=examples(*commands))(with_settings(serve))
+    shown = ("bootstrap_servers", "raw_topics", "tokenizer", "sequence_length", "store", "workers")
+    app.command("serve", epilog=examples(*commands))(with_settings(serve, *shown))
 
 
 def serve(
@@ -44,7 +45,7 @@ def serve(
     supervisor = Supervisor(settings, only=only, limits=Limits(heartbeat=heartbeat, grace=grace))
 
     async def run() -> int:
-        await require_topics(settings)  # what is wrong from the beginning is told once, not by every worker
+        await require_ready(settings)  # what is wrong from the beginning is told once, not by every worker
         await supervisor.run()
         return 0
 

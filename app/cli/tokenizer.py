@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "tokenmill tokenizer tokenizer.json --text corpus.jsonl", "tokenmill tokenizer openai-community/gpt2"
         ),
-    )(with_settings(tokenizer_command))
+    )(with_settings(tokenizer_command, "engine"))
 
 
 def tokenizer_command(

@@ -53,7 +53,7 @@ def register(app: typer.Typer) -> None:
             "tokenmill trace --store store --state state.json --record 0 4711",
             "tokenmill trace --store store --state state.json --document article-17 --json",
         ),
-    )(with_settings(trace_command))
+    )(with_settings(trace_command, "store"))
 
 
 def trace_command(

@@ -8,6 +8,7 @@ import typer
 
 from tokenmill.training_tokenizer import train_tokenizer
 
+from ..places import require_file
 from ..produce import Reading, Refused, find_sources, read_items, shape_for
 from ..settings import Settings
 from .options import examples, with_settings
@@ -28,7 +29,7 @@ def register(app: typer.Typer) -> None:
             "tokenmill train-tokenizer corpus.jsonl notes/",
             "tokenmill train-tokenizer notes/ --vocabulary-size 4096 --output small.json",
         ),
-    )(with_settings(train_command))
+    )(with_settings(train_command, "text_fields"))
 
 
 def train_command(
@@ -41,10 +42,10 @@ def train_command(
     lines: Lines = False,
 ) -> None:
     """Train a byte-level BPE tokenizer on files, folders or standard input, read as `produce` reads them."""
+    require_file("--output", output)  # before minutes of work
     texts = _Texts(settings, paths, "lines" if lines else format_name)
     tokenizer = train_tokenizer(iter(texts), vocabulary_size=vocabulary_size)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(output))
+    output.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     say(f"{count(tokenizer.get_vocab_size(), 'id')} learnt from {count(texts.documents, 'document')}")
     show(str(output))
 

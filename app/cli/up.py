@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 
 from ..local.state import DEMO_DIRECTORY, State
+from ..places import require_directory
 from ..settings import Loaded
 from ..up import run_up, settings_in
 from .options import examples, with_loaded
@@ -23,7 +24,7 @@ Port = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command("up", epilog=examples("tokenmill up", "tokenmill up --state ~/try --raw-topics notes,mail"))(
-        with_loaded(up)
+        with_loaded(up, "raw_topics", "tokenizer", "sequence_length", "store", "workers")
     )
 
 
@@ -35,4 +36,5 @@ def up(
     On the demo's state, if nothing else is said, with the settings of its last run.
     """
     place = State(state.absolute())
+    require_directory("--state", state)
     raise typer.Exit(run_up(place, settings_in(place, loaded), Console(), partitions=partitions, port=port))

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from tokenmill.errors import TokenMillError
 
+from ..places import require_file
 from ..settings import Settings
 from ..verify import ChainResult, Progress, VerifyResult, verify
 from .options import examples, with_settings
@@ -43,7 +44,7 @@ def register(app: typer.Typer) -> None:
             "tokenmill verify --since verified.json",
             "tokenmill verify --reference --json",
         ),
-    )(with_settings(verify_command))
+    )(with_settings(verify_command, "bootstrap_servers", "store", "raw_topics"))
 
 
 def verify_command(
@@ -66,6 +67,8 @@ def verify_command(
     one; a sample of the records also by the reference, one by one, with tokenizers: a hundred times slower.
     """
     store = None if no_store else settings.store
+    if since is not None:
+        require_file("--since", since)
     with Reporter() as report:
         result = verify(
             settings,

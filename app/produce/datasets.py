@@ -8,6 +8,7 @@ from typing import Any, Final
 import xxhash
 
 from tokenmill.errors import InputError
+from tokenmill.hub import listening, reason
 
 from .chunks import Chunker
 from .extras import library
@@ -90,22 +91,28 @@ class DatasetSource:
     def _newest(self, name: str) -> str:
         """Return the newest commit of a data set on the hub."""
         hub = library("huggingface_hub", "hf", "reading data sets")
-        try:
-            return str(hub.HfApi(endpoint=self._library.config.HF_ENDPOINT).dataset_info(name).sha)
-        except Exception as error:  # any library may be between here and the hub, with errors of its own
-            raise InputError(
-                f"{self.name}: the hub does not tell its commit, without which nobody can go on in it: "
-                f"{' '.join(str(error).split())}; "
-                "check the name and the connection, or send it in one go (--no-resume)"
-            ) from error
+        with listening() as heard:
+            try:
+                return str(hub.HfApi(endpoint=self._library.config.HF_ENDPOINT).dataset_info(name).sha)
+            except Exception as error:  # any library may be between here and the hub, with errors of its own
+                raise InputError(
+                    f"{self.name}: the hub does not tell its commit, without which nobody can go on in it: "
+                    f"{reason(error, heard)}; check the name and the connection, or send it in one go (--no-resume)"
+                ) from error
 
     def _rows(self) -> Any:
         """Open the split: a data set that is iterated, never loaded."""
         if self._path.startswith(HUB):
             name, configuration = _parts(self._path.removeprefix(HUB))
-            opened = self._library.load_dataset(
-                name, configuration, split=self._split, streaming=True, revision=self._commit
-            )
+            with listening() as heard:
+                try:
+                    opened = self._library.load_dataset(
+                        name, configuration, split=self._split, streaming=True, revision=self._commit
+                    )
+                except Exception as error:
+                    if not heard:
+                        raise
+                    raise InputError(f"{reason(error, heard)}; check the name, the network and HF_ENDPOINT") from error
         else:
             opened = self._library.load_from_disk(self._path)
             if self._split and isinstance(opened, dict):

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import Any
 
 from tokenmill.errors import InputError
+from tokenmill.extras import how_to_install
 
 
 def library(module: str, extra: str, purpose: str) -> Any:
@@ -17,5 +18,5 @@ def library(module: str, extra: str, purpose: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         raise InputError(
-            f"{purpose} needs {module.partition('.')[0]}: install it with pip install 'tokenmill[{extra}]'"
+            f"{purpose} needs {module.partition('.')[0]}, of the extra '{extra}': {how_to_install(extra)}"
         ) from error

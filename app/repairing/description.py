@@ -75,9 +75,8 @@ def _require_damage(store: Path, stream: str, info: StreamInfo) -> None:
     except (DamagedError, StoreError):
         return
     raise FingerprintError(
-        f"{store} holds a stream {stream} made with other settings (fingerprint {known.fingerprint.hex()}, "
-        f"{known.segment_blocks} blocks a segment; there {info.fingerprint.hex()}, {info.segment_blocks}): "
-        "give the brokers or the store of the same stream"
+        f"{store} holds a stream {stream} made with other settings ({known.differences(info)}): give the brokers or "
+        "the store of the same stream"
     )
 
 

@@ -60,7 +60,8 @@ A setting has one name everywhere. The first of these that says it decides:
 
 A name that is none, a value that does not fit and two that contradict each other end every command with exit code 2,
 saying what was said, where, and what was probably meant. `tokenmill config` prints what is in force and where
-each value came from; passwords as asterisks.
+each value came from; passwords as asterisks. `--help` of a command lists the settings that it needs first, `--help-all`
+all of them.
 
 ## Brokers
 

@@ -84,7 +84,7 @@ def test_a_command_has_no_threads_for_matrices_unless_the_environment_says_so(sa
 @pytest.mark.parametrize("command", [["produce"], ["flush"], ["train-tokenizer"], ["topics", "create"], ["config"]])
 def test_every_setting_is_a_flag(cli: Cli, command: list[str]) -> None:
     """Each command that uses settings takes all of them, by the same names, and explains them."""
-    result = cli(*command, "--help")
+    result = cli(*command, "--help-all")
 
     assert result.code == 0
     for name in set(Settings.model_fields) - {"topic"} - SECRETS:
@@ -136,7 +136,7 @@ def test_passwords_are_no_flags(cli: Cli, name: str) -> None:
     assert f"{name} is no flag" in err
     assert f"set TOKENMILL_{name.upper()}" in err
     assert "gr1st" not in err
-    assert not re.search(rf"{flag}\s", cli("config", "--help").out)
+    assert not re.search(rf"{flag}\s", cli("config", "--help-all").out)
 
 
 def test_config_hides_passwords_and_says_where_they_come_from(

@@ -181,11 +181,11 @@ def test_two_places_at_once_are_refused(store: Store) -> None:
     ("options", "message"),
     [
         ({"sequence_length": 3}, "give 4 or 2 or 1"),
-        ({"batch_size": 0}, "above 0"),
+        ({"batch_size": 0}, "1 or more"),
         ({"rank": 2, "world_size": 2}, "rank"),
         ({"eras": range(3, 3)}, r"range\(0, 8\)"),
         ({"eras": range(0, 4, 2)}, r"range\(0, 8\)"),
-        ({"passes": 0}, "one pass"),
+        ({"passes": 0}, "of passes, 1 or more"),
         ({"prefetch": -1}, "prefetch"),
         ({"mask_loss": True, "widen": False}, "widen=False"),
         ({"seed": 1 << 63}, "64 bits"),
@@ -282,6 +282,30 @@ def test_waiting_is_counted_said_and_ended(
     assert batches.waited_seconds > 0
     assert batches.state_dict()["sample"] == 4
     assert list(open_batches(store, stop=lambda: True)) == []
+
+
+def test_the_first_wait_is_said_at_once_and_later_ones_when_they_last(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who named what does not come hears of it at once; who caught up with a stream waits for each era, quietly."""
+    now = [0.0]
+    growing = make_store(tmp_path, INFO)
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        if now[0] == 1.0:
+            grow(growing, ERAS[:1])
+
+    monkeypatch.setattr("tokenmill.consumers.waiting.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    loop = iter(open_batches(growing, poll_seconds=0.5, stop=lambda: now[0] >= 70))
+    told: list[tuple[float, int]] = []
+    monkeypatch.setattr(
+        "tokenmill.consumers.waiting.log.warning", lambda *parts: told.append((now[0], round(float(parts[-1]))))
+    )
+    next(loop)
+    assert told == [(0.0, 0)]
+    assert len(list(loop)) == 1
+    assert told == [(0.0, 0), (6.0, 5), (66.0, 65)]
 
 
 def test_patience_begins_anew_with_each_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

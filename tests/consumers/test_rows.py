@@ -1,5 +1,7 @@
 """Copying samples out of a store."""
 
+import gc
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -75,3 +77,28 @@ def test_rows_of_steps_are_the_tokens_of_their_samples(
             tokens_of(CHAINS[partition], INFO)[block, view * length : view * length + length + 1].tolist()
             for partition, block, view in places_of(chunk.samples())
         ]
+
+
+@pytest.mark.parametrize("table_blocks", [1, 1 << 20])
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_chunk_keeps_every_map_that_its_rows_lie_in(
+    store: Store, monkeypatch: pytest.MonkeyPatch, table_blocks: int, *, skip: bool
+) -> None:
+    """Whatever the reader lets go meanwhile, for it keeps few; both ways of looking rows up."""
+    monkeypatch.setattr(rows, "_TABLE_BLOCKS", table_blocks)
+    reader = RowReader(open_samples(store), Ranks(2), 4, skip=skip)
+    chunk = reader.read(0, 20)
+    assert chunk is not None
+    gathering = chunk._gathering
+    width = 5 * INFO.dtype.itemsize
+    first = int(gathering._memory.__array_interface__["data"][0])
+    spans = [(start := int(kept.__array_interface__["data"][0]), start + kept.nbytes) for kept in gathering._maps]
+    for address in (gathering._items + first).tolist():
+        assert any(start <= address and address + width <= stop for start, stop in spans), address
+    expected = chunk.rows().tolist()
+    keeping = [weakref.ref(kept) for kept in gathering._maps]
+    del reader, gathering
+    chunk.trainable.readers.clear()
+    gc.collect()
+    assert all(kept() is not None for kept in keeping)
+    assert chunk.rows().tolist() == expected

@@ -108,6 +108,8 @@ def test_a_hub_name_is_fetched_from_the_endpoint_once(hub: str, tmp_path: Path) 
     assert first.stdout.split() == [expected], first.stderr
     again = _load_from("http://127.0.0.1:9", "owner/model", tmp_path)
     assert again.stdout.split() == [expected], again.stderr
+    assert len(again.stderr.strip().splitlines()) == 1, again.stderr
+    assert again.stderr.startswith("the hub did not answer at once ('[Errno 111] Connection refused'")
 
 
 def test_a_name_that_the_hub_does_not_know_is_refused(hub: str, tmp_path: Path) -> None:
@@ -124,3 +126,5 @@ def test_a_hub_that_does_not_answer_is_named(tmp_path: Path, name: str) -> None:
     assert f'tokenizer = "{name}" is neither a file here nor to be had from the hub' in result.stderr
     assert "HF_ENDPOINT" in result.stderr
     assert "Traceback" not in result.stderr
+    assert "client has been closed" not in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr

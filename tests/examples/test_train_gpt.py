@@ -1,5 +1,6 @@
 """The small GPT: real processes train on a store that grows, are killed, and go on as others."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -270,3 +271,33 @@ def test_it_trains_on_a_gpu(whole: Trainer, tmp_path: Path) -> None:
     assert trainer.steps() == whole.steps()
     assert trainer.held_out("validation") == whole.held_out("validation")
     assert trainer.said()[-1]["loss"] == pytest.approx(whole.said()[-1]["loss"], abs=0.05)
+
+
+def test_a_store_that_is_not_there_is_waited_for_aloud(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At once, once for each reason; then the run goes on."""
+    monkeypatch.syspath_prepend(str(EXAMPLE.parent))
+    example = importlib.import_module("train_gpt")
+    waits: list[str] = []
+
+    def sleep(_seconds: float) -> None:
+        waits.append(capsys.readouterr().err)
+        if len(waits) == 3:
+            Store.open_or_create(tmp_path / "store").add_stream(INFO, None)
+
+    monkeypatch.setattr(example.time, "sleep", sleep)
+    assert example.wait_for_stream(tmp_path / "store", STREAM).name == STREAM
+    assert waits[0].startswith(
+        f"waiting: the store {tmp_path / 'store'} holds no stream 'raw-text.train' (streams there: "
+    )
+    assert waits[1:] == ["", ""]
+
+
+def test_a_mistake_is_one_line(tmp_path: Path) -> None:
+    """Of the example as of the commands: what is wrong, and what to do."""
+    store = GrowingStore(tmp_path)
+    command = [sys.executable, str(EXAMPLE), str(store.path), STREAM, "--cpu", "--sequence-length", "5"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("train_gpt.py: sequence_length is 5, but blocks have 17 tokens")

@@ -120,6 +120,8 @@ def test_every_setting_that_decides_tokens_is_refused(
         error = in_own_loop(lambda: settle_first(changed))  # noqa: B023 - called at once
         assert error is not None, name
         assert "stream_suffix" in str(error)
+        assert f"({name}: the stream has " in str(error)
+        assert "; " not in str(error)
         trial.fired(f"{name} changed")
     trial.held("loud")
 

@@ -1,16 +1,21 @@
 """What the setting ``tokenizer`` names: a file, a folder, a name on the Hugging Face hub, or raw bytes."""
 
+import logging
 import os
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from tokenmill.engines.other_formats import beside, known_elsewhere, looks_like_file, other_format
 from tokenmill.errors import SettingsError
+from tokenmill.hub import listening, reason
 
 RAW_BYTES: Final = "bytes"
 """The name of the tokenizer that needs no file."""
 FILE_NAME: Final = "tokenizer.json"
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,37 +46,55 @@ def load_tokenizer(name: str) -> TokenizerFile:
     """
     if name == RAW_BYTES:
         return TokenizerFile(name, None)
-    path = Path(name).expanduser()
-    if path.is_dir():
-        path /= FILE_NAME
-    if not path.is_file():
-        if not _is_hub_name(name):
-            raise SettingsError(
-                f'tokenizer = "{name}": there is no file {path}; name a tokenizer.json, a folder that holds one, '
-                'a name on the hub, or "bytes"'
-            )
-        path = _fetch(name)
+    path = _place(name)
     try:
-        return TokenizerFile(name, path.read_bytes())
+        content = path.read_bytes()
     except OSError as error:
         raise SettingsError(f'tokenizer = "{name}": {path} cannot be read ({error}); check its permissions') from error
+    if (other := other_format(content)) is not None:
+        raise SettingsError(f'tokenizer = "{name}": {path} is no {FILE_NAME}; {other}')
+    return TokenizerFile(name, content)
+
+
+def _place(name: str) -> Path:
+    """Return where the file lies, fetched if need be."""
+    path = Path(name).expanduser()
+    if path.is_dir() and name:
+        if not (path / FILE_NAME).is_file():
+            there = [file.name for file in path.iterdir()]
+            raise SettingsError(f'tokenizer = "{name}": there is no file {path / FILE_NAME}; {beside(there)}')
+        path /= FILE_NAME
+    if path.is_file():
+        return path
+    if (elsewhere := known_elsewhere(name)) is not None:
+        raise SettingsError(f'tokenizer = "{name}": {elsewhere}')
+    if not _is_hub_name(name):
+        raise SettingsError(
+            f'tokenizer = "{name}": there is no file {path}; name a tokenizer.json, a folder that holds one, '
+            'a name on the hub, or "bytes"'
+        )
+    return _fetch(name)
 
 
 def _is_hub_name(name: str) -> bool:
     """Whether ``name`` is ``model`` or ``owner/model`` and cannot be meant as a path."""
     parts = name.split("/")
-    return len(parts) in (1, 2) and all(parts) and not name.startswith((".", "~")) and not name.endswith(".json")
+    return len(parts) in (1, 2) and all(parts) and not name.startswith((".", "~")) and not looks_like_file(name)
 
 
 def _fetch(name: str) -> Path:
     # imported here: it takes half a second, and only hub names need it
     from huggingface_hub import hf_hub_download  # noqa: PLC0415
 
-    try:
-        return Path(hf_hub_download(name, FILE_NAME, endpoint=os.environ.get("HF_ENDPOINT")))
-    except Exception as error:  # OSError, ValueError, RuntimeError, httpx's: they have changed with its versions
-        reason = str(error).strip().partition("\n")[0]
-        raise SettingsError(
-            f'tokenizer = "{name}" is neither a file here nor to be had from the hub ({reason}): check the name, the '
-            f"network and HF_ENDPOINT, log in if the model asks for it, or give the path of a {FILE_NAME}"
-        ) from error
+    with listening() as heard:
+        try:
+            path = Path(hf_hub_download(name, FILE_NAME, endpoint=os.environ.get("HF_ENDPOINT")))
+        except Exception as error:  # OSError, ValueError, RuntimeError, httpx's: they have changed with its versions
+            raise SettingsError(
+                f'tokenizer = "{name}" is neither a file here nor to be had from the hub ({reason(error, heard)}): '
+                "check the name, the network and HF_ENDPOINT, log in if the model asks for it, or give the path of a "
+                f"{FILE_NAME}"
+            ) from error
+    if heard:
+        log.warning("the hub did not answer at once (%s): tokenizer %s is the one in %s", heard[0], name, path)
+    return path

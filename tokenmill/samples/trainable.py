@@ -60,6 +60,11 @@ class TrainableSamples:
         """The highest era that is known to be."""
 
     @property
+    def stream(self) -> str:
+        """The name of the stream."""
+        return self._info.name
+
+    @property
     def dtype(self) -> "np.dtype[np.unsignedinteger]":
         """The tokens' dtype."""
         return self._info.dtype

@@ -46,8 +46,8 @@ class StoreDonor:
         theirs = read_stream(store, info.name)
         if theirs.fingerprint != info.fingerprint:
             raise FingerprintError(
-                f"{store} holds a stream {info.name} made with other settings (fingerprint {theirs.fingerprint.hex()}, "
-                f"here {info.fingerprint.hex()}): give a store of the same stream"
+                f"{store} holds a stream {info.name} made with other settings ({theirs.differences(info)}): give a "
+                "store of the same stream"
             )
         directory = partition_directory(store, info.name, partition)
         self._reader = PartitionReader(directory, theirs, partition, on_damage="skip")

@@ -34,11 +34,12 @@ class Retired:
     freed_bytes: int
 
 
-def retire(store: Path, stream: str, partition: int, below: int) -> Retired:
+def retire(store: Path, stream: str, partition: int, below: int, *, dry: bool = False) -> Retired:
     """Free the sealed segments all of whose blocks are below ``below``; it is durable when this returns.
 
-    The newest sealed segment stays, for writing goes on from it. Works beside a running writer and any readers, and in
-    a copy of a store; several calls for one stream take turns.
+    With ``dry`` nothing is changed: what is returned is what would become of the partition. The newest sealed segment
+    stays, for writing goes on from it. Works beside a running writer and any readers, and in a copy of a store; several
+    calls for one stream take turns.
 
     Raises:
         StoreError: the store holds no such stream or partition, or cannot be written to.
@@ -53,14 +54,16 @@ def retire(store: Path, stream: str, partition: int, below: int) -> Retired:
             names = os.listdir(directory)  # noqa: PTH208 - names alone, of many files
             start = read_start(directory, info, partition)
             target = _target(directory, names, below - below % info.segment_blocks)
-            if target > start.block:
-                write_start(directory, Start(target, _chain_before(directory, info, partition, target)))
-            else:
-                sync_directory(directory)  # who raised the start may have died before it was durable
             firsts = segment_firsts(names)
             first = max(target, start.block)
             going = [path for f in firsts if f < first for path in SegmentPaths(directory, f).all if path.exists()]
             freed = sum(path.stat().st_size for path in going)
+            if dry:
+                return Retired(start.block, first, sum(f < first for f in firsts), freed)
+            if target > start.block:
+                write_start(directory, Start(target, _chain_before(directory, info, partition, target)))
+            else:
+                sync_directory(directory)  # who raised the start may have died before it was durable
             gone = unlink_below(directory, firsts, first)
     except FileNotFoundError:
         raise StoreError(f"the store {store} holds nothing of partition {partition} of {stream}") from None

@@ -154,9 +154,8 @@ class Store:
             known = read_stream(self.path, info.name)
             if (known.fingerprint, known.segment_blocks) != (info.fingerprint, info.segment_blocks):
                 raise FingerprintError(
-                    f"{directory} holds a stream made with other settings (fingerprint {known.fingerprint.hex()}, "
-                    f"{known.segment_blocks} blocks a segment; now {info.fingerprint.hex()}, {info.segment_blocks}): "
-                    "use another store, or a new stream name"
+                    f"{directory} holds a stream made with other settings ({known.differences(info)}): use another "
+                    "store, or a new stream name"
                 )
             sync_directory(directory)  # who put it there may have died before
             return known
@@ -173,6 +172,7 @@ def read_stream(store: Path | str, stream: str) -> StreamInfo:
 
     Raises:
         StoreError: the directory holds no such stream, or one of another format.
+        DiskError: it may not be read, or its disk fails.
         DamagedError: the stream's description was changed.
 
     """
@@ -185,6 +185,10 @@ def read_stream(store: Path | str, stream: str) -> StreamInfo:
             f"the store {store} holds no stream {stream!r} (streams there: {known}); "
             "check both names, and whether the segment worker fills this store"
         ) from None
+    except OSError as error:
+        raise DiskError(
+            f"{directory / STREAM_FILE} cannot be read ({error.strerror}): let this user read it, or mend its disk"
+        ) from error
     if info.name != stream:
         raise StoreError(f"{directory} holds the stream {info.name!r}: give the directory that name again")
     return info

@@ -9,6 +9,7 @@ import numpy as np
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError, StoreError, TokenMillError
 from tokenmill.genesis import Genesis
+from tokenmill.recipe_differences import differences
 from tokenmill.segments.layout import FORMAT
 from tokenmill.untrusted import parse_json
 
@@ -84,6 +85,19 @@ class StreamInfo:
         if info.block_tokens < 1 or info.segment_blocks < 1:
             raise DamagedError("the stream has blocks or segments without content", _ADVICE)
         return info
+
+    def differences(self, other: "StreamInfo") -> str:
+        """Return what differs between this stream and another of its name, in the words of the settings."""
+        found = []
+        if self.segment_blocks != other.segment_blocks:
+            found.append(f"segment_blocks: the stream has {self.segment_blocks}, here {other.segment_blocks}")
+        if self.fingerprint != other.fingerprint:
+            genesis = [Genesis.from_dict(one.values["genesis"]) for one in (self, other) if "genesis" in one.values]
+            if len(genesis) == 2:  # noqa: PLR2004 - of both
+                found += differences(genesis[0].recipe, genesis[1].recipe)
+            else:  # a store of an early version
+                found.append(f"fingerprint: the stream has {self.fingerprint.hex()}, here {other.fingerprint.hex()}")
+        return "; ".join(found)
 
     def encode(self) -> bytes:
         """Return the bytes of ``stream.json``: canonical JSON and one newline."""

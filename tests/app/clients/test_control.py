@@ -130,7 +130,9 @@ def test_a_stream_of_the_same_recipe_is_continued() -> None:
 def test_other_settings_can_be_set_back() -> None:
     """They are named, with both values."""
     genesis = Genesis("s", replace(NOW, min_chars=3), (0,), 8)
-    with pytest.raises(FingerprintError, match=r"min_chars: 3 != 0.*: set them back, or .* stream_suffix"):
+    with pytest.raises(
+        FingerprintError, match=r"min_chars: the stream has 3, here 0.*: set them back, or .* stream_suffix"
+    ):
         require_fingerprint(genesis, NOW)
 
 

@@ -36,5 +36,5 @@ def test_a_local_kafka_names_its_extra(tmp_path: Path) -> None:
     """One line, no traceback."""
     done = run(tmp_path, "broker", "start")
     assert done.returncode == BrokerError.exit_code
-    assert "pip install 'tokenmill[broker]'" in done.stderr
+    assert "pip install '.[broker]'" in done.stderr
     assert "Traceback" not in done.stderr

@@ -101,5 +101,5 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         extras[str(tmp_path / name)] = "produce"
 
     for path, extra in extras.items():
-        with pytest.raises(InputError, match=rf"pip install 'tokenmill\[{extra}\]'"):
+        with pytest.raises(InputError, match=rf"pip install '\.\[{extra}\]'"):
             find_sources([path], reading_of())

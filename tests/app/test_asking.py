@@ -1,0 +1,138 @@
+"""Commands that cannot be undone ask on a terminal, and can be tried without doing anything."""
+
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.app.clients.test_settled import settled
+from tests.conftest import TopicFactory
+from tests.milled import Milled
+from tests.segments.chains import STREAM, contents, fill, make_chain, make_info, make_store
+from tests.service import service_settings
+from tokenmill.app.cli import main
+from tokenmill.app.local.broker import Broker
+from tokenmill.segments import Store, open_partition
+
+pytestmark = pytest.mark.usefixtures("logging_restored")
+
+Run = Callable[..., tuple[int, str]]
+INFO = make_info()
+
+
+class Terminal(io.StringIO):
+    """Somebody types."""
+
+    def isatty(self) -> bool:
+        """Return that it is one."""
+        return True
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Run a command where somebody answers, or (None) where nobody is; return its code, and all that it said."""
+    monkeypatch.chdir(tmp_path)
+
+    def command(answer: str | None, *arguments: str) -> tuple[int, str]:
+        said = io.StringIO() if answer is None else Terminal()
+        monkeypatch.setattr(sys, "stdin", io.StringIO("") if answer is None else Terminal(answer))
+        monkeypatch.setattr(sys, "stdout", said)
+        monkeypatch.setattr(sys, "stderr", said)
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        code = ended.value.code
+        return code if isinstance(code, int) else 0, said.getvalue()
+
+    return command
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Return a store with five sealed segments of four blocks, and two blocks in an open one."""
+    store = make_store(tmp_path / "store", INFO)
+    fill(store, INFO, make_chain(INFO, 30), [22])
+    return store
+
+
+def first(store: Store) -> int:
+    """Return with which block the partition begins."""
+    return open_partition(store.path, STREAM, 0).first_block
+
+
+def test_retire_asks_on_a_terminal(store: Store, run: Run) -> None:
+    """What goes, and that it does not come back; without a yes nothing is done."""
+    command = ("retire", STREAM, "--below", "8", "--store", str(store.path))
+    before = contents(store)
+    for answer in ("n\n", "\n", ""):
+        code, said = run(answer, *command)
+        assert code == 1
+        assert f"this frees 2 segments, 2.8 kB, of {STREAM} in {store.path}. It cannot be undone" in " ".join(
+            said.split()
+        )
+        assert contents(store) == before
+    code, said = run("y\n", *command)
+    assert (code, first(store)) == (0, 8)
+    code, said = run("n\n", *command)
+    assert (code, "cannot be undone" in said, "nothing to free" in said) == (0, False, True)
+
+
+@pytest.mark.parametrize(("answer", "more"), [(None, ()), ("n\n", ("--yes",)), (None, ("--yes",))])
+def test_retire_asks_nobody_who_said_yes_or_is_not_there(
+    store: Store, run: Run, answer: str | None, more: tuple[str, ...]
+) -> None:
+    """A script means what it says."""
+    code, said = run(answer, "retire", STREAM, "--below", "8", "--store", str(store.path), *more)
+    assert (code, first(store), "Go on?" in said) == (0, 8, False)
+
+
+@pytest.mark.parametrize("answer", [None, "y\n"])
+def test_a_retirement_can_be_tried(store: Store, run: Run, answer: str | None) -> None:
+    """It says what the command would do, byte for byte, and does nothing."""
+    before = contents(store)
+    command = ("retire", STREAM, "--below", "8", "--store", str(store.path))
+    code, dry = run(answer, *command, "--dry-run")
+    assert (code, contents(store) == before, "Go on?" in dry) == (0, True, False)
+    assert dry.endswith("/0: would begin with block 8 (now: 0); 2 segments, 2.8 kB would be freed, nothing was\n")
+    assert run(None, *command)[1].endswith("/0: begins with block 8 now (before: 0); 2 segments, 2.8 kB freed\n")
+
+
+def test_close_asks_on_a_terminal(broker: Broker, topic: TopicFactory, tmp_path: Path, run: Run) -> None:
+    """Until somebody says yes the stream goes on; once it is closed there is nothing to ask."""
+    settings = service_settings(broker, topic(), tmp_path, splits={"all": 1000})
+    settled(settings)
+    (stream,) = settings.streams()
+    command = ("close", stream.name, "--bootstrap-servers", broker.bootstrap_servers)
+    code, said = run("n\n", *command)
+    assert (code, "cannot be undone" in " ".join(said.split())) == (1, True)
+    code, said = run(None, *command, "--dry-run")
+    assert (code, f"{stream.name} has 0 eras, and 0 blocks in none; nothing was done" in said) == (0, True)
+    code, said = run("y\n", *command)
+    assert (code, f"{stream.name} is closed after 0 eras with 0 blocks" in said) == (0, True), said
+    code, said = run("n\n", *command)
+    assert (code, "Go on?" in said) == (0, False)
+    assert "is closed already, after 0 eras" in run(None, *command, "--dry-run")[1]
+
+
+@pytest.mark.parametrize("answer", [None, "n\n"])
+def test_close_asks_nobody_who_said_yes_or_is_not_there(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, run: Run, answer: str | None
+) -> None:
+    """A script means what it says."""
+    settings = service_settings(broker, topic(), tmp_path, splits={"all": 1000})
+    settled(settings)
+    (stream,) = settings.streams()
+    command = ["close", stream.name, "--bootstrap-servers", broker.bootstrap_servers]
+    code, said = run(answer, *command, *([] if answer is None else ["--yes"]))
+    assert (code, "is closed after" in said, "Go on?" in said) == (0, True, False), said
+
+
+def test_closing_can_be_tried(milled: Milled, run: Run) -> None:
+    """It says how many eras there are, and what would be the last one."""
+    servers = ("--bootstrap-servers", milled.settings.bootstrap_servers)
+    code, dry = run("y\n", "close", milled.train, *servers, "--dry-run")
+    assert (code, "Go on?" in dry) == (0, False)
+    assert f"{milled.train} has " in dry
+    assert "0 blocks in none; nothing was done" in dry
+    assert '"end": true' not in run(None, "eras", milled.train, *servers, "--json")[1]

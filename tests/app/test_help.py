@@ -1,0 +1,81 @@
+"""Help: a command's own options first, the few settings that it needs, and all of them when asked for."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tokenmill.app.cli import COMMANDS, create_cli
+from tokenmill.app.cli.options import FLAGS, FOLDED
+
+SCREENS = 100
+"""Most lines of a command's help in 80 columns; `produce` has the most options of its own. All settings take 200."""
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield all commands with their paths."""
+    found = getattr(command, "commands", None)
+    if found is None:
+        yield path, command
+        return
+    for name, child in found.items():
+        yield from leaves(child, (*path, name))
+
+
+ALL = dict(leaves(typer.main.get_command(create_cli())))
+WITH_SETTINGS = [path for path, command in ALL.items() if any(param.name == "help_all" for param in command.params)]
+
+
+def helped(*arguments: str) -> list[str]:
+    """Return the lines of a command's help in 80 columns."""
+    told = CliRunner().invoke(create_cli(arguments[0]), list(arguments), env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
+    assert told.exit_code == 0, told.output
+    return told.output.splitlines()
+
+
+def flags(lines: list[str]) -> list[str]:
+    """Return the flags that help lists, in their order."""
+    return [found[1] for line in lines if (found := re.match(r"│ \*? *(--[a-z-]+)", line))]
+
+
+def test_every_command_is_tried() -> None:
+    """Those of groups as well."""
+    assert {path[0] for path in ALL} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_own_options_come_first_and_fit_a_screen_or_two(path: tuple[str, ...]) -> None:
+    """In 80 columns; of settings a few at the end, with what shows all."""
+    lines = helped(*path, "--help")
+    listed = flags(lines)
+    assert len(lines) <= SCREENS
+    assert max(map(len, lines)) <= 80
+    own = [
+        name
+        for param in ALL[path].params
+        if isinstance(param, click.Option) or hasattr(param, "secondary_opts")
+        for name in param.opts[:1]
+        if name.startswith("--")
+        and not param.hidden
+        and getattr(param, "rich_help_panel", None) not in {*FOLDED, "Settings"}
+    ]
+    assert set(own) <= set(listed)
+    if "--help-all" in listed:
+        behind = listed[listed.index("--config") :]
+        assert not set(own) & set(behind)
+        assert len(behind) <= 8
+        assert "docs/settings.md" in " ".join(lines)
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in ALL if any(p.name == "help_all" for p in ALL[path].params)], ids=" ".join
+)
+def test_all_settings_are_shown_when_asked_for(path: tuple[str, ...]) -> None:
+    """Each is a flag of each command, shown or not."""
+    listed = set(flags(helped(*path, "--help-all")))
+    for name in FLAGS:
+        assert f"--{name.replace('_', '-')}" in listed

@@ -1,0 +1,156 @@
+"""Paths that cannot be used, a file for a folder, a folder for a file, or nothing: one line each, no traceback."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.consumers.scenes import era_store
+from tests.segments.chains import STREAM
+from tokenmill.app.cli import main
+from tokenmill.errors import InputError
+
+pytestmark = pytest.mark.usefixtures("logging_restored")
+
+NOWHERE = "127.0.0.1:1"
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command in an empty directory; return its code and what it said."""
+    monkeypatch.chdir(tmp_path)
+
+    def command(*arguments: str) -> tuple[int, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        code = ended.value.code
+        return code if isinstance(code, int) else 0, capsys.readouterr().err
+
+    return command
+
+
+WRONG: dict[str, Callable[[Path], Path]] = {
+    "a file": lambda place: _file(place / "file"),
+    "under a file": lambda place: _file(place / "file") / "below",
+    "no folder can be made there": lambda _place: Path("/proc/here"),
+}
+
+
+def _file(path: Path) -> Path:
+    path.write_text("a file")
+    return path
+
+
+@pytest.mark.parametrize("kind", WRONG)
+@pytest.mark.parametrize(
+    "command", [("up", "--state"), ("demo", "--no-train", "--state"), ("broker", "start", "--directory")]
+)
+def test_a_state_that_is_no_directory_is_named(run: Run, tmp_path: Path, kind: str, command: tuple[str, ...]) -> None:
+    """With the flag, before anything is started."""
+    place = WRONG[kind](tmp_path)
+    code, said = run(*command, str(place))
+    assert code == InputError.exit_code
+    assert said.startswith(f"tokenmill: {command[-1]} {place} ")
+    assert said.endswith(": name a directory, new or old, to write to\n")
+
+
+@pytest.mark.parametrize("kind", ["a directory", "under a file", "no folder can be made there"])
+def test_an_output_that_cannot_be_written_is_named_before_the_work(run: Run, tmp_path: Path, kind: str) -> None:
+    """Of a tokenizer's training and of a verification, which take minutes."""
+    place = tmp_path if kind == "a directory" else WRONG[kind](tmp_path) / "tokenizer.json"
+    for command in (("train-tokenizer", "missing", "--output"), ("verify", "--bootstrap-servers", NOWHERE, "--since")):
+        code, said = run(*command, str(place))
+        assert code == InputError.exit_code
+        assert said.startswith(f"tokenmill: {command[-1]} {place}"), said
+        assert said.count("\n") == 1
+
+
+def test_an_output_stays_as_it_is_until_there_is_a_new_one(run: Run, tmp_path: Path) -> None:
+    """Though it was tried whether it can be written."""
+    _file(tmp_path / "tokenizer.json")
+    assert run("train-tokenizer", "missing")[0] == InputError.exit_code
+    assert (tmp_path / "tokenizer.json").read_text() == "a file"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tokenizer.json"]
+
+
+STORE = {
+    "adopt": (),
+    "mirror": ("--bootstrap-servers", NOWHERE, "--once"),
+    "retire": (STREAM, "--keep", "1"),
+    "repair": (STREAM, "--check"),
+    "segment": ("--bootstrap-servers", NOWHERE),
+}
+
+
+@pytest.mark.parametrize("kind", [*WRONG, "missing", "empty"])
+@pytest.mark.parametrize("command", STORE)
+def test_a_store_that_is_none_is_named(run: Run, tmp_path: Path, kind: str, command: str) -> None:
+    """By every command that needs no broker for it, or asks for the store first."""
+    place = tmp_path / "store"
+    if kind in WRONG:
+        place = WRONG[kind](tmp_path)
+    elif kind == "empty":
+        place.mkdir()
+    if command in {"mirror", "segment"} and kind not in WRONG:
+        return  # they make one
+    code, said = run(command, *STORE[command], "--store", str(place))
+    assert 0 < code < 126
+    assert said.startswith("tokenmill: "), said
+    assert str(place) in said
+    assert "Traceback" not in said
+
+
+FILES = {
+    "trace": ("--step", "0", "--state"),
+    "retire": (STREAM, "--keep-from"),
+    "inspect": ("segment",),
+    "dead-letters": ("resend", "raw-text/0/1", "--value"),
+    "config": ("--config",),
+    "tokenizer": (),
+    "produce": ("raw-text", "--dry-run"),
+    "repair": (STREAM, "--from"),
+}
+
+
+@pytest.mark.parametrize("kind", ["a directory", "under a file", "missing", "bytes", "empty"])
+@pytest.mark.parametrize("command", FILES)
+def test_a_file_that_is_none_is_named(run: Run, tmp_path: Path, kind: str, command: str) -> None:
+    """Whatever lies there, and whoever reads it."""
+    store = era_store(tmp_path / "store")
+    place = tmp_path / "given"
+    if kind == "a directory":
+        place.mkdir()
+    elif kind == "under a file":
+        place = _file(tmp_path / "file") / "below"
+    elif kind in {"bytes", "empty"}:
+        place.write_bytes(bytes(range(256)) if kind == "bytes" else b"")
+    settings = () if command == "config" else ("--store", str(store.path), "--bootstrap-servers", NOWHERE)
+    if command == "inspect":
+        settings = ()
+    code, said = run(command, *FILES[command], str(place), *settings)
+    if (command, kind) == ("config", "empty"):
+        assert code == 0  # no settings are settings
+        return
+    assert 0 < code < 126
+    assert "Traceback" not in said
+    assert said.strip().splitlines()[-1].startswith("tokenmill: "), said
+
+
+@pytest.mark.parametrize("name", ["", "a file that no place knew better"])
+def test_an_error_of_the_system_with_a_path_is_one_line(run: Run, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """For all places that are still to come; one that names no path keeps its traceback."""
+
+    def fails(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", *([name] if name else []))
+
+    monkeypatch.setattr("tokenmill.app.cli.config.show", fails)
+    if not name:
+        with pytest.raises(PermissionError):
+            main(["version"])
+        return
+    code, said = run("version")
+    assert code == InputError.exit_code
+    assert said.startswith("tokenmill: a file that no place knew better cannot be used (Permission denied): check ")
+    assert said.count("\n") == 1

@@ -1,0 +1,198 @@
+"""What people give by mistake is refused with what to give instead: every argument, every kind of value."""
+
+import inspect
+import math
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from tests.consumers.scenes import era_store, expected, open_batches, rows_of
+from tests.segments.chains import STREAM
+from tokenmill.consumers import Batches, EraDataset, StepDataset, Windows
+from tokenmill.consumers.staging import device_of
+from tokenmill.errors import InputError, StoreError, TokenMillError
+from tokenmill.segments import Store
+
+NUMBERS: tuple[Any, ...] = (4.0, "4", None, True, [4], -1, math.nan)
+FLAGS: tuple[Any, ...] = (1, 0, "yes", None, [])
+TIMES: tuple[Any, ...] = ("1", -1, math.nan, True, [1.0])
+WRONG: dict[str, tuple[Any, ...]] = {
+    "store": (None, 4, "", b"store"),
+    "stream": (None, 4, ["raw-text.train"]),
+    "batch_size": (*NUMBERS, 0),
+    "sequence_length": (*NUMBERS, 0, 3),
+    "seed": (*NUMBERS[:5], 1 << 63),
+    "rank": (*NUMBERS, 1),
+    "world_size": (*NUMBERS, 0),
+    "device": (None, "gpu", "cuda:x", "cuda:99", [0], 1.5),
+    "shuffle": FLAGS,
+    "eras": ([0], 0, "0:8", (0, 8), range(0), range(8, 0, -1), range(0, 8, 2), range(-1, 8), {0}),
+    "passes": (*NUMBERS, 0),
+    "prefetch": NUMBERS,
+    "mask_loss": FLAGS,
+    "widen": FLAGS,
+    "worker": (None, 0, (0,), (1, 1), ("0", "1"), (0.0, 1), (0, 0)),
+    "check": FLAGS,
+    "on_damage": (None, "ignore", True, ["skip"]),
+    "timeout": TIMES,
+    "stop": (True, 5, "never"),
+    "poll_seconds": (*TIMES, math.inf, None),
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Return a store that tests only read."""
+    return era_store(tmp_path_factory.mktemp("store"))
+
+
+def test_every_argument_is_tried() -> None:
+    """A new one has its wrong values here."""
+    assert [name for name in inspect.signature(Batches).parameters if name != "self"] == list(WRONG)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_argument_is_named_with_what_it_was_and_what_to_give(store: Store, name: str) -> None:
+    """No traceback of numpy's, torch's or pathlib's."""
+    right: dict[str, Any] = {"store": store.path, "stream": STREAM, "batch_size": 2, "sequence_length": 4}
+    for value in WRONG[name]:
+        with pytest.raises(InputError, match=r"(?s)give") as caught:
+            Batches(**(right | {name: value}))
+        assert name in str(caught.value), caught.value
+        if not isinstance(value, tuple | float):
+            assert str(value) in str(caught.value), caught.value
+
+
+@given(st.dictionaries(st.sampled_from(list(WRONG)), st.sampled_from(sum(WRONG.values(), ())), max_size=3))
+def test_nothing_that_is_given_ends_in_an_error_of_python(store: Store, given_values: dict[str, Any]) -> None:
+    """Whatever stands where."""
+    right: dict[str, Any] = {"store": store.path, "stream": STREAM, "batch_size": 2, "sequence_length": 4}
+    try:
+        Batches(**(right | given_values))
+    except TokenMillError as error:
+        assert str(error)  # noqa: PT017 - or there was none
+
+
+def test_numbers_of_numpy_are_numbers(store: Store) -> None:
+    """They come from configurations; the state is JSON all the same."""
+    batches = open_batches(
+        store, batch_size=np.int64(2), seed=np.uint8(1), shuffle=np.bool_(1), timeout=np.float32(1), rank=np.int16(0)
+    )
+    assert rows_of(batches) == expected()
+    assert batches.state_dict() == open_batches(store).state_dict() | {"sample": 40}
+    assert all(type(value) in {int, str, bool, list} for value in batches.state_dict().values())
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", torch.device("cuda")])
+def test_a_gpu_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, device: Any) -> None:
+    """With what to look at."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match=r"no CUDA GPU here: give 'cpu', or install a driver"):
+        device_of(device)
+
+
+def test_a_gpu_that_is_too_many_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With those that there are."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(InputError, match=r"there are 2 GPUs: give one from 'cuda:0' to 'cuda:1'"):
+        device_of("cuda:2")
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": None}, {"shuffle": True}, {"num_workers": 2}])
+def test_a_loader_over_batches_is_told_of_step_datasets(store: Store, options: dict[str, Any]) -> None:
+    """Before it starts to read; workers that are not forked as well."""
+    batches: Any = open_batches(store)
+    with pytest.raises(TypeError, match="StepDataset of the same arguments"):
+        list(DataLoader(batches, **options))
+    with pytest.raises(TypeError, match="StepDataset of the same arguments"):
+        pickle.dumps(batches)
+    assert batches
+    assert len(list(batches)) == 20
+
+
+@pytest.mark.parametrize("options", [{"device": "cuda"}, {"stop": lambda: False}, {"worker": (0, 2)}])
+def test_what_workers_cannot_have_is_refused(store: Store, options: dict[str, Any]) -> None:
+    """It stays with the loop."""
+    with pytest.raises(InputError, match=f"StepDataset takes no {next(iter(options))}.*in the loop"):
+        StepDataset(store.path, STREAM, batch_size=2, sequence_length=4, **options)
+
+
+@pytest.mark.parametrize("state", [None, {}, [], "state", {"data": {}, "made": 0}, {"data": None, "made": "1"}])
+def test_what_is_no_state_is_refused(store: Store, state: Any) -> None:
+    """By all that take one."""
+    steps = StepDataset(store.path, STREAM, batch_size=2, sequence_length=4)
+    for take in (open_batches(store).load_state_dict, steps.load_state_dict, steps.resume):
+        with pytest.raises(InputError, match=r"is no state|whole number"):
+            take(state)
+
+
+def test_steps_that_cannot_be_are_refused(store: Store) -> None:
+    """To skip, and to have a state after."""
+    steps = StepDataset(store.path, STREAM, batch_size=2, sequence_length=4, seed=1)
+    for value in (-1, 1.0, "1", None):
+        with pytest.raises(InputError, match="whole number of steps"):
+            open_batches(store).skip(value)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="whole number of steps"):
+            steps.state_after(value)  # type: ignore[arg-type]
+    steps.resume(steps.state_after(4))
+    with pytest.raises(InputError, match="begins at step 5"):
+        steps.state_after(3)
+
+
+def test_other_readers_refuse_what_cannot_be(store: Store) -> None:
+    """As Batches does."""
+    for options in ({"sequence_length": 4.0}, {"eras": [0]}, {"eras": 1}, {"check": 1}, {"store": None}, {"stream": 1}):
+        with pytest.raises(InputError, match=f"{next(iter(options))} is .*give"):
+            EraDataset(**({"store": store.path, "stream": STREAM, "sequence_length": 4} | options))  # type: ignore[arg-type]
+    for wrong in ({"length": 2.0}, {"check": "no"}, {"store": 1}, {"stream": None}):
+        with pytest.raises(InputError, match=f"{next(iter(wrong))} is .*give"):
+            Windows(**({"store": store.path, "stream": STREAM, "length": 4} | wrong))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="whole numbers"):
+        Windows(store.path, STREAM, 4).rows(0, [0.5])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("kind", ["a file", "under a file", "missing", "empty", "unreadable"])
+def test_a_path_that_is_no_store_is_named(tmp_path: Path, kind: str) -> None:
+    """By every reader; root may read all, so what cannot be read is a directory where a file should be."""
+    path = tmp_path / "store"
+    if kind == "empty":
+        path.mkdir()
+    elif kind == "unreadable":
+        (path / STREAM / "stream.json").mkdir(parents=True)
+    elif kind != "missing":
+        path.write_text("a file")
+    path = path / "below" if kind == "under a file" else path
+    for opening in (
+        lambda: Batches(path, STREAM, batch_size=1, sequence_length=4),
+        lambda: EraDataset(path, STREAM, sequence_length=4),
+        lambda: Windows(path, STREAM, 4),
+    ):
+        with pytest.raises(StoreError, match=re.escape(str(path))):
+            opening()
+
+
+def test_each_says_in_one_line_what_it_is(store: Store) -> None:
+    """For who prints it."""
+    batches = open_batches(store, rank=1, world_size=2, eras=range(3))
+    batch = next(iter(batches))
+    where = repr(str(store.path))
+    assert repr(batches) == (
+        f"Batches({where}, 'raw-text.train', batch_size=2, sequence_length=4, seed=1, rank=1 of 2, eras=0 to 2, "
+        "next step 1)"
+    )
+    assert repr(batch) == "Batch('raw-text.train', step=0, x and y [2, 4] of torch.int64 on cpu)"
+    assert "eras=0 on" in repr(open_batches(store))
+    narrow = repr(next(iter(open_batches(store, widen=False))))
+    assert narrow == "Batch('raw-text.train', step=0, x and y [2, 4] of torch.uint16 on cpu)"
+    steps = StepDataset(store.path, STREAM, batch_size=2, sequence_length=4)
+    assert repr(steps).endswith("stream='raw-text.train', batch_size=2, sequence_length=4, begins at sample 0)")
+    assert repr(Windows(store.path, STREAM, 7)) == f"Windows({where}, 'raw-text.train', 7, partitions [0, 1, 2])"

