@@ -36,7 +36,7 @@ class Contact:
         self._clock = clock
         self._wall = wall
         self._turned = clock()
-        self.heard()
+        self._last: tuple[float, float] = (clock(), wall())
 
     def turn(self) -> None:
         """Take note that the event loop turns; call this in it every second or oftener.

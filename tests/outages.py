@@ -14,6 +14,10 @@ class Hands:
         """Return the time."""
         return self.now
 
+    def time(self) -> float:
+        """Return the time, as an event loop does."""
+        return self.now
+
     def turn(self, seconds: float) -> None:
         """Let time pass."""
         self.now += seconds

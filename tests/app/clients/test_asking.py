@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from structlog.testing import capture_logs
 
 from tests.conftest import TopicFactory
 from tokenmill.app.clients.asking import keep_asking
@@ -47,6 +48,22 @@ async def test_nothing_is_fetched_between_two_looks(broker: Broker, topic: Topic
     *looks, _ = "".join(map(str, fetched)).split("0")
     assert looks
     assert set(looks) == {"1"}, fetched  # what brought the record
+
+
+async def test_that_no_broker_answers_is_told_elsewhere() -> None:
+    """Once for a process, not by all who ask something (`tokenmill.app.contact`)."""
+
+    async def ask(_: AIOKafkaConsumer) -> None:
+        """Never be called."""
+
+    settings = Settings(bootstrap_servers="127.0.0.1:1")
+    with capture_logs() as lines:
+        asking = asyncio.create_task(keep_asking(settings, ask, 0.01, "no broker"))
+        await asyncio.sleep(2 * PAUSE_SECONDS)
+        assert not asking.done()
+        asking.cancel()
+        await asyncio.wait([asking])
+    assert lines == []
 
 
 def _watch(client: AIOKafkaConsumer, fetched: list[int]) -> None:

@@ -2,11 +2,14 @@
 
 import asyncio
 import itertools
+from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
 
 from tests.conftest import TopicFactory
+from tests.outages import Hands
+from tokenmill.app.clients import patience
 from tokenmill.app.clients.patience import patiently
 from tokenmill.app.clients.topics import ensure_topics, partition_count, require_topics
 from tokenmill.app.local.broker import Broker
@@ -17,7 +20,7 @@ PATIENT = Settings(bootstrap_servers="127.0.0.1:1", wait_seconds=30)
 
 
 async def test_what_comes_in_time_is_waited_for_aloud() -> None:
-    """Each try that failed is a line that says what is missing."""
+    """A line says what is missing, and another one when it is something else."""
     tries = itertools.count(1)
 
     async def look() -> int:
@@ -46,7 +49,26 @@ async def test_patience_ends() -> None:
     """After the settings' seconds, with the error of the last try."""
     with capture_logs() as lines, pytest.raises(BrokerError, match="no broker answers"):
         await ensure_topics(PATIENT.model_copy(update={"wait_seconds": 0.6}), partitions=1)
-    assert len(lines) == 2
+    assert len(lines) == 1
+
+
+async def test_a_long_wait_is_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often it is tried: a container may wait for hours."""
+    hands = Hands()
+    tries: list[float] = []
+
+    async def look() -> None:
+        tries.append(hands.now)
+        raise BrokerError("no broker answers at kafka:9092")
+
+    async def sleep(seconds: float) -> None:
+        hands.turn(seconds)
+
+    monkeypatch.setattr(patience, "asyncio", SimpleNamespace(get_running_loop=lambda: hands, sleep=sleep))
+    with capture_logs() as lines, pytest.raises(BrokerError):
+        await patiently(PATIENT.model_copy(update={"wait_seconds": 200.0}), look)
+    assert len(tries) > 40
+    assert len(lines) == 4
 
 
 async def test_what_waiting_does_not_mend_is_told_at_once() -> None:
