@@ -15,6 +15,7 @@ from tests.decoding.registered import framed, written
 from tests.registry_servers import SmallRegistry, small_registry
 from tests.service import Raw, Service, raw_records, reference_blocks, send, service_settings
 from tokenmill.app.batch import Batch
+from tokenmill.app.inspecting.blocks import trace_block
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.raw.partition import RawPartition
 from tokenmill.app.settings import Settings
@@ -158,7 +159,21 @@ def test_mill_whose_registry_comes_and_goes_makes_the_blocks_of_the_reference(
     assert result.ok
     (chain,) = result.chains
     assert chain.reference_blocks == len(next(iter(expected.values())))
+    _shows_texts(settings)
     _differs_with_another_registry(settings)
+
+
+def _shows_texts(settings: Settings) -> None:
+    """Show a block's records as their texts; without a registry, the block alone, and what to set."""
+    (stream,) = settings.streams()
+    shown = asyncio.run(trace_block(settings, stream.name, 0, 0))
+    assert shown.pieces[0].record is not None
+    assert shown.pieces[0].record.text == "old page 0"
+    alone = asyncio.run(
+        trace_block(settings.model_copy(update={"schema_registry_url": None}), stream.name, 0, 0, store=settings.store)
+    )
+    assert alone.pieces[0].record is None
+    assert "set schema_registry_url" in str(alone.note)
 
 
 def _differs_with_another_registry(settings: Settings) -> None:
