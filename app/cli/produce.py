@@ -20,7 +20,7 @@ from ..produce import (
     produce,
     shape_for,
 )
-from ..produce.fields import Condition
+from ..produce.conditions import Condition
 from ..produce.formats import Choice
 from ..produce.mapping import Mapping
 from ..produce.refusals import OnError
@@ -28,7 +28,7 @@ from ..settings import Settings
 from ..settings.values import parse_size
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json
-from .produced import summary_json, summary_line, tell_dry, tell_open, tell_refusals
+from .produced import summary_json, summary_line, tell_dry, tell_left_out, tell_open, tell_refusals
 from .progress import Reporter
 
 HOW_READ = "How files are read"
@@ -99,7 +99,9 @@ def produce_command(
     where: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="FIELD=VALUE", help="Only documents with this value; again: with both.", rich_help_panel=WHAT_SENT
+            metavar="CONDITION",
+            help="Only documents that meet it: lang=en, score>=0.5, lang in en,de. Again: that meet all.",
+            rich_help_panel=WHAT_SENT,
         ),
     ] = None,
     map_name: Annotated[
@@ -244,6 +246,7 @@ def _finish(
     settings: Settings, topic: str, paths: list[str], summary: Summary, *, then_flush: bool, as_json: bool
 ) -> None:
     tell_refusals(summary)
+    tell_left_out(summary)
     sent = summary.documents or summary.before
     if then_flush and sent:
         asyncio.run(flush(settings, topic))

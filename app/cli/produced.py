@@ -30,6 +30,13 @@ def tell_refusals(found: PassedOver) -> None:
         say(f"… passed over {found.refused:,} in all")
 
 
+def tell_left_out(found: PassedOver) -> None:
+    """Say how many documents did not meet the conditions; where that is for want of a field, too."""
+    if found.left_out:
+        without = f", {found.without_field:,} of them without its field" if found.without_field else ""
+        say(f"--where left out {count(found.left_out, 'document')}{without}")
+
+
 def summary_line(summary: Summary) -> str:
     """Return one line: what was sent, and how it spread over the partitions."""
     total = (
@@ -56,6 +63,8 @@ def summary_json(summary: Summary) -> dict[str, Any]:
         "before": summary.before,
         "refused": summary.refused,
         "broken": summary.broken,
+        "left_out": summary.left_out,
+        "without_field": summary.without_field,
         "partitions": partitions,
     }
 
@@ -68,9 +77,9 @@ def tell_dry(found: Dry, *, as_json: bool) -> None:
 
     """
     tell_refusals(found)
+    tell_left_out(found)
     if as_json:
-        samples = [item.value.decode(errors="replace") for item in found.samples]
-        show_json({"documents": found.documents, "bytes": found.bytes, "refused": found.refused, "samples": samples})
+        show_json(_dry_json(found))
     else:
         for item in found.samples:
             shown = item.value[: 4 * SHOWN_CHARACTERS].decode(errors="replace")
@@ -80,3 +89,14 @@ def tell_dry(found: Dry, *, as_json: bool) -> None:
         raise InputError(
             "there are files that cannot be used as they are" if found.broken else "there are no documents"
         )
+
+
+def _dry_json(found: Dry) -> dict[str, Any]:
+    return {
+        "documents": found.documents,
+        "bytes": found.bytes,
+        "refused": found.refused,
+        "left_out": found.left_out,
+        "without_field": found.without_field,
+        "samples": [item.value.decode(errors="replace") for item in found.samples],
+    }

@@ -73,11 +73,11 @@ class DatasetSource:
             entries = self._entries(start)
             mapping = self._reading.mapping
             for items in chunker.chunks(entries if mapping is None else mapping.of(entries)):
-                yield Chunk(items, chunker.place, 0, chunker.size)
+                yield chunker.chunk(items, 0)
         except Exception as error:  # noqa: BLE001 - any library may be behind a data set, with errors of its own
             yield broken(chunker, error)
         else:
-            yield Chunk(chunker.rest, chunker.place, 0, chunker.size, last=True)
+            yield chunker.chunk(chunker.rest, 0, last=True)
 
     def _entries(self, start: Place) -> Iterator[Entry]:
         rows = self._rows()

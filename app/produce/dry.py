@@ -37,4 +37,5 @@ def dry_run(sources: Sequence[Source], topic: str, limit: int | None = None) -> 
                 found.documents += 1
                 found.bytes += len(item.value)
                 found.samples += [item] if len(found.samples) < SAMPLES else []
+            found.leave_out(chunk.left_out)
     return found

@@ -118,8 +118,8 @@ class FileSource:
             return os.lseek(raw.fileno(), 0, os.SEEK_CUR) if file.share is None else int(file.share * self.size)
 
         for items in chunker.chunks(self.reading.entries(self.kind, file, start)):
-            yield Chunk(items, chunker.place, read_so_far(), chunker.size)
-        yield Chunk(chunker.rest, chunker.place, self.size, chunker.size, last=True)
+            yield chunker.chunk(items, read_so_far())
+        yield chunker.chunk(chunker.rest, self.size, last=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +143,8 @@ class StandardInput:
         try:
             kind = kind_of(".jsonl" if raw.peek(1)[:1] == b"{" else "", self.reading.choice)
             for items in chunker.chunks(self.reading.entries(kind, File(self.name, raw), start, piped=True)):
-                yield Chunk(items, chunker.place, 0, chunker.size)
-            yield Chunk(chunker.rest, chunker.place, 0, chunker.size, last=True)
+                yield chunker.chunk(items, 0)
+            yield chunker.chunk(chunker.rest, 0, last=True)
         except DAMAGE as error:
             yield broken(chunker, error)
 
@@ -155,7 +155,7 @@ def broken(chunker: Chunker, error: BaseException) -> Chunk:
     why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     place = f" (behind entry {chunker.place.entry:,} and {last:,} more)" if chunker.place.entry or last else ""
     refused = Refused(chunker.where(0), f"cannot be read{' to its end' if place else ''}: {why}{place}", broken=True)
-    return Chunk([*chunker.rest, refused], chunker.place, 0, chunker.size, last=True)
+    return chunker.chunk([*chunker.rest, refused], 0, last=True)
 
 
 class GivenSource:
