@@ -23,6 +23,7 @@ from ..produce import (
 from ..produce.conditions import Condition
 from ..produce.formats import Choice
 from ..produce.mapping import Mapping
+from ..produce.recoding import known_encoding
 from ..produce.refusals import OnError
 from ..settings import Settings
 from ..settings.values import parse_size
@@ -75,6 +76,16 @@ def produce_command(
     *,
     format_name: FormatName = "auto",
     lines: Lines = False,
+    delimiter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CHARACTER", help="Between the fields of csv and tsv: ';' or '\\t'.", rich_help_panel=HOW_READ
+        ),
+    ] = None,
+    encoding: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of csv, tsv and texts: utf-16, latin-1, cp1252.", rich_help_panel=HOW_READ),
+    ] = None,
     split: Annotated[
         str | None, typer.Option(metavar="NAME", help="Split of a Hugging Face data set.", rich_help_panel=HOW_READ)
     ] = None,
@@ -159,8 +170,8 @@ def produce_command(
     """Send documents to a raw topic; at the end each is acknowledged by Kafka, once.
 
     JSON objects go as they are; a text file is one document, {"id": path, "text": …}; so is a row of a table, with the
-    fields that are named. Folders are read recursively, .gz and .zst files are decompressed. Interrupted, the same
-    command goes on where it was.
+    fields that are named. Folders and zip archives are read file by file; .gz, .zst, .bz2 and .xz files are
+    decompressed. Interrupted, the same command goes on where it was.
     """
     wishes = Wishes(
         fields=tuple(field or ()),
@@ -172,7 +183,13 @@ def produce_command(
     )
     mapping = None if map_name is None else Mapping(map_name)
     try:
-        reading = Reading(shape_for(settings, topic, wishes), "lines" if lines else format_name, mapping)
+        reading = Reading(
+            shape_for(settings, topic, wishes),
+            "lines" if lines else format_name,
+            mapping,
+            parse_delimiter(delimiter),
+            None if encoding is None else known_encoding(encoding),
+        )
         sources = find_sources(paths, reading, split)
         if dry:
             tell_dry(dry_run(sources, topic, limit), as_json=as_json)
@@ -223,10 +240,28 @@ def parse_rate(rate: str | None) -> float | None:
     return value
 
 
+def parse_delimiter(delimiter: str | None) -> str | None:
+    r"""Return the character that somebody means; a tab may be written as ``\t``.
+
+    Raises:
+        typer.BadParameter: it is none that a table can have between its fields.
+
+    """
+    found = "\t" if delimiter in ("\\t", "tab") else delimiter
+    if found is not None and (len(found) != 1 or found in '"\r\n\0'):
+        raise typer.BadParameter(
+            f"{delimiter!r} cannot stand between fields: give one character, for example ';'", param_hint="--delimiter"
+        )
+    return found
+
+
 def _deciding(reading: Reading, split: str | None, shuffle: int, seed: int) -> dict[str, object]:
     """Return the options that decide what is sent and in which order, as JSON types."""
     shape = reading.shape
+    # Only where they are given: what older versions began goes on.
+    given = {"delimiter": reading.delimiter, "encoding": reading.encoding}
     return {
+        **{name: value for name, value in given.items() if value is not None},
         "format": reading.choice,
         "map": None if reading.mapping is None else reading.mapping.name,
         "split": split,

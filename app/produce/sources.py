@@ -10,10 +10,11 @@ from typing import Any, Final, Protocol
 import xxhash
 
 from .chunks import Chunker
-from .compressed import BUFFER_BYTES, DAMAGE, SUFFIXES, decompressed
+from .compressed import BUFFER_BYTES, DAMAGE, decompressed, suffixes_of
 from .formats import BY_CHOICE, Choice, Entry, File, Needs, kind_of
 from .items import Chunk, Item, Place, Refused
 from .mapping import Mapping
+from .recoding import UTF_8, encoding_of, recoded
 from .shape import Shape
 
 STDIN: Final = "-"
@@ -21,6 +22,10 @@ STDIN_NAME: Final = "stdin"
 STDIN_NUMBER: Final = 0
 HEAD_BYTES: Final = 4096
 """Of a file that are hashed to tell whether it is still the same, beside its size and its time."""
+
+TABLES: Final = frozenset({"csv", "tsv"})
+RECODED: Final = TABLES | {"text", "lines"}
+"""Kinds of files that may be in other encodings than UTF-8; JSON never is (RFC 8259)."""
 
 
 class Source(Protocol):
@@ -51,15 +56,23 @@ class Reading:
     shape: Shape
     choice: Choice = "auto"
     mapping: Mapping | None = None
+    delimiter: str | None = None
+    """Of tables of text; None: what their kind has."""
+    encoding: str | None = None
+    """Of tables of text, and of texts; None: UTF-8, and for tables what a byte order mark says."""
 
     @property
     def needs(self) -> Needs:
         """What formats are told."""
         texts = tuple(name for name, _ in self.shape.texts)
-        return Needs(self.shape.max_record_bytes, texts, None if self.mapping else self.shape.columns)
+        columns = None if self.mapping else self.shape.columns
+        return Needs(self.shape.max_record_bytes, texts, columns, self.delimiter)
 
     def entries(self, kind: str, file: File, start: Place, *, piped: bool = False) -> Iterator[Entry]:
         """Return the entries of a file of a kind, mapped if somebody asks for that (`Mapping.of`)."""
+        if kind in RECODED:
+            file.encoding = self.encoding or (encoding_of(file.stream) if kind in TABLES else UTF_8)
+            file.stream = recoded(file.stream, file.encoding)
         entries = BY_CHOICE[kind](file, self.needs, start)
         return entries if self.mapping is None else self.mapping.of(entries, name=file.name, piped=piped)
 
@@ -86,18 +99,11 @@ class FileSource:
     @property
     def kind(self) -> str:
         """What it is read as."""
-        path = Path(self.path)
-        suffix = Path(path.stem).suffix if path.suffix.lower() in SUFFIXES else path.suffix
-        return kind_of(suffix, self.reading.choice)
+        return kind_of(suffixes_of(self.path)[0], self.reading.choice)
 
     def signature(self) -> bytes:
         """Return size, time of the last change, and a hash of the beginning."""
-        try:
-            with Path(self.path).open("rb") as raw:
-                status = os.fstat(raw.fileno())
-                return b"%d %d " % (status.st_size, status.st_mtime_ns) + xxhash.xxh3_128_digest(raw.read(HEAD_BYTES))
-        except OSError as error:
-            return str(error.errno).encode()
+        return file_signature(self.path)
 
     def chunks(self, start: Place) -> Iterator[Chunk]:
         """Yield the file's items."""
@@ -109,8 +115,8 @@ class FileSource:
             yield broken(chunker, error)
 
     def _chunks(self, raw: "BufferedReader[Any]", chunker: Chunker, start: Place) -> Iterator[Chunk]:
-        suffix = Path(self.path).suffix.lower()
-        file = File(self.name, decompressed(raw, suffix), None if suffix in SUFFIXES else self.path)
+        suffix = suffixes_of(self.path)[1]
+        file = File(self.name, decompressed(raw, suffix), None if suffix else self.path)
 
         def read_so_far() -> int:
             # Not where `raw` is, up to a buffer before: another thread may be reading it (`Mapping`), and asking a
@@ -147,6 +153,16 @@ class StandardInput:
             yield chunker.chunk(chunker.rest, 0, last=True)
         except DAMAGE as error:
             yield broken(chunker, error)
+
+
+def file_signature(path: str) -> bytes:
+    """Return size, time of the last change, and a hash of the beginning; or the number of the error in reading it."""
+    try:
+        with Path(path).open("rb") as raw:
+            status = os.fstat(raw.fileno())
+            return b"%d %d " % (status.st_size, status.st_mtime_ns) + xxhash.xxh3_128_digest(raw.read(HEAD_BYTES))
+    except OSError as error:
+        return str(error.errno).encode()
 
 
 def broken(chunker: Chunker, error: BaseException) -> Chunk:
