@@ -5,6 +5,7 @@ from typing import Any
 from tokenmill.errors import InputError
 
 from ..produce import Dry, PassedOver, Summary
+from ..produce.builders import Known
 from ..settings import Settings
 from .output import count, say, show, show_json, size
 
@@ -81,6 +82,9 @@ def tell_dry(found: Dry, *, as_json: bool) -> None:
     if as_json:
         show_json(_dry_json(found))
     else:
+        for known in found.known:
+            for line in _known_lines(known):
+                show(line)
         for item in found.samples:
             shown = item.value[: 4 * SHOWN_CHARACTERS].decode(errors="replace")
             show(shown[:SHOWN_CHARACTERS] + ("…" if len(shown) > SHOWN_CHARACTERS else ""))
@@ -98,5 +102,33 @@ def _dry_json(found: Dry) -> dict[str, Any]:
         "refused": found.refused,
         "left_out": found.left_out,
         "without_field": found.without_field,
+        "data_sets": [_known_json(known) for known in found.known],
         "samples": [item.value.decode(errors="replace") for item in found.samples],
+    }
+
+
+def _known_lines(known: Known) -> list[str]:
+    """Return what is known of a data set, a line for its features and one for each split."""
+    if known.why_not:
+        return [f"{known.name}: nothing is known of it ({known.why_not})"]
+    features = (
+        "not known before it is read"
+        if known.features is None
+        else ", ".join(f"{name} ({kind})" for name, kind in known.features.items())
+    )
+    files = f"; files of {size(known.download)}" if known.download else ""
+    return [f"{known.name}: features {features}{files}"] + [
+        f"  {split}: {'rows not known' if part.rows is None else count(part.rows, 'row')}"
+        + ("" if part.bytes is None else f", {size(part.bytes)}")
+        for split, part in known.splits.items()
+    ]
+
+
+def _known_json(known: Known) -> dict[str, Any]:
+    return {
+        "name": known.name,
+        "features": known.features,
+        "splits": {split: part._asdict() for split, part in known.splits.items()},
+        "download_bytes": known.download,
+        **({"unknown": known.why_not} if known.why_not else {}),
     }

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from tokenmill.errors import InputError
 
-from .fields import Finder, Row, finder, word
+from .fields import Finder, Row, finder, number_in, word
 
 _STRING: Final = r'"(?:[^"\\]|\\.)*"'
 _CONDITION: Final = re.compile(
@@ -20,9 +20,6 @@ _CONDITION: Final = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _LISTED: Final = re.compile(rf"\s*(?P<value>{_STRING}|[^,\"]*?)\s*(?:,|$)")
-_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
-_LONGEST_NUMBER: Final = 400
-"""Characters; more than any 64-bit integer or float has, and what Python turns into a number without complaint."""
 _ORDERS: Final[dict[str, Callable[[Any, Any], bool]]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 _BRACKETS: Final = {"(": ")", "[": "]"}
 HOW: Final = (
@@ -111,13 +108,13 @@ def _parts(text: str) -> tuple[str, str, str]:
 def _mistaken(operator: str, value: str) -> bool:
     """Tell whether this looks like another operator, or a comparison with nothing."""
     if operator == "=":
-        return value[:1] in ("<", ">") and _number(value[1:]) is not None  # =>5: it would be a text
+        return value[:1] in ("<", ">") and number_in(value[1:]) is not None  # =>5: it would be a text
     return not value or value[:1] in ("=", "<", ">", "!")
 
 
 def _value(text: str) -> _Value:
     if not text.startswith('"'):
-        return _Value(text, number=_number(text))
+        return _Value(text, number=number_in(text))
     try:
         return _Value(json.loads(text), quoted=True)
     except json.JSONDecodeError as error:
@@ -139,13 +136,6 @@ def _several(text: str) -> list[_Value]:
     return values
 
 
-def _number(text: str) -> int | float | None:
-    text = text.strip()
-    if len(text) > _LONGEST_NUMBER or not _NUMBER.fullmatch(text):
-        return None
-    return int(text) if text.lstrip("+-").isdigit() else float(text)
-
-
 def _equal(found: object, value: _Value) -> bool:
     if isinstance(found, str):
         return found == value.text
@@ -159,7 +149,7 @@ def _ordered(operator: str, found: object, value: _Value) -> bool:
     compare = _ORDERS[operator]
     if value.number is not None:
         if isinstance(found, str):
-            found = _number(found)
+            found = number_in(found)
         return _is_number(found) and compare(found, value.number)
     if found is None or isinstance(found, (bool, dict, list)) or _is_number(found):
         return False

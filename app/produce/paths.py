@@ -9,8 +9,9 @@ from typing import Final
 
 from tokenmill.errors import InputError
 
+from .addresses import HUB
 from .archives import ZIP, ZipMember, zip_sources
-from .datasets import HUB, DatasetSource, is_dataset
+from .datasets import DatasetSource, is_dataset
 from .formats import require
 from .sources import STDIN, STDIN_NUMBER, FileSource, Reading, Source, StandardInput
 

@@ -1,22 +1,25 @@
-"""A hub of data sets, as small as `load_dataset` lets it be: one data set, of one file, to which somebody pushes."""
+"""A hub of data sets, as small as `load_dataset` lets it be: one data set, to which somebody pushes."""
 
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, unquote_plus, urlsplit
 
 NAME = "owner/name"
 FILE = "train.jsonl"
-_API = f"/api/datasets/{NAME}"
+README = "README.md"
 
 
 class Hub(ThreadingHTTPServer):
     """Serves the newest commit until it is asked which one that is; then the next one is pushed."""
 
-    def __init__(self, contents: list[bytes]) -> None:
+    def __init__(self, contents: list[bytes], name: str, readme: bytes) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.name = name
+        self.api = f"/api/datasets/{name}"
+        self.readme = readme
         self.commits = {f"{number:040x}": content for number, content in enumerate(contents, 1)}
         self.newest = 0
 
@@ -36,16 +39,16 @@ class _Handler(BaseHTTPRequestHandler):
     server: Hub
 
     def do_GET(self) -> None:
-        path = unquote(urlsplit(self.path).path)
-        if path in (_API, f"{_API}/revision/main"):
+        path, api = unquote(urlsplit(self.path).path), self.server.api
+        if path in (api, f"{api}/revision/main"):
             commit = self.server.commit(None)
             self.server.newest += 1
-            self._json({"id": NAME, "sha": commit})
-        elif path.startswith(f"{_API}/revision/"):
+            self._json({"id": self.server.name, "sha": commit})
+        elif path.startswith(f"{api}/revision/"):
             commit = self.server.commit(path.rpartition("/")[2])
-            self._json({"id": NAME, "sha": commit} if commit else None)
-        elif path.startswith(f"{_API}/tree/"):
-            revision, _, folder = path.removeprefix(f"{_API}/tree/").partition("/")
+            self._json({"id": self.server.name, "sha": commit} if commit else None)
+        elif path.startswith(f"{api}/tree/"):
+            revision, _, folder = path.removeprefix(f"{api}/tree/").partition("/")
             self._json(None if folder else self._files(revision))
         else:
             self._file(path)
@@ -54,25 +57,31 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
         path = unquote(urlsplit(self.path).path)
-        self._json(self._files(path.removeprefix(f"{_API}/paths-info/")))
+        wanted = self._files(path.removeprefix(f"{self.server.api}/paths-info/"))
+        self._json([file for file in wanted or [] if str(file["path"]) in unquote_plus(asked)])
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
 
     def _files(self, revision: str) -> list[dict[str, object]] | None:
         commit = self.server.commit(revision)
-        size = len(self.server.commits[commit]) if commit else 0
-        return [{"type": "file", "path": FILE, "size": size, "oid": commit}] if commit else None
+        if commit is None:
+            return None
+        sizes = {FILE: len(self.server.commits[commit]), README: len(self.server.readme)}
+        return [{"type": "file", "path": file, "size": size, "oid": commit} for file, size in sizes.items() if size]
 
     def _file(self, path: str) -> None:
-        revision, _, name = path.removeprefix(f"/datasets/{NAME}/resolve/").partition("/")
+        revision, _, name = path.removeprefix(f"/datasets/{self.server.name}/resolve/").partition("/")
         commit = self.server.commit(revision)
-        if commit and name == FILE:
-            self._answer(200, self.server.commits[commit], {"X-Repo-Commit": commit, "ETag": f'"{commit}"'})
+        body = {FILE: self.server.commits.get(commit or "", b""), README: self.server.readme}.get(name)
+        if commit and body:
+            self._answer(200, body, {"X-Repo-Commit": commit, "ETag": f'"{commit}-{name}"'})
         else:
-            self._answer(404, b"", {"X-Error-Code": "EntryNotFound"})
+            own = tuple(f"{self.server.api}/{kind}/" for kind in ("revision", "tree", "paths-info"))
+            other = path.startswith("/api/datasets/") and not path.startswith(own)
+            self._answer(404, b"", {"X-Error-Code": "RepoNotFound" if other else "EntryNotFound"})
 
     def _json(self, found: object) -> None:
         if found is None:
@@ -90,9 +99,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def hub(contents: list[bytes]) -> Iterator[Hub]:
+def hub(contents: list[bytes], name: str = NAME, readme: bytes = b"") -> Iterator[Hub]:
     """Serve a data set whose commits have these contents."""
-    with Hub(contents) as server:
+    with Hub(contents, name, readme) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         try:
