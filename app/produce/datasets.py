@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -128,7 +129,8 @@ class DatasetSource:
     def _on_the_hub(self) -> _Found:
         """Ask the hub what is there, and its newest commit.
 
-        A name of two parts is an owner's data set, or, where there is none, a configuration of one without an owner.
+        A name of two parts is an owner's data set, or, where there is none, a configuration of one without an owner;
+        the hub knows under which owner that is by now.
         """
         address = self._address
         hub = library("huggingface_hub", "hf", "reading data sets")
@@ -137,7 +139,8 @@ class DatasetSource:
         first: Exception | None = None
         for path, name in _meanings(address):
             try:
-                return _Found(path, name, str(api.dataset_info(path, revision=address.revision).sha))
+                info = api.dataset_info(path, revision=address.revision)
+                return _Found(str(info.id), name, str(info.sha))
             except Exception as error:  # noqa: BLE001 - any library may be between here and the hub
                 first = first or error
                 if not isinstance(error, missing):
@@ -152,13 +155,9 @@ class DatasetSource:
         address = self._address
         path, name, revision = address.path, address.name, address.revision
         if self._on_hub:
-            meanings = _meanings(address)
-            if self._found is None and len(meanings) > 1:
-                try:
-                    self._found = self._on_the_hub()
-                except InputError:  # without the hub, the library may know it, for it keeps what it loaded
-                    self._found = None
-            path, name, revision = self._found or (*meanings[0], revision)
+            with suppress(InputError):  # without the hub, the library may know it, for it keeps what it loaded
+                self._found = self._found or self._on_the_hub()
+            path, name, revision = self._found or (*_meanings(address)[0], revision)
         return path, {"name": name, "revision": revision, **address.arguments}
 
     def _builder(self) -> Any:

@@ -10,15 +10,17 @@ from urllib.parse import unquote, unquote_plus, urlsplit
 NAME = "owner/name"
 FILE = "train.jsonl"
 README = "README.md"
+OLD_NAME = "single"
+"""What the data set was called before names had owners; who asks for it is sent to the new one."""
+_API = f"/api/datasets/{NAME}"
+_OLD = f"/api/datasets/{OLD_NAME}"
 
 
 class Hub(ThreadingHTTPServer):
     """Serves the newest commit until it is asked which one that is; then the next one is pushed."""
 
-    def __init__(self, contents: list[bytes], name: str, readme: bytes) -> None:
+    def __init__(self, contents: list[bytes], readme: bytes) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.name = name
-        self.api = f"/api/datasets/{name}"
         self.readme = readme
         self.commits = {f"{number:040x}": content for number, content in enumerate(contents, 1)}
         self.newest = 0
@@ -39,16 +41,18 @@ class _Handler(BaseHTTPRequestHandler):
     server: Hub
 
     def do_GET(self) -> None:
-        path, api = unquote(urlsplit(self.path).path), self.server.api
-        if path in (api, f"{api}/revision/main"):
+        path = unquote(urlsplit(self.path).path)
+        if path == _OLD or path.startswith(f"{_OLD}/revision/"):
+            self._answer(307, b"", {"Location": path.replace(_OLD, _API, 1)})
+        elif path in (_API, f"{_API}/revision/main"):
             commit = self.server.commit(None)
             self.server.newest += 1
-            self._json({"id": self.server.name, "sha": commit})
-        elif path.startswith(f"{api}/revision/"):
+            self._json({"id": NAME, "sha": commit})
+        elif path.startswith(f"{_API}/revision/"):
             commit = self.server.commit(path.rpartition("/")[2])
-            self._json({"id": self.server.name, "sha": commit} if commit else None)
-        elif path.startswith(f"{api}/tree/"):
-            revision, _, folder = path.removeprefix(f"{api}/tree/").partition("/")
+            self._json({"id": NAME, "sha": commit} if commit else None)
+        elif path.startswith(f"{_API}/tree/"):
+            revision, _, folder = path.removeprefix(f"{_API}/tree/").partition("/")
             self._json(None if folder else self._files(revision))
         else:
             self._file(path)
@@ -59,7 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
         path = unquote(urlsplit(self.path).path)
-        wanted = self._files(path.removeprefix(f"{self.server.api}/paths-info/"))
+        wanted = self._files(path.removeprefix(f"{_API}/paths-info/"))
         self._json([file for file in wanted or [] if str(file["path"]) in unquote_plus(asked)])
 
     def log_message(self, *_: object) -> None:
@@ -73,13 +77,13 @@ class _Handler(BaseHTTPRequestHandler):
         return [{"type": "file", "path": file, "size": size, "oid": commit} for file, size in sizes.items() if size]
 
     def _file(self, path: str) -> None:
-        revision, _, name = path.removeprefix(f"/datasets/{self.server.name}/resolve/").partition("/")
+        revision, _, name = path.removeprefix(f"/datasets/{NAME}/resolve/").partition("/")
         commit = self.server.commit(revision)
         body = {FILE: self.server.commits.get(commit or "", b""), README: self.server.readme}.get(name)
         if commit and body:
             self._answer(200, body, {"X-Repo-Commit": commit, "ETag": f'"{commit}-{name}"'})
         else:
-            own = tuple(f"{self.server.api}/{kind}/" for kind in ("revision", "tree", "paths-info"))
+            own = tuple(f"{_API}/{kind}/" for kind in ("revision", "tree", "paths-info"))
             other = path.startswith("/api/datasets/") and not path.startswith(own)
             self._answer(404, b"", {"X-Error-Code": "RepoNotFound" if other else "EntryNotFound"})
 
@@ -99,9 +103,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def hub(contents: list[bytes], name: str = NAME, readme: bytes = b"") -> Iterator[Hub]:
+def hub(contents: list[bytes], readme: bytes = b"") -> Iterator[Hub]:
     """Serve a data set whose commits have these contents."""
-    with Hub(contents, name, readme) as server:
+    with Hub(contents, readme) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         try:

@@ -11,7 +11,7 @@ import datasets
 import pytest
 
 from tests.app.produce.files import as_lines, write_jsonl
-from tests.app.produce.hub import NAME, Hub, hub
+from tests.app.produce.hub import NAME, OLD_NAME, Hub, hub
 from tests.app.produce.reading import reading_of
 from tokenmill.app.produce import Item, Refused, dry_run, find_sources, read_items
 from tokenmill.app.produce.builders import Known, Part
@@ -82,7 +82,7 @@ for address in sys.argv[1:]:
 """
 CONFIGURATIONS = b"""---
 configs:
-- config_name: wiki-1
+- config_name: conf-1
   data_files: train.jsonl
 ---
 """
@@ -101,18 +101,19 @@ def read_on_hub(tmp_path: Path, server: Hub, *addresses: str) -> list[list[str]]
 
 def test_a_data_set_without_an_owner_has_configurations_and_revisions(tmp_path: Path) -> None:
     """Two parts are an owner's data set first, then a configuration; it can also be said with name=."""
-    with hub([as_lines([{"text": "old"}]), as_lines([{"text": "new"}])], "wiki", CONFIGURATIONS) as server:
-        first = next(iter(server.commits))
+    with hub([as_lines([{"text": "old"}]), as_lines([{"text": "new"}])], CONFIGURATIONS) as server:
+        first, second = server.commits
         found = read_on_hub(
             tmp_path,
             server,
-            f"hf://wiki/wiki-1?split=train&revision={first}",
-            f"hf://wiki?name=wiki-1&split=train&revision={first}",
-            f"hf://wiki?revision={first}",
-            "hf://wiki/wiki-1?split=train",
+            f"hf://{OLD_NAME}/conf-1?split=train&revision={first}",
+            f"hf://{OLD_NAME}?name=conf-1&split=train&revision={first}",
+            f"hf://{OLD_NAME}?revision={first}",
+            f"hf://{OLD_NAME}/conf-1?split=train&revision={second}",
+            f"hf://{OLD_NAME}/conf-1?split=train",
         )
 
-    assert found == [["1", "old"], ["1", "old"], ["1", "old"], ["2", "new"]]
+    assert found == [["1", "old"], ["1", "old"], ["1", "old"], ["2", "new"], ["1", "old"]]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the library leaves a csv file open
