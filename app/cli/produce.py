@@ -22,7 +22,7 @@ from ..produce import (
 )
 from ..produce.conditions import Condition
 from ..produce.formats import Choice
-from ..produce.mapping import Mapping
+from ..produce.mapping import CALL_SECONDS, Mapping
 from ..produce.recoding import known_encoding
 from ..produce.refusals import OnError
 from ..settings import Settings
@@ -124,6 +124,25 @@ def produce_command(
             rich_help_panel=WHAT_SENT,
         ),
     ] = None,
+    map_batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="The function gets a list of N rows at most, and returns a list of as many.",
+            rich_help_panel=WHAT_SENT,
+        ),
+    ] = None,
+    map_processes: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Processes that run it. Default: physical cores.", rich_help_panel=WHAT_SENT
+        ),
+    ] = None,
+    map_timeout: Annotated[
+        float,
+        typer.Option(min=0.1, metavar="SECONDS", help="How long a call of it may take.", rich_help_panel=WHAT_SENT),
+    ] = CALL_SECONDS,
     plain: Annotated[
         bool,
         typer.Option("--plain", help="Send the text alone, no JSON object with an id.", rich_help_panel=WHAT_SENT),
@@ -181,7 +200,7 @@ def produce_command(
         key=key,
         plain=plain,
     )
-    mapping = None if map_name is None else Mapping(map_name)
+    mapping = None if map_name is None else Mapping(map_name, map_processes, map_batch, map_timeout)
     try:
         reading = Reading(
             shape_for(settings, topic, wishes),
@@ -259,7 +278,8 @@ def _deciding(reading: Reading, split: str | None, shuffle: int, seed: int) -> d
     """Return the options that decide what is sent and in which order, as JSON types."""
     shape = reading.shape
     # Only where they are given: what older versions began goes on.
-    given = {"delimiter": reading.delimiter, "encoding": reading.encoding}
+    listed = reading.mapping is not None and reading.mapping.batch is not None
+    given = {"delimiter": reading.delimiter, "encoding": reading.encoding, "map_lists": listed or None}
     return {
         **{name: value for name, value in given.items() if value is not None},
         "format": reading.choice,
