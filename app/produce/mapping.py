@@ -8,9 +8,10 @@ from typing import Final, NamedTuple
 
 from tokenmill.errors import InputError
 
+from ..own_function import Made, Wrong, find_function
 from .ahead import AHEAD_BYTES, ITEM_BYTES, Ahead
-from .formats import Content, Entry
-from .map_process import Ended, MapProcess, find_function, physical_cores
+from .formats import Bad, Content, Entry, Text
+from .map_process import Ended, MapProcess, physical_cores
 
 BATCH: Final = 64
 """Rows that go to a process at once: a trip there costs as much as some dozen small rows."""
@@ -23,16 +24,42 @@ CALL_SECONDS: Final = 600.0
 
 
 class _Packed(NamedTuple):
-    """An entry with its content pickled: so one knows how large it is, whatever it is."""
+    """An entry on its way to the function: pickled, so that one knows how large it is, whatever it is."""
 
     number: int
     at: int
-    content: bytes
+    row: bytes | None
+    """None: the function is not asked."""
+    content: Content = None
+    """What it is then."""
+
+    @classmethod
+    def of(cls, entry: Entry) -> "_Packed":
+        number, at, content = entry
+        if isinstance(content, Text):
+            try:
+                return cls(number, at, pickle.dumps({"text": content.data.decode()}))
+            except UnicodeDecodeError:  # as it is, for it will be refused as what it is
+                return cls(number, at, None, content)
+        if content is None or isinstance(content, Bad):
+            return cls(number, at, None, content)
+        return cls(number, at, pickle.dumps(content))
 
     @property
     def size(self) -> int:
         """Bytes that it takes, roughly."""
-        return len(self.content) + ITEM_BYTES
+        kept = len(self.content.data) if isinstance(self.content, (Bad, Text)) else 0
+        return len(self.row or b"") + kept + ITEM_BYTES
+
+    def with_made(self, made: Made) -> Entry:
+        """Return the entry that the function made of it."""
+        content: Content
+        if isinstance(made, Wrong):
+            row = pickle.loads(self.row or b"")  # noqa: S301 - ours
+            content = Bad(f"--map: {made.why}", row if isinstance(row, bytes) else b"")
+        else:
+            content = Text(made.encode("utf-8", "surrogatepass")) if isinstance(made, str) else made
+        return self.number, self.at, content
 
 
 class _Sent(NamedTuple):
@@ -89,7 +116,7 @@ class Mapping:
                 row. All batches before that one are yielded.
 
         """
-        packed = (_Packed(number, at, pickle.dumps(content)) for number, at, content in entries)
+        packed = map(_Packed.of, entries)
         batches = self._at_hand(packed) if piped else self._full(packed)
         with Ahead(self._sent(batches, name), max(AHEAD_BYTES, (self._processes + 1) * self._bytes)) as ahead:
             while (sent := ahead.wait(None)) is not None:
@@ -110,24 +137,29 @@ class Mapping:
 
     def _made(self, batch: list[_Packed], name: str) -> list[Entry]:
         """Return what becomes of a batch; runs in one of the threads."""
-        contents = [packed.content for packed in batch]
-        made = self._run(contents, alone=False)
+        asked = [packed for packed in batch if packed.row is not None]
+        rows = [packed.row or b"" for packed in asked]
+        made = self._run(rows, alone=False) if rows else []
         if isinstance(made, Ended) and (self.batch is not None or not made.hung):
             # Once more: the system may have ended it for the memory that others took; and of a list, row by row, it is
             # seen which one does it. What hung on a single row has had its time.
-            made = self._run(contents, alone=True)
+            made = self._run(rows, alone=True)
         if isinstance(made, Ended):
-            number = batch[min(made.row, len(batch) - 1)].number
+            number = asked[min(made.row, len(asked) - 1)].number
             where, time = f"{name}:{number}" if number else name, ", give it more time (--map-timeout)"
             raise InputError(
                 f"--map {self.name}: {made.why}, at {where}. What was sent stands. Let the function take less"
                 f"{time if made.hung else ''}, or return None for that row; the same command then goes on"
             )
-        return [(packed.number, packed.at, content) for packed, content in zip(batch, made, strict=True)]
+        answers = iter(made)
+        return [
+            (packed.number, packed.at, packed.content) if packed.row is None else packed.with_made(next(answers))
+            for packed in batch
+        ]
 
-    def _run(self, contents: list[bytes], *, alone: bool) -> list[Content] | Ended:
+    def _run(self, rows: list[bytes], *, alone: bool) -> list[Made] | Ended:
         process = self._process()
-        made = process.run(contents, self._seconds, alone=alone)
+        made = process.run(rows, self._seconds, alone=alone)
         if isinstance(made, Ended):
             with self._lock:
                 self._running.discard(process)
