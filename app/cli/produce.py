@@ -29,7 +29,7 @@ from ..settings import Settings
 from ..settings.values import parse_size
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json
-from .produced import summary_json, summary_line, tell_dry, tell_left_out, tell_open, tell_refusals
+from .produced import summary_json, summary_line, tell_dry, tell_open, tell_refusals, tell_unmet
 from .progress import Reporter
 
 HOW_READ = "How files are read"
@@ -213,7 +213,7 @@ def produce_command(
         if dry:
             tell_dry(dry_run(sources, topic, limit), as_json=as_json)
             return
-        deciding = _deciding(reading, split, shuffle_buffer, seed)
+        options = deciding(reading, split, shuffle_buffer, seed)
         plan = Plan(
             rate=parse_rate(rate),
             limit=limit,
@@ -221,7 +221,7 @@ def produce_command(
             shuffle=shuffle_buffer,
             seed=seed,
             compression=None if compression == "none" else compression,
-            identity=_identity(topic, sources, paths, deciding) if resume else None,
+            identity=_identity(topic, sources, paths, options) if resume else None,
             restart=restart,
         )
         with Reporter() as report:
@@ -274,7 +274,7 @@ def parse_delimiter(delimiter: str | None) -> str | None:
     return found
 
 
-def _deciding(reading: Reading, split: str | None, shuffle: int, seed: int) -> dict[str, object]:
+def deciding(reading: Reading, split: str | None, shuffle: int, seed: int) -> dict[str, object]:
     """Return the options that decide what is sent and in which order, as JSON types."""
     shape = reading.shape
     # Only where they are given: what older versions began goes on.
@@ -290,18 +290,18 @@ def _deciding(reading: Reading, split: str | None, shuffle: int, seed: int) -> d
     }
 
 
-def _identity(topic: str, sources: list[Source], paths: list[str], deciding: dict[str, object]) -> Identity | None:
+def _identity(topic: str, sources: list[Source], paths: list[str], options: dict[str, object]) -> Identity | None:
     """Return the run's identity; none for one that nobody could take up again."""
     if "-" in paths:
         return None
-    return Identity.of(topic, sources, deciding, paths)
+    return Identity.of(topic, sources, options, paths)
 
 
 def _finish(
     settings: Settings, topic: str, paths: list[str], summary: Summary, *, then_flush: bool, as_json: bool
 ) -> None:
     tell_refusals(summary)
-    tell_left_out(summary)
+    tell_unmet(summary)
     sent = summary.documents or summary.before
     if then_flush and sent:
         asyncio.run(flush(settings, topic))

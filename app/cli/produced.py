@@ -31,11 +31,11 @@ def tell_refusals(found: PassedOver) -> None:
         say(f"… passed over {found.refused:,} in all")
 
 
-def tell_left_out(found: PassedOver) -> None:
+def tell_unmet(found: PassedOver) -> None:
     """Say how many documents did not meet the conditions; where that is for want of a field, too."""
-    if found.left_out:
+    if found.unmet:
         without = f", {found.without_field:,} of them without its field" if found.without_field else ""
-        say(f"--where left out {count(found.left_out, 'document')}{without}")
+        say(f"--where left out {count(found.unmet, 'document')}{without}")
 
 
 def summary_line(summary: Summary) -> str:
@@ -64,7 +64,7 @@ def summary_json(summary: Summary) -> dict[str, Any]:
         "before": summary.before,
         "refused": summary.refused,
         "broken": summary.broken,
-        "left_out": summary.left_out,
+        "unmet": summary.unmet,
         "without_field": summary.without_field,
         "partitions": partitions,
     }
@@ -78,7 +78,7 @@ def tell_dry(found: Dry, *, as_json: bool) -> None:
 
     """
     tell_refusals(found)
-    tell_left_out(found)
+    tell_unmet(found)
     if as_json:
         show_json(_dry_json(found))
     else:
@@ -100,7 +100,7 @@ def _dry_json(found: Dry) -> dict[str, Any]:
         "documents": found.documents,
         "bytes": found.bytes,
         "refused": found.refused,
-        "left_out": found.left_out,
+        "unmet": found.unmet,
         "without_field": found.without_field,
         "data_sets": [_known_json(known) for known in found.known],
         "samples": [item.value.decode(errors="replace") for item in found.samples],

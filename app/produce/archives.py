@@ -13,7 +13,7 @@ from .chunks import Chunker
 from .compressed import DAMAGE, decompressed, in_steps, suffixes_of
 from .formats import File, kind_of
 from .items import Chunk, Place
-from .sources import Reading, Source, broken, file_signature
+from .sources import Reading, Source, broken
 
 ZIP: Final = ".zip"
 OPEN_ARCHIVES: Final = 16
@@ -63,12 +63,8 @@ class ZipMember:
         return kind_of(suffixes_of(self.info.filename)[0], self.reading.choice)
 
     def signature(self) -> bytes:
-        """Return what is known of the archive, and the member's checksum and size."""
-        try:
-            version = b"%d %d" % _Version.of(self.archive)[1:3]
-        except OSError as error:
-            version = str(error.errno).encode()
-        return b"%b %d %d" % (version, self.info.CRC, self.info.file_size)
+        """Return the checksum and size that the archive has of its content."""
+        return b"%d %d" % (self.info.CRC, self.info.file_size)
 
     def chunks(self, start: Place) -> Iterator[Chunk]:
         """Yield the member's items."""
@@ -108,8 +104,8 @@ class UnreadableArchive:
         return _readable(self.path)
 
     def signature(self) -> bytes:
-        """Return what any file's is."""
-        return file_signature(self.path)
+        """Return why it cannot be read."""
+        return self.why.encode("utf-8", "replace")
 
     def chunks(self, start: Place) -> Iterator[Chunk]:
         """Yield why there is nothing."""
@@ -122,7 +118,7 @@ class _Version(NamedTuple):
 
     path: str
     size: int
-    time: int
+    modified: int
     changed: int
 
     @classmethod

@@ -32,6 +32,7 @@ def dry_run(sources: Sequence[Source], topic: str, limit: int | None = None) -> 
     found = Dry(topic, known=[source.known() for source in sources if isinstance(source, DatasetSource)])
     for source in sources:
         for chunk in source.chunks(Place()):
+            found.count_unmet(chunk.unmet)
             for item in chunk.items:
                 if isinstance(item, Refused):
                     found.refuse(item)
@@ -41,5 +42,4 @@ def dry_run(sources: Sequence[Source], topic: str, limit: int | None = None) -> 
                 found.documents += 1
                 found.bytes += len(item.value)
                 found.samples += [item] if len(found.samples) < SAMPLES else []
-            found.leave_out(chunk.left_out)
     return found

@@ -31,7 +31,7 @@ class Refused(NamedTuple):
         return self._replace(data=b"")
 
 
-class LeftOut(NamedTuple):
+class Unmet(NamedTuple):
     """What was read and not wanted: it meets not all conditions of ``--where``."""
 
     documents: int = 0
@@ -60,4 +60,4 @@ class Chunk(NamedTuple):
     """Bytes of the values, and of what is refused: by it memory is bounded."""
     last: bool = False
     """The source ends with it."""
-    left_out: LeftOut = LeftOut()
+    unmet: Unmet = Unmet()

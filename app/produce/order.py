@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Final, NamedTuple, Self
 
 from .ahead import ITEM_BYTES, Ahead
-from .items import Item, LeftOut, Place, Refused
+from .items import Item, Place, Refused, Unmet
 from .sources import Source
 
 READERS: Final = 4
@@ -48,7 +48,7 @@ class Turn(NamedTuple):
     bytes_read: int
     """Of all sources, as they lie on disk."""
     after: State
-    left_out: LeftOut = LeftOut()
+    unmet: Unmet = Unmet()
 
 
 class _Piece(NamedTuple):
@@ -56,7 +56,7 @@ class _Piece(NamedTuple):
     size: int
     bytes_read: int
     after: LaneState
-    left_out: LeftOut
+    unmet: Unmet
 
 
 class Order:
@@ -99,7 +99,7 @@ class Order:
                 return  # somebody left the context
             self._note(state.lanes[number].file, piece.bytes_read)
             state = State(following, (*state.lanes[:number], piece.after, *state.lanes[number + 1 :]))
-            yield Turn(piece.items, self._bytes_read, state, piece.left_out)
+            yield Turn(piece.items, self._bytes_read, state, piece.unmet)
 
     def _note(self, source: int, bytes_read: int) -> None:
         self._bytes_read += bytes_read - self._read[source]
@@ -116,7 +116,7 @@ class Order:
                 ended = chunk.last
                 after = following if ended else LaneState(file, chunk.after)
                 size = ITEM_BYTES * len(chunk.items) + 2 * chunk.size
-                yield _Piece(chunk.items, size, chunk.bytes_read, after, chunk.left_out)
+                yield _Piece(chunk.items, size, chunk.bytes_read, after, chunk.unmet)
             if not ended:
                 raise ValueError(f"{source.name} has no last chunk")
             file, place = following

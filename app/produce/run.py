@@ -154,7 +154,7 @@ class _Run:
                 else:
                     await self._items(turn.items)
                     self._summary.bytes_read = turn.bytes_read
-                    self._summary.leave_out(turn.left_out)
+                    self._summary.count_unmet(turn.unmet)
                     await self._checkpoint(turn.after)
                 self._report()
                 if self._full():

@@ -11,7 +11,7 @@ from tokenmill.errors import RecordError
 
 from .conditions import Condition
 from .fields import Finder, Row, word
-from .items import Item, LeftOut, Refused
+from .items import Item, Refused, Unmet
 
 _CUT: Final = "…"
 _INT_ID: Final = 4
@@ -72,8 +72,8 @@ class Shape:
             return None
         return Item(data, text) if text is not None and (type(name) is not int or self.quick_id >= _INT_ID) else None
 
-    def of_json(self, where: str, data: bytes) -> Item | Refused | LeftOut:
-        """Return the document that the bytes of a JSON object are; `LeftOut` if it is not wanted."""
+    def of_json(self, where: str, data: bytes) -> Item | Refused | Unmet:
+        """Return the document that the bytes of a JSON object are; `Unmet` if it is not wanted."""
         try:
             row = orjson.loads(data)
         except orjson.JSONDecodeError:
@@ -86,8 +86,8 @@ class Shape:
             return self._as_it_is(where, row, data)
         return self.of_row(where, row, "", data)
 
-    def of_row(self, where: str, row: Row, name: str, data: bytes = b"") -> Item | Refused | LeftOut:
-        """Return the document that a row is; `LeftOut` if it is not wanted. ``name`` is its id if it has none."""
+    def of_row(self, where: str, row: Row, name: str, data: bytes = b"") -> Item | Refused | Unmet:
+        """Return the document that a row is; `Unmet` if it is not wanted. ``name`` is its id if it has none."""
         if self.where and (unwanted := self._unwanted(row)):
             return unwanted
         try:
@@ -100,7 +100,7 @@ class Shape:
         except (orjson.JSONEncodeError, UnicodeEncodeError) as error:
             return Refused(where, f"no JSON can be made of it: {error}", data)
 
-    def of_text(self, where: str, name: str, data: bytes) -> Item | Refused | LeftOut:
+    def of_text(self, where: str, name: str, data: bytes) -> Item | Refused | Unmet:
         """Return the document of a text: ``{"id": name, "text": …}``, or with ``plain`` the text as it is."""
         if b"\0" in data:
             return Refused(where, "not text: it holds NUL bytes", data)
@@ -120,7 +120,7 @@ class Shape:
         """Return the refusal of what is longer than a record may be."""
         return Refused(where, f"longer than {self.max_record_bytes} bytes (max_record_bytes)")
 
-    def _as_it_is(self, where: str, row: dict[str, Any], data: bytes) -> Item | Refused | LeftOut:
+    def _as_it_is(self, where: str, row: dict[str, Any], data: bytes) -> Item | Refused | Unmet:
         """Return the object's own bytes, once it is sure that the mill takes them as a document."""
         if self.where and (unwanted := self._unwanted(row)):
             return unwanted
@@ -137,11 +137,11 @@ class Shape:
         except RecordError as error:
             return Refused(where, str(error), data)
 
-    def _unwanted(self, row: Row) -> LeftOut | None:
+    def _unwanted(self, row: Row) -> Unmet | None:
         """Return why it is left out; None if all conditions hold."""
         for condition in self.where:
             if not condition.holds(row):
-                return LeftOut(1, int(condition.missing(row)))
+                return Unmet(1, int(condition.missing(row)))
         return None
 
     def _made(self, where: str, row: Row, text: str, name: str | int) -> Item | Refused:

@@ -103,7 +103,12 @@ class FileSource:
 
     def signature(self) -> bytes:
         """Return size, time of the last change, and a hash of the beginning."""
-        return file_signature(self.path)
+        try:
+            with Path(self.path).open("rb") as raw:
+                status = os.fstat(raw.fileno())
+                return b"%d %d " % (status.st_size, status.st_mtime_ns) + xxhash.xxh3_128_digest(raw.read(HEAD_BYTES))
+        except OSError as error:
+            return str(error.errno).encode()
 
     def chunks(self, start: Place) -> Iterator[Chunk]:
         """Yield the file's items."""
@@ -153,16 +158,6 @@ class StandardInput:
             yield chunker.chunk(chunker.rest, 0, last=True)
         except DAMAGE as error:
             yield broken(chunker, error)
-
-
-def file_signature(path: str) -> bytes:
-    """Return size, time of the last change, and a hash of the beginning; or the number of the error in reading it."""
-    try:
-        with Path(path).open("rb") as raw:
-            status = os.fstat(raw.fileno())
-            return b"%d %d " % (status.st_size, status.st_mtime_ns) + xxhash.xxh3_128_digest(raw.read(HEAD_BYTES))
-    except OSError as error:
-        return str(error.errno).encode()
 
 
 def broken(chunker: Chunker, error: BaseException) -> Chunk:

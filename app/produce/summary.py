@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from .items import LeftOut, Refused
+from .items import Refused, Unmet
 from .sender import Sent
 
 EXAMPLES: Final = 20
@@ -22,15 +22,15 @@ class PassedOver:
     examples: list[Refused] = field(default_factory=list)
     """The first refusals, without what stood there."""
 
-    left_out: int = 0
+    unmet: int = 0
     """Documents that did not meet the conditions, as far as this call read them."""
     without_field: int = 0
     """How many of these lack the field that a condition is about."""
 
-    def leave_out(self, left_out: LeftOut) -> None:
+    def count_unmet(self, unmet: Unmet) -> None:
         """Count what was not wanted."""
-        self.left_out += left_out.documents
-        self.without_field += left_out.without_field
+        self.unmet += unmet.documents
+        self.without_field += unmet.without_field
 
     def refuse(self, refused: Refused) -> None:
         """Count something that is no document."""

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import tracemalloc
 from pathlib import Path
 from zipfile import ZIP_BZIP2, ZIP_DEFLATED, ZipFile, ZipInfo
@@ -12,6 +11,7 @@ import pytest
 from tests.app.produce.files import as_lines, write_parquet, write_wet
 from tests.app.produce.reading import found_in, reading_of, refusals, values
 from tokenmill.app.produce import Refused, find_sources
+from tokenmill.app.produce.items import Place
 from tokenmill.app.settings import Settings
 
 ROWS = [{"id": f"n{number}", "text": f"text {number}"} for number in range(9)]
@@ -95,18 +95,33 @@ def test_a_member_that_becomes_gigabytes_is_never_in_memory(tmp_path: Path) -> N
     assert peak < 12 << 20
 
 
-def test_an_archive_that_changes_is_noticed(tmp_path: Path) -> None:
-    """By each of its members, though their names and sizes stay."""
-    path = tmp_path / "a.zip"
+def test_a_member_is_told_by_its_content(tmp_path: Path) -> None:
+    """Another content of the same length is noticed; the same one, in an archive made anew, is the same."""
     signatures = []
-    for text in ("one", "two"):
+    for text, time in (("one", 1980), ("two", 1980), ("one", 1999)):
+        path = tmp_path / "a.zip"
         with ZipFile(path, "w") as archive:
-            archive.writestr(ZipInfo("a.txt"), text)
-        os.utime(path, ns=(0, 0))
+            archive.writestr(ZipInfo("a.txt", (time, 1, 1, 0, 0, 0)), text)
         (source,) = find_sources([str(path)], reading_of())
         signatures.append(source.signature())
 
-    assert signatures[0] != signatures[1]
+    assert signatures[0] == signatures[2] != signatures[1]
+
+
+def test_how_far_an_archive_is_read_adds_up_to_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each member by what it takes in the archive, chunk by chunk."""
+    monkeypatch.setattr("tokenmill.app.produce.chunks.CHUNK_ENTRIES", 50)
+    path = tmp_path / "a.zip"
+    with ZipFile(path, "w", ZIP_DEFLATED) as archive:
+        archive.writestr("a.jsonl", as_lines(ROWS * 10000))
+        archive.writestr("b.txt", "text")
+    many, one = find_sources([str(path)], reading_of())
+
+    read = [chunk.bytes_read for chunk in many.chunks(Place())]
+
+    assert read == sorted(read)
+    assert 0 < read[0] < read[-1] == many.size
+    assert many.size + one.size < path.stat().st_size
 
 
 @pytest.mark.parametrize("choice", ["auto", "jsonl"])

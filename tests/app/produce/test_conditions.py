@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.app.produce.reading import reading_of
 from tokenmill.app.produce.conditions import Condition
-from tokenmill.app.produce.items import LeftOut
+from tokenmill.app.produce.items import Unmet
 from tokenmill.errors import InputError
 
 ROW = {
@@ -116,11 +116,11 @@ def test_equality_is_known_again_by_later_versions() -> None:
     assert Condition.parse("score >= 0.5").deciding() == ["score", ">=", "0.5"]
 
 
-def test_what_is_left_out_is_counted() -> None:
+def test_what_is_unmet_is_counted() -> None:
     """And whether for want of the field, which a misspelt name shows by."""
     shape = reading_of(where=[Condition.parse("score >= 0.5")]).shape
     rows: list[dict[str, Any]] = [{"score": 0.4}, {"scores": 1}, {"score": None}]
 
     found = [shape.of_json("a:1", json.dumps({"text": "x", **row}).encode()) for row in rows]
 
-    assert found == [LeftOut(1, 0), LeftOut(1, 1), LeftOut(1, 1)]
+    assert found == [Unmet(1, 0), Unmet(1, 1), Unmet(1, 1)]

@@ -17,6 +17,7 @@ from tests.app.produce.reading import found_in, reading_of, refusals, values
 from tokenmill.app.produce import Item, Refused, find_sources, map_process, read_items
 from tokenmill.app.produce.ahead import AHEAD_BYTES
 from tokenmill.app.produce.formats import Entry, Text
+from tokenmill.app.produce.items import Place
 from tokenmill.app.produce.map_process import physical_cores
 from tokenmill.app.produce.mapping import BATCH, BATCH_BYTES, Mapping
 from tokenmill.errors import InputError
@@ -121,6 +122,20 @@ def test_lists_are_given_and_taken_in_order(tmp_path: Path) -> None:
     assert why[0] == "--map: ValueError: not this one"
     assert why[1].startswith("--map: what it returned cannot leave its process: TypeError")
     assert why[3] == "--map: TypeError: not a JSON object"
+
+
+def test_mapped_rows_go_on_from_any_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same documents with the same numbers, though lists begin elsewhere then."""
+    monkeypatch.setattr("tokenmill.app.produce.chunks.CHUNK_ENTRIES", 7)
+    rows = [{"id": str(number), "text": "drop" if number % 5 == 3 else f"text {number}"} for number in range(40)]
+    write_csv(tmp_path / "a.csv", rows)
+    with closing(Mapping(LIST, 2, 3)) as mapping:
+        (source,) = find_sources([str(tmp_path / "a.csv")], reading_of(mapping=mapping))
+        chunks = list(source.chunks(Place()))
+        again = [[chunk.items for chunk in source.chunks(chunk.after)] for chunk in chunks[:-1]]
+
+    assert sum(len(chunk.items) for chunk in chunks) == 32
+    assert again == [[chunk.items for chunk in chunks[number:]] for number in range(1, len(chunks))]
 
 
 def test_there_is_a_process_for_each_physical_core(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

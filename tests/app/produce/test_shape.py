@@ -12,13 +12,13 @@ from tests.app.produce.reading import reading_of
 from tokenmill.app.produce import Item, Refused
 from tokenmill.app.produce.conditions import Condition
 from tokenmill.app.produce.fields import finder
-from tokenmill.app.produce.items import LeftOut
+from tokenmill.app.produce.items import Unmet
 from tokenmill.app.settings import Settings
 
 ROW = {"uid": 7, "story": "once", "meta": {"lang": "de", "tags": ["a", "b"]}, "text": "t", "id": "x", "ok": True}
 
 
-def shaped(row: dict[str, Any], settings: Settings | None = None, **wishes: Any) -> Item | Refused | LeftOut:
+def shaped(row: dict[str, Any], settings: Settings | None = None, **wishes: Any) -> Item | Refused | Unmet:
     """Return what becomes of a line of JSON."""
     return reading_of(settings, **wishes).shape.of_json("a:1", json.dumps(row).encode())
 
