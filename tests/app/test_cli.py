@@ -251,6 +251,8 @@ def test_produce_sends_what_it_can_of_files_that_are_broken(
         "before": 0,
         "refused": 2,
         "broken": 2,
+        "unmet": 0,
+        "without_field": 0,
         "partitions": [{"partition": 0, "documents": 10, "bytes": 150}],
     }
     assert "in/b.jsonl.gz: cannot be read to its end" in done.err
