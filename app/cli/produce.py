@@ -21,15 +21,16 @@ from ..produce import (
     produce,
     shape_for,
 )
-from ..produce.fields import Condition
+from ..produce.conditions import Condition
 from ..produce.formats import Choice
-from ..produce.mapping import Mapping
+from ..produce.mapping import CALL_SECONDS, Mapping
+from ..produce.recoding import known_encoding
 from ..produce.refusals import OnError
 from ..settings import Settings
 from ..settings.values import parse_size
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json
-from .produced import summary_json, summary_line, tell_dry, tell_open, tell_refusals
+from .produced import summary_json, summary_line, tell_dry, tell_open, tell_refusals, tell_unmet
 from .progress import Reporter, with_outages_told
 
 HOW_READ = "How files are read"
@@ -79,6 +80,16 @@ def produce_command(
     *,
     format_name: FormatName = "auto",
     lines: Lines = False,
+    delimiter: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CHARACTER", help="Between the fields of csv and tsv: ';' or '\\t'.", rich_help_panel=HOW_READ
+        ),
+    ] = None,
+    encoding: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Of csv, tsv and texts: utf-16, latin-1, cp1252.", rich_help_panel=HOW_READ),
+    ] = None,
     split: Annotated[
         str | None, typer.Option(metavar="NAME", help="Split of a Hugging Face data set.", rich_help_panel=HOW_READ)
     ] = None,
@@ -103,7 +114,9 @@ def produce_command(
     where: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="FIELD=VALUE", help="Only documents with this value; again: with both.", rich_help_panel=WHAT_SENT
+            metavar="CONDITION",
+            help="Only documents that meet it: lang=en, score>=0.5, lang in en,de. Again: that meet all.",
+            rich_help_panel=WHAT_SENT,
         ),
     ] = None,
     map_name: Annotated[
@@ -115,6 +128,25 @@ def produce_command(
             rich_help_panel=WHAT_SENT,
         ),
     ] = None,
+    map_batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="The function gets a list of N rows at most, and returns a list of as many.",
+            rich_help_panel=WHAT_SENT,
+        ),
+    ] = None,
+    map_processes: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Processes that run it. Default: physical cores.", rich_help_panel=WHAT_SENT
+        ),
+    ] = None,
+    map_timeout: Annotated[
+        float,
+        typer.Option(min=0.1, metavar="SECONDS", help="How long a call of it may take.", rich_help_panel=WHAT_SENT),
+    ] = CALL_SECONDS,
     plain: Annotated[
         bool,
         typer.Option("--plain", help="Send the text alone, no JSON object with an id.", rich_help_panel=WHAT_SENT),
@@ -171,8 +203,8 @@ def produce_command(
     """Send documents to a raw topic; at the end each is acknowledged by Kafka, once.
 
     JSON objects go as they are; a text file is one document, {"id": path, "text": …}; so is a row of a table, with the
-    fields that are named. Folders are read recursively, .gz and .zst files are decompressed. Interrupted, the same
-    command goes on where it was.
+    fields that are named. Folders and zip archives are read file by file; .gz, .zst, .bz2 and .xz files are
+    decompressed. Interrupted, the same command goes on where it was.
     """
     wishes = Wishes(
         fields=tuple(field or ()),
@@ -183,14 +215,20 @@ def produce_command(
         plain=plain,
     )
     _refuse_framed(settings, topic)
-    mapping = None if map_name is None else Mapping(map_name)
+    mapping = None if map_name is None else Mapping(map_name, map_processes, map_batch, map_timeout)
     try:
-        reading = Reading(shape_for(settings, topic, wishes), "lines" if lines else format_name, mapping)
+        reading = Reading(
+            shape_for(settings, topic, wishes),
+            "lines" if lines else format_name,
+            mapping,
+            parse_delimiter(delimiter),
+            None if encoding is None else known_encoding(encoding),
+        )
         sources = find_sources(paths, reading, split)
         if dry:
             tell_dry(dry_run(sources, topic, limit), as_json=as_json)
             return
-        deciding = _deciding(reading, split, shuffle_buffer, seed)
+        options = deciding(reading, split, shuffle_buffer, seed)
         plan = Plan(
             rate=parse_rate(rate),
             limit=limit,
@@ -198,7 +236,7 @@ def produce_command(
             shuffle=shuffle_buffer,
             seed=seed,
             compression=None if compression == "none" else compression,
-            identity=_identity(topic, sources, paths, deciding) if resume else None,
+            identity=_identity(topic, sources, paths, options) if resume else None,
             restart=restart,
         )
         with Reporter() as report:
@@ -246,10 +284,29 @@ def parse_rate(rate: str | None) -> float | None:
     return value
 
 
-def _deciding(reading: Reading, split: str | None, shuffle: int, seed: int) -> dict[str, object]:
+def parse_delimiter(delimiter: str | None) -> str | None:
+    r"""Return the character that somebody means; a tab may be written as ``\t``.
+
+    Raises:
+        typer.BadParameter: it is none that a table can have between its fields.
+
+    """
+    found = "\t" if delimiter in ("\\t", "tab") else delimiter
+    if found is not None and (len(found) != 1 or found in '"\r\n\0'):
+        raise typer.BadParameter(
+            f"{delimiter!r} cannot stand between fields: give one character, for example ';'", param_hint="--delimiter"
+        )
+    return found
+
+
+def deciding(reading: Reading, split: str | None, shuffle: int, seed: int) -> dict[str, object]:
     """Return the options that decide what is sent and in which order, as JSON types."""
     shape = reading.shape
+    # Only where they are given: what older versions began goes on.
+    listed = reading.mapping is not None and reading.mapping.batch is not None
+    given = {"delimiter": reading.delimiter, "encoding": reading.encoding, "map_lists": listed or None}
     return {
+        **{name: value for name, value in given.items() if value is not None},
         "format": reading.choice,
         "map": None if reading.mapping is None else reading.mapping.name,
         "split": split,
@@ -258,17 +315,18 @@ def _deciding(reading: Reading, split: str | None, shuffle: int, seed: int) -> d
     }
 
 
-def _identity(topic: str, sources: list[Source], paths: list[str], deciding: dict[str, object]) -> Identity | None:
+def _identity(topic: str, sources: list[Source], paths: list[str], options: dict[str, object]) -> Identity | None:
     """Return the run's identity; none for one that nobody could take up again."""
     if "-" in paths:
         return None
-    return Identity.of(topic, sources, deciding, paths)
+    return Identity.of(topic, sources, options, paths)
 
 
 def _finish(
     settings: Settings, topic: str, paths: list[str], summary: Summary, *, then_flush: bool, as_json: bool
 ) -> None:
     tell_refusals(summary)
+    tell_unmet(summary)
     sent = summary.documents or summary.before
     if then_flush and sent:
         asyncio.run(flush(settings, topic))

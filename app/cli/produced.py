@@ -5,6 +5,7 @@ from typing import Any
 from tokenmill.errors import InputError
 
 from ..produce import Dry, PassedOver, Summary
+from ..produce.builders import Known
 from ..settings import Settings
 from .output import count, say, show, show_json, size
 
@@ -28,6 +29,13 @@ def tell_refusals(found: PassedOver) -> None:
         say(f"{refused.where}: {refused.why}")
     if found.refused > len(shown):
         say(f"… passed over {found.refused:,} in all")
+
+
+def tell_unmet(found: PassedOver) -> None:
+    """Say how many documents did not meet the conditions; where that is for want of a field, too."""
+    if found.unmet:
+        without = f", {found.without_field:,} of them without its field" if found.without_field else ""
+        say(f"--where left out {count(found.unmet, 'document')}{without}")
 
 
 def summary_line(summary: Summary) -> str:
@@ -56,6 +64,8 @@ def summary_json(summary: Summary) -> dict[str, Any]:
         "before": summary.before,
         "refused": summary.refused,
         "broken": summary.broken,
+        "unmet": summary.unmet,
+        "without_field": summary.without_field,
         "partitions": partitions,
     }
 
@@ -68,10 +78,13 @@ def tell_dry(found: Dry, *, as_json: bool) -> None:
 
     """
     tell_refusals(found)
+    tell_unmet(found)
     if as_json:
-        samples = [item.value.decode(errors="replace") for item in found.samples]
-        show_json({"documents": found.documents, "bytes": found.bytes, "refused": found.refused, "samples": samples})
+        show_json(_dry_json(found))
     else:
+        for known in found.known:
+            for line in _known_lines(known):
+                show(line)
         for item in found.samples:
             shown = item.value[: 4 * SHOWN_CHARACTERS].decode(errors="replace")
             show(shown[:SHOWN_CHARACTERS] + ("…" if len(shown) > SHOWN_CHARACTERS else ""))
@@ -80,3 +93,42 @@ def tell_dry(found: Dry, *, as_json: bool) -> None:
         raise InputError(
             "there are files that cannot be used as they are" if found.broken else "there are no documents"
         )
+
+
+def _dry_json(found: Dry) -> dict[str, Any]:
+    return {
+        "documents": found.documents,
+        "bytes": found.bytes,
+        "refused": found.refused,
+        "unmet": found.unmet,
+        "without_field": found.without_field,
+        "data_sets": [_known_json(known) for known in found.known],
+        "samples": [item.value.decode(errors="replace") for item in found.samples],
+    }
+
+
+def _known_lines(known: Known) -> list[str]:
+    """Return what is known of a data set, a line for its features and one for each split."""
+    if known.why_not:
+        return [f"{known.name}: nothing is known of it ({known.why_not})"]
+    features = (
+        "not known before it is read"
+        if known.features is None
+        else ", ".join(f"{name} ({kind})" for name, kind in known.features.items())
+    )
+    files = f"; files of {size(known.download)}" if known.download else ""
+    return [f"{known.name}: features {features}{files}"] + [
+        f"  {split}: {'rows not known' if part.rows is None else count(part.rows, 'row')}"
+        + ("" if part.bytes is None else f", {size(part.bytes)}")
+        for split, part in known.splits.items()
+    ]
+
+
+def _known_json(known: Known) -> dict[str, Any]:
+    return {
+        "name": known.name,
+        "features": known.features,
+        "splits": {split: part._asdict() for split, part in known.splits.items()},
+        "download_bytes": known.download,
+        **({"unknown": known.why_not} if known.why_not else {}),
+    }

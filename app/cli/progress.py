@@ -87,14 +87,15 @@ async def _tell_outages(servers: str, tell: Callable[[str], None], contact: Cont
 class Reporter(Line):
     """Called with a run's summary, says where it is.
 
-    The time that is left is told by how much of all files was read, where their sizes are known.
+    The bar ends at the run's limit, where it has one, else at the end of all files, where their sizes are known; with
+    both, it is as far as the one that is closer to its end. By it the time that is left is told.
     """
 
     def __init__(self) -> None:
         columns = (TextColumn("  {task.description}"), BarColumn(20), TimeRemainingColumn())
         super().__init__(*columns, description="starting")
         self._began = time.monotonic()
-        self._read_before: int | None = None
+        self._done_before: int | None = None
 
     def __call__(self, summary: Summary) -> None:
         """Show how far the run is."""
@@ -102,16 +103,25 @@ class Reporter(Line):
         line = f"{count(summary.documents, 'document')}, {size(summary.bytes)}, {size(rate)}/s"
         line += f", {summary.refused:,} passed over" if summary.refused else ""
         described = f"{summary.topic}: {line}"
-        self.show(described, summary.bytes_read, summary.bytes_total, lambda: line + self._left(summary))
+        done, total = _done(summary)
+        self.show(described, done, total, lambda: line + self._left(summary, done, total))
 
-    def _left(self, summary: Summary) -> str:
-        """Return how much of the files was read and how long the rest takes; nothing if nobody knows."""
-        if not summary.bytes_total:
+    def _left(self, summary: Summary, done: int, total: int) -> str:
+        """Return how much is done and how long the rest takes; nothing if nobody knows."""
+        if not total:
             return ""
-        read = f", {summary.bytes_read / summary.bytes_total:.0%} read"
-        if self._read_before is None:  # an interrupted run begins in the middle
-            self._read_before, self._began = summary.bytes_read, time.monotonic()
-            return read
-        speed = (summary.bytes_read - self._read_before) / max(time.monotonic() - self._began, 1e-9)
-        seconds = (summary.bytes_total - summary.bytes_read) / speed if speed else 0
-        return read + (f", {timedelta(seconds=round(seconds))} left" if seconds else "")
+        told = f", {done / total:.0%} {'read' if summary.limit is None else f'of the limit of {summary.limit:,}'}"
+        if self._done_before is None:  # an interrupted run begins in the middle
+            self._done_before, self._began = done, time.monotonic()
+            return told
+        speed = (done - self._done_before) / max(time.monotonic() - self._began, 1e-9)
+        seconds = (total - done) / speed if speed else 0
+        return told + (f", {timedelta(seconds=round(seconds))} left" if seconds else "")
+
+
+def _done(summary: Summary) -> tuple[int, int]:
+    """Return how far the run is, and where it ends: in documents with a limit, else in bytes; 0: nobody knows."""
+    if summary.limit is None:
+        return summary.bytes_read, summary.bytes_total
+    read = summary.limit * summary.bytes_read // summary.bytes_total if summary.bytes_total else 0
+    return min(summary.limit, max(summary.before + summary.documents, read)), summary.limit

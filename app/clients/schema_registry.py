@@ -49,9 +49,7 @@ class SchemaRegistry:
         try:
             import httpx  # noqa: PLC0415 - of an extra
         except ModuleNotFoundError as error:
-            raise SettingsError(
-                "a schema registry needs httpx: install it with pip install 'tokenmill[registry]'"
-            ) from error
+            raise SettingsError("a schema registry needs httpx: install it with pip install '.[registry]'") from error
         if settings.schema_registry_url is None:
             raise SettingsError("schema_registry_url is not set")
         self.url = settings.schema_registry_url.rstrip("/")

@@ -12,6 +12,7 @@ from typing import Final
 from tokenmill.errors import InputError
 
 from ..produce import Item, Reading, Refused, Shape, find_sources, read_items
+from ..produce.items import Unmet
 
 LEFT_OUT: Final = ("site-packages", "dist-packages", "__pycache__")
 SUFFIXES: Final = (".py", ".txt", ".rst")
@@ -101,5 +102,5 @@ def _passages(path: Path, shape: Shape) -> Iterator[Item | Refused]:
 
 
 def _document(shape: Shape, where: str, name: str, data: bytes) -> Iterator[Item | Refused]:
-    if (found := shape.of_text(where, name, data)) is not None:
+    if not isinstance(found := shape.of_text(where, name, data), Unmet):
         yield found

@@ -29,7 +29,9 @@ class Ahead(Generic[T]):
     A context manager: on leaving it, the thread reads no further, and ends when its source lets it.
     """
 
-    def __init__(self, pieces: Iterator[T]) -> None:
+    def __init__(self, pieces: Iterator[T], most: int = AHEAD_BYTES) -> None:
+        """Read ``pieces``, ``most`` bytes ahead and one piece more."""
+        self._most = most
         self._pieces = pieces
         self._ready: deque[T] = deque()
         self._bytes = 0
@@ -90,7 +92,7 @@ class Ahead(Generic[T]):
             for piece in self._pieces:
                 size = piece.size
                 with self._changed:
-                    self._changed.wait_for(lambda: self._bytes < AHEAD_BYTES or self._ended)
+                    self._changed.wait_for(lambda: self._bytes < self._most or self._ended)
                     if self._ended:
                         return
                     self._ready.append(piece)

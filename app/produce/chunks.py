@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from .formats.protocol import Bad, Entry, Text
-from .items import Item, Place, Refused
+from .items import Chunk, Item, Place, Refused, Unmet
 from .shape import Shape
 
 CHUNK_BYTES: Final = 1 << 20
@@ -31,26 +31,37 @@ class Chunker:
         self._items: list[Item | Refused] = []
         self.size = 0
         """Bytes of the last chunk, as `CHUNK_BYTES` counts them; once the entries have ended, of `rest`."""
+        self.unmet = Unmet()
+        """What was left out between the items of the last chunk; once the entries have ended, of `rest`."""
 
     def chunks(self, entries: Iterable[Entry]) -> Iterator[list[Item | Refused]]:
         """Yield the items of full chunks; `place` is behind each while it is yielded. What is left is in `rest`."""
         items, size, count, limit = self._items, 0, 0, self._limit
+        unmet = without_field = 0
         quick = self._shape.quick
         try:
             for number, at, content in entries:
                 # The usual case first, for what is done here is done for every line.
                 item = (quick(content) if type(content) is bytes else None) or self._item(number, content)
                 count += 1
-                if item is not None:
+                if isinstance(item, Unmet):
+                    unmet += item.documents
+                    without_field += item.without_field
+                elif item is not None:
                     items.append(item)
                     size += len(item.data if isinstance(item, Refused) else item.value)
                 if size >= limit or count >= CHUNK_ENTRIES:
-                    self.place, self.size = Place(number, at), size
+                    self.place, self.size, self.unmet = Place(number, at), size, Unmet(unmet, without_field)
                     self._items = []
                     yield items
                     items, size, count = self._items, 0, 0
+                    unmet = without_field = 0
         finally:
-            self.size = size
+            self.size, self.unmet = size, Unmet(unmet, without_field)
+
+    def chunk(self, items: list[Item | Refused], bytes_read: int, *, last: bool = False) -> Chunk:
+        """Return the chunk that these items are, the last that were yielded or the `rest`."""
+        return Chunk(items, self.place, bytes_read, self.size, last, self.unmet)
 
     @property
     def rest(self) -> list[Item | Refused]:
@@ -61,7 +72,7 @@ class Chunker:
         """Return the name of an entry's place, for people."""
         return f"{self._name}:{number}" if number else self._name
 
-    def _item(self, number: int, content: object) -> Item | Refused | None:
+    def _item(self, number: int, content: object) -> Item | Refused | Unmet | None:
         if type(content) is bytes:
             return self._shape.of_json(f"{self._name}:{number}", content)
         if isinstance(content, dict):

@@ -1,20 +1,88 @@
 """Files as they lie on disk, decompressed while they are read."""
 
 import io
+import lzma
 import sys
 import zlib
+from bz2 import BZ2Decompressor
+from collections.abc import Callable
 from gzip import GzipFile
 from importlib import import_module
+from pathlib import PurePath
 from typing import Any, Final
+from zipfile import BadZipFile
+
+from .forward import ForwardStream
 
 # The standard library has zstd from Python 3.14 on; before, its backport is the same module.
 _zstd: Any = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
 BUFFER_BYTES: Final = 1 << 20
 """Large, because Python's own 8 KiB costs a tenth of the speed with long lines."""
-SUFFIXES: Final = (".gz", ".zst")
-DAMAGE: Final = (OSError, EOFError, zlib.error, _zstd.ZstdError)
+XZ_MEMORY_BYTES: Final = 256 << 20
+"""What an xz file may make its reader take; `xz -9` asks for 65 MiB."""
+_XZ_PADDING: Final = 4
+"""Zero bytes may stand behind a stream, in fours (the .xz file format, 2.2)."""
+DAMAGE: Final = (OSError, EOFError, zlib.error, _zstd.ZstdError, lzma.LZMAError, BadZipFile)
 """What reading raises when a file cannot be read, is cut off, or is damaged."""
+
+
+class _Streams(ForwardStream):
+    """What is in compressed streams behind each other.
+
+    The library's own files take whatever is behind a stream and is none for the end, padding between streams included.
+    """
+
+    def __init__(self, raw: "io.BufferedReader[Any]", new: Callable[[], Any], padding: int = 0) -> None:
+        super().__init__()
+        self._raw = raw
+        self._new = new
+        self._padding = padding
+        self._decompressor = new()
+
+    def _more(self, size: int) -> bytes:
+        while True:
+            data = b""
+            if self._decompressor.eof:
+                data = self._next_stream()
+                if not data:
+                    return b""
+                self._decompressor = self._new()
+            elif self._decompressor.needs_input and not (data := self._raw.read1(BUFFER_BYTES)):
+                raise EOFError("a compressed stream is cut off")
+            if made := self._decompressor.decompress(data, size):
+                return bytes(made)
+
+    def _next_stream(self) -> bytes:
+        """Return the first bytes of the next stream, none if there is no other."""
+        data, zeros = self._decompressor.unused_data, 0
+        while True:
+            if not data and not (data := self._raw.read1(BUFFER_BYTES)):
+                break
+            rest = data.lstrip(b"\0") if self._padding else data
+            zeros += len(data) - len(rest)
+            if data := rest:
+                break
+        if self._padding and zeros % self._padding:
+            raise OSError(f"{zeros} zero bytes behind a compressed stream")
+        return bytes(data)
+
+    def _restart(self) -> None:
+        self._raw.seek(0)
+        self._decompressor = self._new()
+
+
+_OPENERS: Final[dict[str, Callable[[Any], "io.BufferedReader[Any]"]]] = {
+    ".gz": lambda raw: in_steps(GzipFile(fileobj=raw)),
+    ".zst": lambda raw: in_steps(_zstd.ZstdFile(raw)),
+    ".bz2": lambda raw: io.BufferedReader(_Streams(raw, BZ2Decompressor), BUFFER_BYTES),
+    ".xz": lambda raw: io.BufferedReader(_Streams(raw, _xz, _XZ_PADDING), BUFFER_BYTES),
+}
+SUFFIXES: Final = tuple(_OPENERS)
+
+
+def _xz() -> lzma.LZMADecompressor:
+    return lzma.LZMADecompressor(lzma.FORMAT_XZ, XZ_MEMORY_BYTES)
 
 
 def decompressed(raw: "io.BufferedReader[Any]", suffix: str) -> "io.BufferedReader[Any]":
@@ -22,11 +90,19 @@ def decompressed(raw: "io.BufferedReader[Any]", suffix: str) -> "io.BufferedRead
 
     It reads several compressed members behind each other, and raises one of `DAMAGE` where the last is cut off.
     """
-    if suffix == ".gz":
-        return io.BufferedReader(_Steps(GzipFile(fileobj=raw)), BUFFER_BYTES)
-    if suffix == ".zst":
-        return io.BufferedReader(_Steps(_zstd.ZstdFile(raw)), BUFFER_BYTES)
-    return raw
+    return _OPENERS[suffix](raw) if suffix in _OPENERS else raw
+
+
+def in_steps(packed: Any) -> "io.BufferedReader[Any]":
+    """Return the stream of what a library decompresses; it raises nothing before all that is well has been read."""
+    return io.BufferedReader(_Steps(packed), BUFFER_BYTES)
+
+
+def suffixes_of(name: str) -> tuple[str, str]:
+    """Return what a file's name says: the suffix of what it holds, and that of the compression around it, if any."""
+    path = PurePath(name)
+    outer = path.suffix.lower()
+    return (PurePath(path.stem).suffix, outer) if outer in _OPENERS else (path.suffix, "")
 
 
 class _Steps(io.RawIOBase):

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from .builders import Known
+from .datasets import DatasetSource
 from .items import Item, Place, Refused
 from .sources import Source
 from .summary import PassedOver
@@ -21,13 +23,16 @@ class Dry(PassedOver):
     """Of the records' values."""
     samples: list[Item] = field(default_factory=list)
     """The first documents."""
+    known: list[Known] = field(default_factory=list)
+    """What is known of each data set before it is read."""
 
 
 def dry_run(sources: Sequence[Source], topic: str, limit: int | None = None) -> Dry:
     """Read the sources, one after the other, up to a number of documents, and return what would be sent."""
-    found = Dry(topic)
+    found = Dry(topic, known=[source.known() for source in sources if isinstance(source, DatasetSource)])
     for source in sources:
         for chunk in source.chunks(Place()):
+            found.count_unmet(chunk.unmet)
             for item in chunk.items:
                 if isinstance(item, Refused):
                     found.refuse(item)

@@ -1,15 +1,17 @@
-"""Fields of an object by name or dotted path, and conditions on them."""
+"""Fields of an object, by name or dotted path, and their values as text and number."""
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
-from tokenmill.errors import InputError
 from tokenmill.field_paths import find_field
 
 Row = Mapping[str, Any]
 Finder = Callable[[Row], Any]
 
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
+_LONGEST_NUMBER: Final = 400
+"""Characters: more than any 64-bit integer or float has, and few enough for Python to take."""
 _WORDS: Final = {True: "true", False: "false", None: "null"}
 
 
@@ -25,34 +27,14 @@ def columns_of(path: str) -> tuple[str, ...]:
     return (path, path.partition(".")[0])
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """``field=value``: holds for objects whose field is that value, or a list that has it."""
-
-    field: str
-    value: str
-
-    @classmethod
-    def parse(cls, text: str) -> "Condition":
-        """Return the condition that ``field=value`` is.
-
-        Raises:
-            InputError: it is none.
-
-        """
-        field, equals, value = text.partition("=")
-        if not field or not equals:
-            raise InputError(f"{text!r} is no condition: write it as field=value, for example languages=Python")
-        return cls(field, value)
-
-    def holds(self, row: Row) -> bool:
-        """Tell whether the object is wanted; numbers compare as JSON writes them, and so do true, false and null."""
-        found = finder(self.field)(row)
-        return (
-            any(word(value) == self.value for value in found) if isinstance(found, list) else word(found) == self.value
-        )
-
-
 def word(value: object) -> str:
     """Return a value as text, for people: true, false and null as JSON has them."""
     return _WORDS[value] if value is None or isinstance(value, bool) else str(value)
+
+
+def number_in(text: str) -> int | float | None:
+    """Return the number that a text is, None if it is none: as JSON writes it, or with a plus, or without a zero."""
+    text = text.strip()
+    if len(text) > _LONGEST_NUMBER or not _NUMBER.fullmatch(text):
+        return None
+    return int(text) if text.lstrip("+-").isdigit() else float(text)

@@ -31,6 +31,14 @@ class Refused(NamedTuple):
         return self._replace(data=b"")
 
 
+class Unmet(NamedTuple):
+    """What was read and not wanted: it meets not all conditions of ``--where``."""
+
+    documents: int = 0
+    without_field: int = 0
+    """How many of these lack the field that the condition is about: all, where its name is misspelt."""
+
+
 class Place(NamedTuple):
     """A place in a source between two entries, from which it can be read again."""
 
@@ -52,3 +60,4 @@ class Chunk(NamedTuple):
     """Bytes of the values, and of what is refused: by it memory is bounded."""
     last: bool = False
     """The source ends with it."""
+    unmet: Unmet = Unmet()

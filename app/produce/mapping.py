@@ -1,41 +1,65 @@
-"""``--map module:function``: somebody's own function on every row, in processes side by side, in order."""
+"""A function of somebody's own on every row, in processes side by side, in order."""
 
-import os
 import pickle
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
-from functools import cache
-from importlib import import_module
-from multiprocessing import get_context
-from typing import Any, Final, NamedTuple
-
-import orjson
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from threading import Lock, local
+from typing import Final, NamedTuple
 
 from tokenmill.errors import InputError
 
-from .ahead import ITEM_BYTES, Ahead
+from ..own_function import Made, Wrong, find_function
+from .ahead import AHEAD_BYTES, ITEM_BYTES, Ahead
 from .formats import Bad, Content, Entry, Text
+from .map_process import Ended, MapProcess, physical_cores
 
 BATCH: Final = 64
 """Rows that go to a process at once: a trip there costs as much as some dozen small rows."""
 BATCH_BYTES: Final = 1 << 17
-"""Of these rows, where they are large; `Ahead` holds enough such batches to keep some dozen processes busy."""
-
-Function = Callable[[dict[str, Any]], Any]
+"""Of these rows, where they are large."""
+LIST_BYTES: Final = 1 << 20
+"""Of the rows that a function gets as a list: as many as somebody asks for, unless they are large."""
+CALL_SECONDS: Final = 600.0
+"""How long a call of the function may take unless somebody says: a large model is loaded in the first one."""
 
 
 class _Packed(NamedTuple):
-    """An entry with its content pickled: so one knows how large it is, whatever it is."""
+    """An entry on its way to the function: pickled, so that one knows how large it is, whatever it is."""
 
     number: int
     at: int
-    content: bytes
+    row: bytes | None
+    """None: the function is not asked."""
+    content: Content = None
+    """What it is then."""
+
+    @classmethod
+    def of(cls, entry: Entry) -> "_Packed":
+        number, at, content = entry
+        if isinstance(content, Text):
+            try:
+                return cls(number, at, pickle.dumps({"text": content.data.decode()}))
+            except UnicodeDecodeError:  # as it is, for it will be refused as what it is
+                return cls(number, at, None, content)
+        if content is None or isinstance(content, Bad):
+            return cls(number, at, None, content)
+        return cls(number, at, pickle.dumps(content))
 
     @property
     def size(self) -> int:
         """Bytes that it takes, roughly."""
-        return len(self.content) + ITEM_BYTES
+        kept = len(self.content.data) if isinstance(self.content, (Bad, Text)) else 0
+        return len(self.row or b"") + kept + ITEM_BYTES
+
+    def with_made(self, made: Made) -> Entry:
+        """Return the entry that the function made of it."""
+        content: Content
+        if isinstance(made, Wrong):
+            row = pickle.loads(self.row or b"")  # noqa: S301 - ours
+            content = Bad(f"--map: {made.why}", row if isinstance(row, bytes) else b"")
+        else:
+            content = Text(made.encode("utf-8", "surrogatepass")) if isinstance(made, str) else made
+        return self.number, self.at, content
 
 
 class _Sent(NamedTuple):
@@ -43,153 +67,140 @@ class _Sent(NamedTuple):
 
     made: Future[list[Entry]]
     size: int
-    last: int
-    """Number of its last entry."""
 
 
 class Mapping:
     """A function, given as ``module:function``, and the processes that run it.
 
     It is called with each row as a dict (a JSON object, the fields of a row, ``{"text": …}``) and returns a dict, a
-    text, or None for what is not wanted. It must give the same answer each time. What it raises is a refusal.
+    text, or None for what is not wanted; or, if ``batch`` is given, with a list of so many rows at most, and returns
+    a list of as many of these. It must give the same answer for a row each time, whatever other rows are in the list.
+    What it raises is a refusal of its row.
     """
 
-    def __init__(self, name: str, processes: int | None = None) -> None:
+    def __init__(
+        self, name: str, processes: int | None = None, batch: int | None = None, seconds: float = CALL_SECONDS
+    ) -> None:
         """Import the function once, to see that it is there.
+
+        Without a number of ``processes`` there is one for each physical core. A call may take so many ``seconds``.
 
         Raises:
             InputError: there is no such function.
 
         """
         self.name = name
+        self.batch = batch
+        self._seconds = seconds
         find_function(name)
-        # Not forked: other threads run already, and a copy of their locks would stay locked for ever.
-        self._pool = ProcessPoolExecutor(
-            processes or len(os.sched_getaffinity(0)),
-            mp_context=get_context("spawn"),
-            initializer=_see,
-            initargs=(sys.path,),
-        )
+        self._processes = processes or physical_cores()
+        self._rows, self._bytes = (BATCH, BATCH_BYTES) if batch is None else (batch, LIST_BYTES)
+        # A thread for each process: it knows what its process is doing, and makes another one should it end.
+        self._threads = ThreadPoolExecutor(self._processes, thread_name_prefix="produce-map")
+        self._own = local()
+        self._running: set[MapProcess] = set()
+        self._lock = Lock()
+        self._closed = False
 
     def of(self, entries: Iterator[Entry], *, name: str = "the source", piped: bool = False) -> Iterator[Entry]:
         """Yield the entries with what the function makes of their content, in order; an error in reading comes last.
 
         ``name`` is what people know their source by.
 
-        They are read by a thread, as far ahead as `Ahead` allows, so that large rows take no more memory than small
-        ones. Where they are ``piped``, each goes to a process as soon as it is there, and is yielded whatever comes
-        behind it when: a pipe may pause.
+        They are read by a thread, so far ahead that each process has something to do, and large rows take no more
+        memory than small ones. Where they are ``piped``, each goes to a process as soon as it is there, and is yielded
+        whatever comes behind it when: a pipe may pause.
 
         Raises:
-            InputError: a process died while it ran the function; all entries before that are yielded.
+            InputError: a process died while it ran the function, twice, or the function does not return; names the
+                row. All batches before that one are yielded.
 
         """
-        before = 0
-        packed = (_Packed(number, at, pickle.dumps(content)) for number, at, content in entries)
-        with Ahead(self._sent(_at_hand(packed) if piped else _full(packed))) as ahead:
-            try:
-                while (sent := ahead.wait(None)) is not None:
-                    yield from sent.made.result()
-                    before = sent.last
-            except BrokenExecutor as error:
-                raise InputError(
-                    f"--map {self.name}: a process that ran it was ended, by the function itself or by the system for "
-                    f"its memory, at a row of {name} behind entry {before}, or of a file that is read beside it. What "
-                    "was sent stands. Let the function take less, or return None for that row; the same command then "
-                    "goes on"
-                ) from error
-
-    def _sent(self, batches: Iterator[list[_Packed]]) -> Iterator[_Sent]:
-        for batch in batches:
-            size = sum(packed.size for packed in batch)
-            yield _Sent(self._pool.submit(_apply, self.name, batch), size, batch[-1].number)
+        packed = map(_Packed.of, entries)
+        batches = self._at_hand(packed) if piped else self._full(packed)
+        with Ahead(self._sent(batches, name), max(AHEAD_BYTES, (self._processes + 1) * self._bytes)) as ahead:
+            while (sent := ahead.wait(None)) is not None:
+                yield from sent.made.result()
 
     def close(self) -> None:
-        """End the processes."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """End the processes, whatever they are doing."""
+        with self._lock:
+            self._closed = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for process in list(self._running):
+            process.kill()
 
+    def _sent(self, batches: Iterator[list[_Packed]], name: str) -> Iterator[_Sent]:
+        for batch in batches:
+            size = sum(packed.size for packed in batch)
+            yield _Sent(self._threads.submit(self._made, batch, name), size)
 
-def _full(entries: Iterator[_Packed]) -> Iterator[list[_Packed]]:
-    """Yield full batches; what was read before an error is yielded before it is raised."""
-    batch: list[_Packed] = []
-    size = 0
-    try:
-        for packed in entries:
-            batch.append(packed)
-            size += packed.size
-            if len(batch) >= BATCH or size >= BATCH_BYTES:
+    def _made(self, batch: list[_Packed], name: str) -> list[Entry]:
+        """Return what becomes of a batch; runs in one of the threads."""
+        asked = [packed for packed in batch if packed.row is not None]
+        rows = [packed.row or b"" for packed in asked]
+        made = self._run(rows, alone=False) if rows else []
+        if isinstance(made, Ended) and (self.batch is not None or not made.hung):
+            # Once more: the system may have ended it for the memory that others took; and of a list, row by row, it is
+            # seen which one does it. What hung on a single row has had its time.
+            made = self._run(rows, alone=True)
+        if isinstance(made, Ended):
+            number = asked[min(made.row, len(asked) - 1)].number
+            where, time = f"{name}:{number}" if number else name, ", give it more time (--map-timeout)"
+            raise InputError(
+                f"--map {self.name}: {made.why}, at {where}. What was sent stands. Let the function take less"
+                f"{time if made.hung else ''}, or return None for that row; the same command then goes on"
+            )
+        answers = iter(made)
+        return [
+            (packed.number, packed.at, packed.content) if packed.row is None else packed.with_made(next(answers))
+            for packed in batch
+        ]
+
+    def _run(self, rows: list[bytes], *, alone: bool) -> list[Made] | Ended:
+        process = self._process()
+        made = process.run(rows, self._seconds, alone=alone)
+        if isinstance(made, Ended):
+            with self._lock:
+                self._running.discard(process)
+            self._own.process = None
+        return made
+
+    def _process(self) -> MapProcess:
+        """Return this thread's process."""
+        process: MapProcess | None = getattr(self._own, "process", None)
+        with self._lock:
+            if self._closed:
+                raise CancelledError
+            if process is None:
+                process = self._own.process = MapProcess(self.name, listed=self.batch is not None)
+                self._running.add(process)
+        return process
+
+    def _full(self, entries: Iterator[_Packed]) -> Iterator[list[_Packed]]:
+        """Yield full batches; what was read before an error is yielded before it is raised."""
+        batch: list[_Packed] = []
+        size = 0
+        try:
+            for packed in entries:
+                batch.append(packed)
+                size += packed.size
+                if len(batch) >= self._rows or size >= self._bytes:
+                    yield batch
+                    batch, size = [], 0
+        except Exception:
+            if batch:
                 yield batch
-                batch, size = [], 0
-    except Exception:
+            raise
         if batch:
             yield batch
-        raise
-    if batch:
-        yield batch
 
-
-def _at_hand(entries: Iterator[_Packed]) -> Iterator[list[_Packed]]:
-    """Yield batches of what is there, be it one entry; another thread reads them."""
-    with Ahead(entries) as ahead:
-        while (first := ahead.wait(None)) is not None:
-            batch, size = [first], first.size
-            while len(batch) < BATCH and size < BATCH_BYTES and (more := ahead.take_now()) is not None:
-                batch.append(more)
-                size += more.size
-            yield batch
-
-
-@cache
-def find_function(name: str) -> Function:
-    """Return the function that ``module:function`` names.
-
-    Raises:
-        InputError: there is none.
-
-    """
-    module, _, function = name.partition(":")
-    try:
-        found = getattr(import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(
-            f"--map {name}: {error}; give it as module:function, from a module that can be imported"
-        ) from error
-    if not callable(found):
-        raise InputError(f"--map {name}: {function} is no function")
-    return found  # type: ignore[no-any-return]
-
-
-def _see(path: list[str]) -> None:
-    """Look for modules where the parent does, its working directory included."""
-    sys.path[:] = path
-
-
-def _apply(name: str, batch: Sequence[_Packed]) -> list[Entry]:
-    function = find_function(name)
-    return [(number, at, _mapped(function, pickle.loads(content))) for number, at, content in batch]  # noqa: S301 - ours
-
-
-def _mapped(function: Function, content: Content) -> Content:
-    if content is None or isinstance(content, Bad):
-        return content
-    try:
-        row = _row(content)
-        made = function(row)
-    except Exception as error:  # noqa: BLE001 - somebody's own code: whatever it raises is about this row
-        return Bad(f"--map: {type(error).__name__}: {error}", content if isinstance(content, bytes) else b"")
-    if made is None:
-        return None
-    if isinstance(made, str):
-        return Text(made.encode("utf-8", "surrogatepass"))
-    return (
-        made if isinstance(made, dict) else Bad(f"--map: it returned {type(made).__name__}, not a dict, a text or None")
-    )
-
-
-def _row(content: Content) -> dict[str, Any]:
-    if isinstance(content, Text):
-        return {"text": content.data.decode()}
-    row = orjson.loads(content) if isinstance(content, bytes) else content
-    if not isinstance(row, dict):
-        raise TypeError("not a JSON object")
-    return row
+    def _at_hand(self, entries: Iterator[_Packed]) -> Iterator[list[_Packed]]:
+        """Yield batches of what is there, be it one entry; another thread reads them."""
+        with Ahead(entries) as ahead:
+            while (first := ahead.wait(None)) is not None:
+                batch, size = [first], first.size
+                while len(batch) < self._rows and size < self._bytes and (more := ahead.take_now()) is not None:
+                    batch.append(more)
+                    size += more.size
+                yield batch

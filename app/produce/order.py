@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Final, NamedTuple, Self
 
 from .ahead import ITEM_BYTES, Ahead
-from .items import Item, Place, Refused
+from .items import Item, Place, Refused, Unmet
 from .sources import Source
 
 READERS: Final = 4
@@ -48,6 +48,7 @@ class Turn(NamedTuple):
     bytes_read: int
     """Of all sources, as they lie on disk."""
     after: State
+    unmet: Unmet = Unmet()
 
 
 class _Piece(NamedTuple):
@@ -55,6 +56,7 @@ class _Piece(NamedTuple):
     size: int
     bytes_read: int
     after: LaneState
+    unmet: Unmet
 
 
 class Order:
@@ -97,7 +99,7 @@ class Order:
                 return  # somebody left the context
             self._note(state.lanes[number].file, piece.bytes_read)
             state = State(following, (*state.lanes[:number], piece.after, *state.lanes[number + 1 :]))
-            yield Turn(piece.items, self._bytes_read, state)
+            yield Turn(piece.items, self._bytes_read, state, piece.unmet)
 
     def _note(self, source: int, bytes_read: int) -> None:
         self._bytes_read += bytes_read - self._read[source]
@@ -113,7 +115,8 @@ class Order:
             for chunk in source.chunks(place):
                 ended = chunk.last
                 after = following if ended else LaneState(file, chunk.after)
-                yield _Piece(chunk.items, ITEM_BYTES * len(chunk.items) + 2 * chunk.size, chunk.bytes_read, after)
+                size = ITEM_BYTES * len(chunk.items) + 2 * chunk.size
+                yield _Piece(chunk.items, size, chunk.bytes_read, after, chunk.unmet)
             if not ended:
                 raise ValueError(f"{source.name} has no last chunk")
             file, place = following

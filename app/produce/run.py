@@ -86,7 +86,7 @@ async def produce(
     if plan.on_error == "dead-letter":
         await require_dead_letters(settings, topic)
     summary = Summary(topic, {partition: Sent() for partition in range(count)})
-    summary.bytes_total = sum(source.size for source in sources)
+    summary.bytes_total, summary.limit = sum(source.size for source in sources), plan.limit
     try:
         async with _client(settings, topic, count, plan) as client, _taken(settings, topic, count, plan) as taken:
             run = _Run(client, plan, summary, progress, taken=taken, sources=len(sources))
@@ -154,6 +154,7 @@ class _Run:
                 else:
                     await self._items(turn.items)
                     self._summary.bytes_read = turn.bytes_read
+                    self._summary.count_unmet(turn.unmet)
                     await self._checkpoint(turn.after)
                 self._report()
                 if self._full():

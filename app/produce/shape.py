@@ -10,8 +10,9 @@ from tokenmill.decoding.refusals import refusal
 from tokenmill.documents import Limits
 from tokenmill.errors import RecordError
 
-from .fields import Condition, Finder, Row, word
-from .items import Item, Refused
+from .conditions import Condition
+from .fields import Finder, Row, word
+from .items import Item, Refused, Unmet
 
 _CUT: Final = "…"
 _INT_ID: Final = 4
@@ -49,7 +50,7 @@ class Shape:
         return {
             "names": [self.text_field, self.id_field, *(name for name, _ in self.texts), self.id_from],
             "carry": [name for name, _ in self.carry],
-            "where": [[condition.field, condition.value] for condition in self.where],
+            "where": [condition.deciding() for condition in self.where],
             "key": None if self.key is None else self.key[0],
             "kind": [self.plain, self.as_is],
             "limits": [self.max_record_bytes, *astuple(self.limits)],
@@ -74,8 +75,8 @@ class Shape:
             return None
         return Item(data, text) if text is not None and (type(name) is not int or self.quick_id >= _INT_ID) else None
 
-    def of_json(self, where: str, data: bytes) -> Item | Refused | None:
-        """Return the document that the bytes of a JSON object are; None if it is not wanted."""
+    def of_json(self, where: str, data: bytes) -> Item | Refused | Unmet:
+        """Return the document that the bytes of a JSON object are; `Unmet` if it is not wanted."""
         try:
             row = orjson.loads(data)
         except orjson.JSONDecodeError:
@@ -88,10 +89,10 @@ class Shape:
             return self._as_it_is(where, row, data)
         return self.of_row(where, row, "", data)
 
-    def of_row(self, where: str, row: Row, name: str, data: bytes = b"") -> Item | Refused | None:
-        """Return the document that a row is; None if it is not wanted. ``name`` is its id if it has none of its own."""
-        if self.where and not all(condition.holds(row) for condition in self.where):
-            return None
+    def of_row(self, where: str, row: Row, name: str, data: bytes = b"") -> Item | Refused | Unmet:
+        """Return the document that a row is; `Unmet` if it is not wanted. ``name`` is its id if it has none."""
+        if self.where and (unwanted := self._unwanted(row)):
+            return unwanted
         try:
             text = self._text(row)
             self._check_integers(row, data)
@@ -103,15 +104,15 @@ class Shape:
         except (orjson.JSONEncodeError, UnicodeEncodeError) as error:
             return Refused(where, f"no JSON can be made of it: {error}", data)
 
-    def of_text(self, where: str, name: str, data: bytes) -> Item | Refused | None:
+    def of_text(self, where: str, name: str, data: bytes) -> Item | Refused | Unmet:
         """Return the document of a text: ``{"id": name, "text": …}``, or with ``plain`` the text as it is."""
         if b"\0" in data:
             return Refused(where, "not text: it holds NUL bytes", data)
         try:
             text = data.decode("utf-8-sig")
             row = {self.id_field: name, self.text_field: text}
-            if self.where and not all(condition.holds(row) for condition in self.where):
-                return None
+            if self.where and (unwanted := self._unwanted(row)):
+                return unwanted
             self.limits.check_text(text)
             return self._made(where, row, text, name)
         except UnicodeDecodeError as error:
@@ -123,10 +124,10 @@ class Shape:
         """Return the refusal of what is longer than a record may be."""
         return Refused(where, f"longer than {self.max_record_bytes} bytes (max_record_bytes)")
 
-    def _as_it_is(self, where: str, row: dict[str, Any], data: bytes) -> Item | Refused | None:
+    def _as_it_is(self, where: str, row: dict[str, Any], data: bytes) -> Item | Refused | Unmet:
         """Return the object's own bytes, once it is sure that the mill takes them as a document."""
-        if self.where and not all(condition.holds(row) for condition in self.where):
-            return None
+        if self.where and (unwanted := self._unwanted(row)):
+            return unwanted
         try:
             text = self._text(row)
             if len(data) > self.limits.max_text_bytes:  # UTF-8 is never longer than the same text in JSON
@@ -147,6 +148,13 @@ class Shape:
             value = find(row)
             if type(value) is float:
                 check_integer(f"{name!r}", name, value, data)
+
+    def _unwanted(self, row: Row) -> Unmet | None:
+        """Return why it is left out; None if all conditions hold."""
+        for condition in self.where:
+            if not condition.holds(row):
+                return Unmet(1, int(condition.missing(row)))
+        return None
 
     def _made(self, where: str, row: Row, text: str, name: str | int) -> Item | Refused:
         """Return a document made of its parts; its value is a new object, or the text alone."""

@@ -10,10 +10,11 @@ from typing import Any, Final, Protocol
 import xxhash
 
 from .chunks import Chunker
-from .compressed import BUFFER_BYTES, DAMAGE, SUFFIXES, decompressed
+from .compressed import BUFFER_BYTES, DAMAGE, decompressed, suffixes_of
 from .formats import BY_CHOICE, Choice, Entry, File, Needs, kind_of
 from .items import Chunk, Item, Place, Refused
 from .mapping import Mapping
+from .recoding import UTF_8, encoding_of, recoded
 from .shape import Shape
 
 STDIN: Final = "-"
@@ -21,6 +22,10 @@ STDIN_NAME: Final = "stdin"
 STDIN_NUMBER: Final = 0
 HEAD_BYTES: Final = 4096
 """Of a file that are hashed to tell whether it is still the same, beside its size and its time."""
+
+TABLES: Final = frozenset({"csv", "tsv"})
+RECODED: Final = TABLES | {"text", "lines"}
+"""Kinds of files that may be in other encodings than UTF-8; JSON never is (RFC 8259)."""
 
 
 class Source(Protocol):
@@ -51,15 +56,23 @@ class Reading:
     shape: Shape
     choice: Choice = "auto"
     mapping: Mapping | None = None
+    delimiter: str | None = None
+    """Of tables of text; None: what their kind has."""
+    encoding: str | None = None
+    """Of tables of text, and of texts; None: UTF-8, and for tables what a byte order mark says."""
 
     @property
     def needs(self) -> Needs:
         """What formats are told."""
         texts = tuple(name for name, _ in self.shape.texts)
-        return Needs(self.shape.max_record_bytes, texts, None if self.mapping else self.shape.columns)
+        columns = None if self.mapping else self.shape.columns
+        return Needs(self.shape.max_record_bytes, texts, columns, self.delimiter)
 
     def entries(self, kind: str, file: File, start: Place, *, piped: bool = False) -> Iterator[Entry]:
         """Return the entries of a file of a kind, mapped if somebody asks for that (`Mapping.of`)."""
+        if kind in RECODED:
+            file.encoding = self.encoding or (encoding_of(file.stream) if kind in TABLES else UTF_8)
+            file.stream = recoded(file.stream, file.encoding)
         entries = BY_CHOICE[kind](file, self.needs, start)
         return entries if self.mapping is None else self.mapping.of(entries, name=file.name, piped=piped)
 
@@ -86,9 +99,7 @@ class FileSource:
     @property
     def kind(self) -> str:
         """What it is read as."""
-        path = Path(self.path)
-        suffix = Path(path.stem).suffix if path.suffix.lower() in SUFFIXES else path.suffix
-        return kind_of(suffix, self.reading.choice)
+        return kind_of(suffixes_of(self.path)[0], self.reading.choice)
 
     def signature(self) -> bytes:
         """Return size, time of the last change, and a hash of the beginning."""
@@ -109,8 +120,8 @@ class FileSource:
             yield broken(chunker, error)
 
     def _chunks(self, raw: "BufferedReader[Any]", chunker: Chunker, start: Place) -> Iterator[Chunk]:
-        suffix = Path(self.path).suffix.lower()
-        file = File(self.name, decompressed(raw, suffix), None if suffix in SUFFIXES else self.path)
+        suffix = suffixes_of(self.path)[1]
+        file = File(self.name, decompressed(raw, suffix), None if suffix else self.path)
 
         def read_so_far() -> int:
             # Not where `raw` is, up to a buffer before: another thread may be reading it (`Mapping`), and asking a
@@ -118,8 +129,8 @@ class FileSource:
             return os.lseek(raw.fileno(), 0, os.SEEK_CUR) if file.share is None else int(file.share * self.size)
 
         for items in chunker.chunks(self.reading.entries(self.kind, file, start)):
-            yield Chunk(items, chunker.place, read_so_far(), chunker.size)
-        yield Chunk(chunker.rest, chunker.place, self.size, chunker.size, last=True)
+            yield chunker.chunk(items, read_so_far())
+        yield chunker.chunk(chunker.rest, self.size, last=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +154,8 @@ class StandardInput:
         try:
             kind = kind_of(".jsonl" if raw.peek(1)[:1] == b"{" else "", self.reading.choice)
             for items in chunker.chunks(self.reading.entries(kind, File(self.name, raw), start, piped=True)):
-                yield Chunk(items, chunker.place, 0, chunker.size)
-            yield Chunk(chunker.rest, chunker.place, 0, chunker.size, last=True)
+                yield chunker.chunk(items, 0)
+            yield chunker.chunk(chunker.rest, 0, last=True)
         except DAMAGE as error:
             yield broken(chunker, error)
 
@@ -155,7 +166,7 @@ def broken(chunker: Chunker, error: BaseException) -> Chunk:
     why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     place = f" (behind entry {chunker.place.entry:,} and {last:,} more)" if chunker.place.entry or last else ""
     refused = Refused(chunker.where(0), f"cannot be read{' to its end' if place else ''}: {why}{place}", broken=True)
-    return Chunk([*chunker.rest, refused], chunker.place, 0, chunker.size, last=True)
+    return chunker.chunk([*chunker.rest, refused], 0, last=True)
 
 
 class GivenSource:

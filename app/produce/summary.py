@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from .items import Refused
+from .items import Refused, Unmet
 from .sender import Sent
 
 EXAMPLES: Final = 20
@@ -21,6 +21,16 @@ class PassedOver:
     """Sources that could not be read to their end."""
     examples: list[Refused] = field(default_factory=list)
     """The first refusals, without what stood there."""
+
+    unmet: int = 0
+    """Documents that did not meet the conditions, as far as this call read them."""
+    without_field: int = 0
+    """How many of these lack the field that a condition is about."""
+
+    def count_unmet(self, unmet: Unmet) -> None:
+        """Count what was not wanted."""
+        self.unmet += unmet.documents
+        self.without_field += unmet.without_field
 
     def refuse(self, refused: Refused) -> None:
         """Count something that is no document."""
@@ -42,6 +52,8 @@ class Summary(PassedOver):
     broken_before: int = 0
     """How many of the broken sources this call did not read again."""
     seconds: float = 0.0
+    limit: int | None = None
+    """Documents after which the run ends, those from before included."""
     bytes_read: int = 0
     """Of the sources, as they lie on disk, those of earlier runs included."""
     bytes_total: int = 0

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from tokenmill.documents import Limits
 
 from ..settings import Settings
-from .fields import Condition, columns_of, finder
+from .conditions import Condition
+from .fields import columns_of, finder
 from .shape import Shape
 
 

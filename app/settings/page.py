@@ -100,7 +100,7 @@ named when it is wanted. With a login for each role, less will do ([kafka_teams.
 
 Where `decode` is `avro`, `protobuf` or `json_schema`, records name their schemas by id, as Confluent's serializers
 frame them. A registry with Confluent's HTTP interface has these: Confluent's own, Apicurio's (under
-`/apis/ccompat/v7`), Karapace, Redpanda's. They need the extra `registry`: `pip install 'tokenmill[registry]'`; the
+`/apis/ccompat/v7`), Karapace, Redpanda's. They need the extra `registry`: `pip install '.[registry]'`; the
 container image has it.
 
 ```toml

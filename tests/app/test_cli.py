@@ -251,6 +251,8 @@ def test_produce_sends_what_it_can_of_files_that_are_broken(
         "before": 0,
         "refused": 2,
         "broken": 2,
+        "unmet": 0,
+        "without_field": 0,
         "partitions": [{"partition": 0, "documents": 10, "bytes": 150}],
     }
     assert "in/b.jsonl.gz: cannot be read to its end" in done.err
@@ -300,6 +302,45 @@ def test_a_dry_run_needs_no_broker(cli: Cli, tmp_path: Path) -> None:
     assert "a.jsonl:2: missing_text" in shown.err
     assert json.loads(cli(*command, "--json").out)["samples"] == ['{"id":1,"text":"one","lang":"de"}']
     assert cli(*command, "--where", "lang=fr").code == 12
+
+
+def test_a_dry_run_tells_what_conditions_leave_out(cli: Cli, tmp_path: Path) -> None:
+    """And how much of it for want of the field, as where its name is misspelt."""
+    (tmp_path / "a.csv").write_text("text;score\none;0.5\ntwo;0.25\nthree;none\n")
+    command = ("produce", "raw", "a.csv", "--delimiter", ";", "--dry-run", "--where")
+
+    shown = cli(*command, "score >= 0.5")
+    assert "--where left out 2 documents\n" in shown.err
+    assert shown.out.splitlines()[-1].startswith("1 document, ")
+    shown = cli(*command, "scores >= 0.5", "--json")
+    assert shown.code == 12
+    assert "--where left out 3 documents, 3 of them without its field\n" in shown.err
+    assert cli(*command, "score => 0.5").code == 12
+
+
+def test_a_dry_run_shows_what_is_known_of_a_data_set(cli: Cli, tmp_path: Path) -> None:
+    """Before the samples: features, splits, rows, bytes."""
+    card = ("dataset_info", "  features", "  - name: text", "    dtype: string", "  splits", "  - name: train")
+    numbers = ("    num_bytes: 1500", "    num_examples: 2", "  download_size: 99")
+    lines = [line if ":" in line else f"{line}:" for line in (*card, *numbers)]
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "README.md").write_text("\n".join(["---", *lines, "---", ""]))
+    (tmp_path / "set" / "train.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
+    command = ("produce", "raw", "hf://set?split=train", "--dry-run", "--limit", "1")
+
+    shown = cli(*command)
+    assert shown.out.splitlines()[:2] == [
+        "hf://set?split=train: features text (string); files of 99 B",
+        "  train: 2 rows, 1.5 kB",
+    ]
+    assert json.loads(cli(*command, "--json").out)["data_sets"] == [
+        {
+            "name": "hf://set?split=train",
+            "features": {"text": "string"},
+            "splits": {"train": {"rows": 2, "bytes": 1500}},
+            "download_bytes": 99,
+        }
+    ]
 
 
 def test_tokenizers_are_trained_on_what_produce_reads(cli: Cli, tmp_path: Path) -> None:

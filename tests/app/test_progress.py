@@ -30,6 +30,30 @@ def test_a_log_hears_how_much_was_read_and_what_is_left(
     assert re.fullmatch(r".*, 75% read, 0:00:0\d left", second)
 
 
+def test_a_limit_is_where_the_bar_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Documents of earlier calls count; and files that end before it end the bar as well."""
+    shown: list[tuple[int, int]] = []
+    told: list[str] = []
+
+    def show(_line: progress.Line, _described: str, done: int, total: int, plain: Callable[[], str]) -> None:
+        shown.append((done, total))
+        told.append(plain())
+
+    monkeypatch.setattr(progress.Line, "show", show)
+    summary = Summary("raw", {0: Sent(30, 300)}, before=20, limit=200, bytes_total=1000, bytes_read=10)
+    with Reporter() as report:
+        report(summary)
+        summary.bytes_total = 0
+        report(summary)
+        summary.bytes_read, summary.bytes_total = 500, 1000
+        report(summary)
+        summary.partitions[0].documents = 180
+        report(summary)
+
+    assert shown == [(50, 200), (50, 200), (100, 200), (200, 200)]
+    assert told[0].endswith(", 25% of the limit of 200")
+
+
 def test_nothing_is_said_of_what_nobody_knows(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

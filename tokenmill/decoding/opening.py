@@ -77,6 +77,6 @@ def _open_framed(mode: str, fields: ObjectFields, schemas: SchemaSource | None) 
     except ModuleNotFoundError as error:
         lacking = (error.name or "").partition(".")[0]
         raise SettingsError(
-            f"decode = \"{mode}\" needs {lacking}: install it with pip install 'tokenmill[registry]'"
+            f"decode = \"{mode}\" needs {lacking}: install it with pip install '.[registry]'"
         ) from error
     return FramedDecoder(fields, cast("SchemaFormat", opened()), schemas)

@@ -20,10 +20,12 @@ def read_lines(stream: BinaryIO, limit: int, start: Place | None = None) -> Iter
         number += 1
         at += len(data)
         body = data.rstrip(b"\r\n")
-        if len(body) > limit or (not data.endswith(b"\n") and len(data) > limit):
-            while data and not data.endswith(b"\n"):
-                data = readline(limit + 2)
-                at += len(data)
+        long = len(body) > limit
+        while data and not data.endswith(b"\n") and (long or len(data) > limit + 1):  # it may go on, or have ended here
+            data = readline(limit + 2)
+            at += len(data)
+            long = long or bool(data.strip(b"\r\n"))
+        if long:
             yield number, at, None
         elif body and not body.isspace():
             yield number, at, body

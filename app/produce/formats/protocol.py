@@ -43,6 +43,8 @@ class File:
     """Its bytes, decompressed, from the start."""
     path: str | None = None
     """Where its bytes lie just so on disk, for libraries that read by themselves; None: only in `stream`."""
+    encoding: str = "utf-8"
+    """What its bytes were in; where that is another one, they are UTF-8 by now (`tokenmill.app.produce.recoding`)."""
     share: float | None = None
     """How much of it was read, 0 to 1, where the format knows better than the stream's position."""
 
@@ -57,6 +59,8 @@ class Needs:
     """Fields of which one holds the text."""
     columns: frozenset[str] | None = None
     """The only columns that matter; None: all do."""
+    delimiter: str | None = None
+    """Between the fields of a table of text; None: what its kind has there."""
 
     @property
     def too_long(self) -> Bad:

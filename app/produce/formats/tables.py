@@ -3,19 +3,23 @@
 import csv
 from collections.abc import Iterator
 from functools import partial
-from typing import BinaryIO, Final
+from typing import Final
 
 from ..items import Place
+from ..recoding import why_not
 from .protocol import Bad, Entry, File, Format, Needs
 
 _MAX_FIELD: Final = (1 << 31) - 1
 """For `csv.field_size_limit`, which holds for the whole process: the lines bound a field's size already."""
+_OTHERS: Final = (";", "\t", "|", ",")
+"""Delimiters that tables have. None is guessed: where a text has one by chance, a table would be read as another."""
 
 
 def _read(file: File, needs: Needs, start: Place, delimiter: str) -> Iterator[Entry]:
     """Yield the rows; an entry's number is that of its last line."""
     csv.field_size_limit(_MAX_FIELD)
-    lines = _Lines(file.stream, needs.limit)
+    lines = _Lines(file, needs.limit)
+    kind, delimiter = ("tsv" if delimiter == "\t" else "csv"), needs.delimiter or delimiter
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     names: list[str] | None = None
     while True:
@@ -23,11 +27,7 @@ def _read(file: File, needs: Needs, start: Place, delimiter: str) -> Iterator[En
         try:
             row = next(reader, None)
         except csv.Error as error:
-            yield (
-                lines.number,
-                0,
-                Bad(f"no {'tsv' if delimiter == chr(9) else 'csv'} from here on: {error}", broken=True),
-            )
+            yield lines.number, 0, Bad(f"no {kind} from here on: {error}", broken=True)
             return
         if lines.number > start.entry or names is None:
             yield from ((number, 0, needs.too_long) for number in lines.skipped)
@@ -36,10 +36,16 @@ def _read(file: File, needs: Needs, start: Place, delimiter: str) -> Iterator[En
         if names is None:
             names = row
             if bad := needs.missing(names):
-                yield lines.number, 0, bad
+                yield lines.number, 0, bad._replace(why=bad.why + _advice(names, delimiter))
                 return
         elif row and lines.number > start.entry:
             yield lines.number, 0, _content(names, row, lines)
+
+
+def _advice(names: list[str], delimiter: str) -> str:
+    """Return which other delimiter the first line seems to have; nothing where it has fields with this one."""
+    found = [other for other in _OTHERS if len(names) == 1 and other != delimiter and other in names[0]]
+    return f"; or is the delimiter another one? --delimiter {found[0]!a}" if found else ""
 
 
 def _content(names: list[str], row: list[str], lines: "_Lines") -> dict[str, str] | Bad:
@@ -53,11 +59,12 @@ def _content(names: list[str], row: list[str], lines: "_Lines") -> dict[str, str
 class _Lines:
     """The lines of a row, decoded; remembers what is wrong with them."""
 
-    def __init__(self, stream: BinaryIO, limit: int) -> None:
+    def __init__(self, file: File, limit: int) -> None:
         self.number = 0
         self.fault = ""
         self.skipped: list[int] = []
-        self._stream = stream
+        self._stream = file.stream
+        self._encoding = file.encoding
         self._limit = limit
         self._row_bytes = 0
 
@@ -90,7 +97,7 @@ class _Lines:
         try:
             return data.decode("utf-8-sig" if self.number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            self.fault = f"not UTF-8: {error.reason} at byte {error.start} of line {self.number}"
+            self.fault = f"{why_not(self._encoding, data, error)} of line {self.number}"
             return data.decode("utf-8", "replace")
 
 

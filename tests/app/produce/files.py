@@ -1,13 +1,17 @@
 """The same rows as files of every format."""
 
+import bz2
 import csv
 import gzip
+import io
 import json
+import lzma
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import datasets
 import pyarrow as pa
@@ -46,6 +50,34 @@ def write_zstd(path: Path, rows: Rows) -> None:
     path.write_bytes(zstd.compress(as_lines(rows[:half])) + zstd.compress(as_lines(rows[half:])))
 
 
+def write_bzip2(path: Path, rows: Rows) -> None:
+    """Write JSON lines, compressed in two streams."""
+    half = len(rows) // 2
+    path.write_bytes(bz2.compress(as_lines(rows[:half])) + bz2.compress(as_lines(rows[half:])))
+
+
+def write_xz(path: Path, rows: Rows) -> None:
+    """Write JSON lines, compressed in two streams with padding between them."""
+    half = len(rows) // 2
+    path.write_bytes(lzma.compress(as_lines(rows[:half])) + bytes(4) + lzma.compress(as_lines(rows[half:])))
+
+
+def write_zip(path: Path, rows: Rows) -> None:
+    """Write a table as the only file in an archive, beside what is none."""
+    with ZipFile(path, "w", ZIP_DEFLATED) as archive:
+        archive.mkdir("folder")
+        archive.writestr("folder/.hidden.txt", "no")
+        table = io.StringIO(newline="")
+        _write_rows(table, rows, ",")
+        archive.writestr("folder/a.csv", table.getvalue())
+
+
+def write_utf_16(path: Path, rows: Rows) -> None:
+    """Write a table as spreadsheets do: "Unicode text", with a byte order mark."""
+    with path.open("w", newline="", encoding="utf-16") as file:
+        _write_rows(file, rows, "\t")
+
+
 def write_parquet(path: Path, rows: Rows) -> None:
     """Write several row groups."""
     pyarrow.parquet.write_table(pa.Table.from_pylist(list(rows)), path, row_group_size=max(1, len(rows) // 3))
@@ -77,9 +109,13 @@ def write_tsv(path: Path, rows: Rows) -> None:
 
 def _write_table(path: Path, rows: Rows, delimiter: str) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
-        writer.writeheader()
-        writer.writerows(rows)
+        _write_rows(file, rows, delimiter)
+
+
+def _write_rows(file: TextIO, rows: Rows, delimiter: str) -> None:
+    writer = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
+    writer.writeheader()
+    writer.writerows(rows)
 
 
 def write_wet(path: Path, rows: Rows) -> None:
@@ -120,5 +156,9 @@ WRITERS: dict[str, Callable[[Path, Rows], None]] = {
     "i.tsv": write_tsv,
     "j.warc.wet.gz": write_wet,
     "k.dataset": write_dataset,
+    "l.jsonl.bz2": write_bzip2,
+    "m.jsonl.xz": write_xz,
+    "n.zip": write_zip,
+    "o.tsv": write_utf_16,
 }
 """How to write each, by a name that says what it is."""

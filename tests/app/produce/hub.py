@@ -1,22 +1,27 @@
-"""A hub of data sets, as small as `load_dataset` lets it be: one data set, of one file, to which somebody pushes."""
+"""A hub of data sets, as small as `load_dataset` lets it be: one data set, to which somebody pushes."""
 
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, unquote_plus, urlsplit
 
 NAME = "owner/name"
 FILE = "train.jsonl"
+README = "README.md"
+OLD_NAME = "single"
+"""What the data set was called before names had owners; who asks for it is sent to the new one."""
 _API = f"/api/datasets/{NAME}"
+_OLD = f"/api/datasets/{OLD_NAME}"
 
 
 class Hub(ThreadingHTTPServer):
     """Serves the newest commit until it is asked which one that is; then the next one is pushed."""
 
-    def __init__(self, contents: list[bytes]) -> None:
+    def __init__(self, contents: list[bytes], readme: bytes) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.readme = readme
         self.commits = {f"{number:040x}": content for number, content in enumerate(contents, 1)}
         self.newest = 0
 
@@ -37,7 +42,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        if path in (_API, f"{_API}/revision/main"):
+        if path == _OLD or path.startswith(f"{_OLD}/revision/"):
+            self._answer(307, b"", {"Location": path.replace(_OLD, _API, 1)})
+        elif path in (_API, f"{_API}/revision/main"):
             commit = self.server.commit(None)
             self.server.newest += 1
             self._json({"id": NAME, "sha": commit})
@@ -54,25 +61,31 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
         path = unquote(urlsplit(self.path).path)
-        self._json(self._files(path.removeprefix(f"{_API}/paths-info/")))
+        wanted = self._files(path.removeprefix(f"{_API}/paths-info/"))
+        self._json([file for file in wanted or [] if str(file["path"]) in unquote_plus(asked)])
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
 
     def _files(self, revision: str) -> list[dict[str, object]] | None:
         commit = self.server.commit(revision)
-        size = len(self.server.commits[commit]) if commit else 0
-        return [{"type": "file", "path": FILE, "size": size, "oid": commit}] if commit else None
+        if commit is None:
+            return None
+        sizes = {FILE: len(self.server.commits[commit]), README: len(self.server.readme)}
+        return [{"type": "file", "path": file, "size": size, "oid": commit} for file, size in sizes.items() if size]
 
     def _file(self, path: str) -> None:
         revision, _, name = path.removeprefix(f"/datasets/{NAME}/resolve/").partition("/")
         commit = self.server.commit(revision)
-        if commit and name == FILE:
-            self._answer(200, self.server.commits[commit], {"X-Repo-Commit": commit, "ETag": f'"{commit}"'})
+        body = {FILE: self.server.commits.get(commit or "", b""), README: self.server.readme}.get(name)
+        if commit and body:
+            self._answer(200, body, {"X-Repo-Commit": commit, "ETag": f'"{commit}-{name}"'})
         else:
-            self._answer(404, b"", {"X-Error-Code": "EntryNotFound"})
+            own = tuple(f"{_API}/{kind}/" for kind in ("revision", "tree", "paths-info"))
+            other = path.startswith("/api/datasets/") and not path.startswith(own)
+            self._answer(404, b"", {"X-Error-Code": "RepoNotFound" if other else "EntryNotFound"})
 
     def _json(self, found: object) -> None:
         if found is None:
@@ -90,9 +103,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def hub(contents: list[bytes]) -> Iterator[Hub]:
+def hub(contents: list[bytes], readme: bytes = b"") -> Iterator[Hub]:
     """Serve a data set whose commits have these contents."""
-    with Hub(contents) as server:
+    with Hub(contents, readme) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         try:

@@ -17,10 +17,17 @@ Content = list[tuple[bytes | None, bytes | None]]
 
 
 def reading_of(
-    settings: Settings | None = None, choice: Choice = "auto", mapping: Mapping | None = None, **wishes: Any
+    settings: Settings | None = None,
+    choice: Choice = "auto",
+    mapping: Mapping | None = None,
+    *,
+    delimiter: str | None = None,
+    encoding: str | None = None,
+    **wishes: Any,
 ) -> Reading:
     """Return how sources are read."""
-    return Reading(shape_for(settings or Settings(max_id_bytes=1000), "raw", Wishes(**wishes)), choice, mapping)
+    shape = shape_for(settings or Settings(max_id_bytes=1000), "raw", Wishes(**wishes))
+    return Reading(shape, choice, mapping, delimiter, encoding)
 
 
 def found_in(reading: Reading, *paths: Path | str) -> list[Item | Refused]:

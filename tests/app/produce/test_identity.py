@@ -1,13 +1,16 @@
 """What makes two calls the same run."""
 
 import os
+from contextlib import closing
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.produce.reading import reading_of
+from tokenmill.app.cli.produce import deciding
 from tokenmill.app.produce import Identity, find_sources
+from tokenmill.app.produce.mapping import Mapping
 
 file_names = st.binary(min_size=1, max_size=4).filter(lambda name: b"/" not in name and name != b".")
 
@@ -40,3 +43,20 @@ def test_ordinary_runs_are_known_again_by_later_versions() -> None:
     identity = Identity.of("raw", [], {"plain": True, "where": [["language", "Python"]]}, ["/in/a.txt", "hf://a/b"])
 
     assert identity.run == "ccef24a8991aeead"
+
+
+def test_options_make_another_run_where_they_are_given_alone() -> None:
+    """So what was begun before they existed goes on; how many processes there are makes no other run."""
+    plain = deciding(reading_of(), None, 0, 0)
+
+    assert not {"delimiter", "encoding", "map_lists"} & set(plain)
+    assert deciding(reading_of(delimiter=";", encoding="utf-16"), None, 0, 0) == {
+        **plain,
+        "delimiter": ";",
+        "encoding": "utf-16",
+    }
+    mapped = []
+    for batch, processes in ((None, 1), (None, 2), (8, 1), (9, 1)):
+        with closing(Mapping("json:dumps", processes, batch)) as mapping:
+            mapped.append(deciding(reading_of(mapping=mapping), None, 0, 0))
+    assert mapped == [{**plain, "map": "json:dumps"}] * 2 + [{**plain, "map": "json:dumps", "map_lists": True}] * 2

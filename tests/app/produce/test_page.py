@@ -5,6 +5,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from typer.main import get_command
@@ -15,6 +16,8 @@ from tests.service import in_own_loop
 from tokenmill.app.cli import create_cli
 from tokenmill.app.clients.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
+from tokenmill.app.produce.archives import ZIP
+from tokenmill.app.produce.compressed import SUFFIXES
 from tokenmill.app.produce.formats import BY_SUFFIX
 from tokenmill.app.settings import Settings
 
@@ -24,15 +27,26 @@ ELSEWHERE = {"--help", "--config", "--json", "--resume", "--no-resume"}
 """Options that all commands have, or that the page says in other words."""
 
 
+SHOUTING = """
+def shout(row):
+    return {**row, 'story': row['story'].upper()}
+
+def shout_all(rows):
+    return [row['text'].upper() for row in rows]
+"""
+
+
 def prepare(folder: Path) -> None:
     """Lay out the files of which the page speaks."""
-    rows = [{"id": str(number), "text": f"text {number}"} for number in range(20)]
+    rows = [{"id": str(number), "text": f"text {number}", "n": number} for number in range(20)]
     code = [{"path": f"{n}.py", "code": f"print({n})", "language": "Python" if n % 2 else "C"} for n in range(9)]
     for name in ("notes", "data/set"):
         (folder / name).mkdir(parents=True)
     (folder / "notes" / "a.md").write_text("a note")
     (folder / "book.txt").write_text("one\ntwo\n")
-    (folder / "shouting.py").write_text("def shout(row):\n    return {**row, 'story': row['story'].upper()}\n")
+    (folder / "shouting.py").write_text(SHOUTING)
+    with ZipFile(folder / "archive.zip", "w") as archive:
+        archive.writestr("table.csv", "id;text\n1;grün\n".encode("latin-1"))
     (folder / "broken.jsonl").write_bytes(as_lines(rows[:2]) + b"{\n")
     write_jsonl(folder / "corpus.jsonl", rows)
     write_jsonl(folder / "data" / "set" / "train.jsonl", rows)
@@ -43,7 +57,7 @@ def prepare(folder: Path) -> None:
 def test_every_command_of_the_page_works(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
     """In one directory, one after the other; each with a topic of its own, for each is a first run."""
     prepare(tmp_path)
-    assert len(COMMANDS) == 8
+    assert len(COMMANDS) == 10
     for line in COMMANDS:
         raw = topic(2)
         settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(raw,))
@@ -81,6 +95,7 @@ def test_the_page_names_every_option_and_suffix() -> None:
     assert len(own) > 15
     assert [option for option in sorted(own - ELSEWHERE) if option not in PAGE] == []
     assert [suffix for suffix in BY_SUFFIX if f"`{suffix}`" not in PAGE] == []
+    assert [suffix for suffix in (*SUFFIXES, ZIP) if f"`{suffix}`" not in PAGE] == []
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,7 @@ from tokenmill.app.clients.kafka import consumer, read_range
 from tokenmill.app.clients.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.produce import Identity, Plan, Source, find_sources, flush, produce
+from tokenmill.app.produce.conditions import Condition
 from tokenmill.app.settings import Settings
 from tokenmill.errors import InputError, TopicError
 from tokenmill.records import FLUSH_HEADER
@@ -61,6 +62,29 @@ async def test_documents_are_spread_evenly_and_in_order(
     assert [sent.documents for sent in summary.partitions.values()] == [667, 667, 666]
     assert summary.bytes == sum(map(len, lines))
     assert reports[-1] == 2000
+
+
+async def test_what_conditions_leave_out_is_counted_up_to_the_limit(
+    settings: Settings, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """It takes no numbers, so documents are spread evenly; the bar's end is in the summary from the start."""
+    raw = topic(2)
+    lines = jsonl(tmp_path / "a.jsonl", 100)
+    reading = reading_of(settings, where=[Condition.parse("id not in 1,3,5")])
+    limits: set[int | None] = set()
+
+    summary = await produce(
+        settings,
+        raw,
+        find_sources([str(tmp_path / "a.jsonl")], reading),
+        Plan(limit=10),
+        lambda now: limits.add(now.limit),
+    )
+
+    assert limits == {10}
+    wanted = [line for number, line in enumerate(lines) if number not in (1, 3, 5)][:10]
+    assert await content_of(settings, raw, 2) == [[(None, line) for line in wanted[number::2]] for number in (0, 1)]
+    assert (summary.documents, summary.unmet, summary.without_field) == (10, 3, 0)
 
 
 async def test_equal_keys_share_a_partition(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:

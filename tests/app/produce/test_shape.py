@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 
 from tests.app.produce.reading import reading_of
 from tokenmill.app.produce import Item, Refused
-from tokenmill.app.produce.fields import Condition, finder
+from tokenmill.app.produce.conditions import Condition
+from tokenmill.app.produce.fields import finder
+from tokenmill.app.produce.items import Unmet
 from tokenmill.app.settings import Settings
-from tokenmill.errors import InputError
 
 ROW = {"uid": 7, "story": "once", "meta": {"lang": "de", "tags": ["a", "b"]}, "text": "t", "id": "x", "ok": True}
 
 
-def shaped(row: dict[str, Any], settings: Settings | None = None, **wishes: Any) -> Item | Refused | None:
+def shaped(row: dict[str, Any], settings: Settings | None = None, **wishes: Any) -> Item | Refused | Unmet:
     """Return what becomes of a line of JSON."""
     return reading_of(settings, **wishes).shape.of_json("a:1", json.dumps(row).encode())
 
@@ -37,33 +38,6 @@ def test_an_object_goes_as_it_stands_unless_somebody_asks_for_more() -> None:
     assert value_of(ROW, fields=["story"]) == {"id": "x", "text": "once"}
     assert value_of(ROW, fields=["nothing", "meta.lang"], id_field="uid") == {"id": 7, "text": "de"}
     assert value_of(ROW, carry=["meta.lang", "none"]) == {"id": "x", "text": "t", "meta.lang": "de"}
-
-
-@pytest.mark.parametrize(
-    ("condition", "holds"),
-    [
-        ("uid=7", True),
-        ("meta.lang=de", True),
-        ("meta.lang=en", False),
-        ("meta.tags=b", True),
-        ("meta.tags=c", False),
-        ("ok=true", True),
-        ("none=null", True),
-        ("uid=7.0", False),
-        ("meta.lang.x=1", False),
-    ],
-)
-def test_conditions(condition: str, *, holds: bool) -> None:
-    """A value, or one in a list; what is left out is not refused."""
-    found = shaped(ROW, where=[Condition.parse(condition)])
-
-    assert isinstance(found, Item) if holds else found is None
-
-
-def test_a_condition_needs_an_equals_sign() -> None:
-    """It says how to write one."""
-    with pytest.raises(InputError, match="field=value"):
-        Condition.parse("lang")
 
 
 def test_a_field_of_that_name_goes_before_a_path() -> None:

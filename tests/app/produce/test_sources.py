@@ -1,7 +1,9 @@
 """Sources: files, folders, patterns, and what each of them says of itself."""
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 from pathlib import Path
 
@@ -133,11 +135,12 @@ def test_patterns_are_read_by_name(tmp_path: Path) -> None:
     assert values(found) == [b"a/3.txt", b"b/1.txt", b"b/2.txt"]
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("suffix", [".gz", ".zst", ".bz2", ".xz"])
 def test_a_file_that_is_cut_off_is_named_and_read_up_to_there(suffix: str, tmp_path: Path) -> None:
     """Every document before the damage is there, and the refusal says that the file is broken."""
     lines = [json.dumps({"text": os.urandom(200).hex()}).encode() for _ in range(5000)]
-    whole = {".gz": gzip.compress, ".zst": zstd.compress}[suffix](b"\n".join(lines))
+    pack = {".gz": gzip.compress, ".zst": zstd.compress, ".bz2": bz2.compress, ".xz": lzma.compress}[suffix]
+    whole = pack(b"\n".join(lines))
     path = tmp_path / f"a.jsonl{suffix}"
     path.write_bytes(whole[: len(whole) // 2])
 

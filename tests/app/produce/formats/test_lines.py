@@ -5,7 +5,7 @@ import os
 import tracemalloc
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tokenmill.app.produce.formats.lines import read_lines
@@ -13,6 +13,10 @@ from tokenmill.app.produce.items import Place
 
 
 @given(lines=st.lists(st.binary(max_size=12)), limit=st.integers(1, 10))
+@example(lines=[b"0000000\r"], limit=7)
+@example(lines=[b"0000000\r\r", b"1"], limit=7)
+@example(lines=[b"0000000\r\r1", b"1"], limit=7)
+@example(lines=[b"0000000\r\r\r\r\r\r\r\r\r\r\r\r"], limit=7)
 def test_lines_are_found_whatever_their_length(lines: list[bytes], limit: int) -> None:
     """Every line up to the limit is read as it is, and every longer one is named, by its number."""
     whole = b"\n".join(lines)

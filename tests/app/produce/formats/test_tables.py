@@ -2,7 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+from typer import BadParameter
+
 from tests.app.produce.reading import found_in, reading_of, refusals, values
+from tokenmill.app.cli.produce import parse_delimiter
 from tokenmill.app.produce import Item, Reading
 from tokenmill.app.settings import Settings
 
@@ -63,3 +67,33 @@ def test_columns_become_the_topics_fields(tmp_path: Path) -> None:
     found = found_in(reading_of(fields=["story"], id_field="uid", carry=["lang"]), tmp_path / "a.tsv")
 
     assert values(found) == [b'{"id":"7","text":"once","lang":"de"}']
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+def test_a_delimiter_holds_for_every_table(name: str, tmp_path: Path) -> None:
+    """Quotes are as ever, and the other delimiters are text."""
+    (tmp_path / name).write_text('id;text\n1;"a;b"\n2;a,b\tc\n')
+
+    assert values(found_in(reading_of(delimiter=";", plain=True), tmp_path / name)) == [b"a;b", b"a,b\tc"]
+
+
+def test_another_delimiter_is_never_guessed_but_told(tmp_path: Path) -> None:
+    """Where the first line has it and not the one that it should have."""
+    _, refused = read(tmp_path, "id;text\n1;a\n")
+    assert refused[0][1].endswith("say which is the text: --field; or is the delimiter another one? --delimiter ';'")
+
+    _, refused = read(tmp_path, "a;b,c\n1;a,b\n")
+    assert refused[0][1].endswith("--field")
+
+
+@pytest.mark.parametrize(("given", "meant"), [(None, None), (";", ";"), ("\\t", "\t"), ("tab", "\t"), ("\t", "\t")])
+def test_a_delimiter_is_one_character(given: str | None, meant: str | None) -> None:
+    """A tab can be written down."""
+    assert parse_delimiter(given) == meant
+
+
+@pytest.mark.parametrize("given", ["", ";;", '"', "\n", "\\n"])
+def test_what_cannot_stand_between_fields_is_refused(given: str) -> None:
+    """Before anything is read."""
+    with pytest.raises(BadParameter, match="one character"):
+        parse_delimiter(given)
