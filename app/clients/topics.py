@@ -29,8 +29,8 @@ async def ensure_topics(settings: Settings, *, partitions: int | None = None) ->
     """Create what is missing, and return the names of the topics that were created or given more partitions.
 
     On return every needed topic exists and can be used. A raw topic is created only where ``partitions`` is given; a
-    token topic gets as many partitions as its raw topic has, also when that has grown. What exists is changed in no
-    other way: `check_topics` says what is wrong with it. Waits as `patiently` does.
+    token topic gets as many partitions as its raw topic has, also when that has grown, and a new dead-letter topic
+    does. What exists is changed in no other way: `check_topics` says what is wrong with it. Waits as `patiently` does.
 
     Raises:
         MissingTopicError: a raw topic is missing, and ``partitions`` is None.
@@ -54,7 +54,9 @@ async def _ensure(settings: Settings, partitions: int | None) -> list[str]:
         grown = {
             topic.name: wanted[topic.name]
             for topic in needed
-            if topic.name in existing and existing[topic.name].partitions < wanted[topic.name]
+            if topic.kind != "dead-letters"
+            and topic.name in existing
+            and existing[topic.name].partitions < wanted[topic.name]
         }
         await _create(client, settings, new, wanted)
         for name, count in grown.items():
@@ -157,7 +159,7 @@ async def _counts(client: AIOKafkaAdminClient, names: Iterable[str]) -> dict[str
 
 
 def _partitions(topic: NeededTopic, counts: Mapping[str, int | None]) -> int:
-    return counts[topic.raw_topic] or 0 if topic.kind in ("raw", "tokens") else 1
+    return 1 if topic.kind == "control" else counts[topic.raw_topic] or 0
 
 
 async def _create(

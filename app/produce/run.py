@@ -139,7 +139,7 @@ class _Run:
         self._progress = progress
         mark = None if plan.identity is None else self._mark
         self._sender = Sender(client, summary.topic, batch_bytes(partitions), summary.partitions, mark)
-        self._refusals = Refusals(client, summary.topic, plan.on_error, summary, goes_on=plan.identity is not None)
+        self._refusals = Refusals(client, summary.topic, answer, summary)
         self._shuffle = Shuffle(plan.shuffle, plan.seed) if plan.shuffle else None
         self._bytes_put = 0
         self._started = time.monotonic()
