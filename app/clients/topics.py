@@ -19,7 +19,17 @@ from tokenmill.errors import MissingTopicError, TopicError
 from ..settings import Settings
 from .kafka import admin
 from .patience import patiently
-from .topic_needs import CONFIGS, UNLIMITED, Existing, NeededTopic, Problem, find_problems, missing_raw, needed_topics
+from .topic_needs import (
+    CONFIGS,
+    UNLIMITED,
+    Existing,
+    NeededTopic,
+    Problem,
+    find_problems,
+    missing_raw,
+    needed_topics,
+    produced_need,
+)
 
 VISIBLE_SECONDS: Final = 15.0
 """How long a new topic may take until the brokers say that it has leaders; takes milliseconds."""
@@ -63,6 +73,31 @@ async def _ensure(settings: Settings, partitions: int | None) -> list[str]:
             await _grow(client, name, count)
         await _until_visible(client, {name: wanted[name] for name in [*grown, *(topic.name for topic in new)]})
         return [topic.name for topic in new] + list(grown)
+
+
+async def ensure_produced(settings: Settings, raw_topic: str) -> None:
+    """Create the topic on which runs of `produce` over a raw topic are noted, if it is missing; then it can be used.
+
+    Raises:
+        TopicError: the brokers refuse it; says what else can be done.
+        BrokerError: no broker answers.
+
+    """
+    needed = produced_need(raw_topic)
+
+    async def ensure() -> None:
+        async with admin(settings) as client:
+            if needed.name in await _counts(client, [needed.name]):
+                return
+            await _create(client, settings, [needed], {needed.name: 1})
+            await _until_visible(client, {needed.name: 1})
+
+    try:
+        await patiently(settings, ensure)
+    except TopicError as error:
+        raise TopicError(
+            f"{error}; let somebody run `tokenmill topics create` who may, or do without: --no-resume"
+        ) from error
 
 
 async def check_topics(settings: Settings) -> list[Problem]:
@@ -159,7 +194,7 @@ async def _counts(client: AIOKafkaAdminClient, names: Iterable[str]) -> dict[str
 
 
 def _partitions(topic: NeededTopic, counts: Mapping[str, int | None]) -> int:
-    return 1 if topic.kind == "control" else counts[topic.raw_topic] or 0
+    return 1 if topic.kind in ("control", "produced") else counts[topic.raw_topic] or 0
 
 
 async def _create(

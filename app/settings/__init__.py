@@ -2,7 +2,7 @@
 
 from .connection import SECRETS, ConnectionSettings
 from .load import Loaded, load_settings, load_with_origins
-from .model import Settings, Stream, TopicSettings, dead_letter_topic
+from .model import Settings, Stream, TopicSettings, dead_letter_topic, produced_topic
 
 __all__ = [
     "SECRETS",
@@ -14,4 +14,5 @@ __all__ = [
     "dead_letter_topic",
     "load_settings",
     "load_with_origins",
+    "produced_topic",
 ]

@@ -15,10 +15,10 @@ file_names = st.binary(min_size=1, max_size=4).filter(lambda name: b"/" not in n
 @given(names=st.lists(file_names, min_size=2, max_size=2))
 def test_any_name_of_a_file_makes_a_run_of_its_own(names: list[bytes]) -> None:
     """Names are bytes; the same ones make the same run, and others another one."""
-    runs = [Identity.of("raw", [], {}, [os.fsdecode(b"/in/" + name)]).run for name in names]
+    runs = [Identity.of("raw", {}, [os.fsdecode(b"/in/" + name)]).run for name in names]
 
     assert (runs[0] == runs[1]) == (names[0] == names[1])
-    assert runs[0] == Identity.of("raw", [], {}, [os.fsdecode(b"/in/" + names[0])]).run
+    assert runs[0] == Identity.of("raw", {}, [os.fsdecode(b"/in/" + names[0])]).run
 
 
 def test_a_file_whose_name_is_no_utf_8_can_be_taken_up_again(tmp_path: Path) -> None:
@@ -27,9 +27,9 @@ def test_a_file_whose_name_is_no_utf_8_can_be_taken_up_again(tmp_path: Path) -> 
     path.write_text("text")
     sources = find_sources([str(path)], reading_of())
 
-    first = Identity.of("raw", sources, {"where": [["name", "\udce9"]]}, [str(path)])
+    first = Identity.of("raw", {"where": [["name", "\udce9"]]}, [str(path)])
     path.write_text("another text")
-    second = Identity.of("raw", sources, {"where": [["name", "\udce9"]]}, [str(path)])
+    second = Identity.of("raw", {"where": [["name", "\udce9"]]}, [str(path)])
 
     assert first.run == second.run
     assert first.sources != second.sources
@@ -37,6 +37,6 @@ def test_a_file_whose_name_is_no_utf_8_can_be_taken_up_again(tmp_path: Path) -> 
 
 def test_ordinary_runs_are_known_again_by_later_versions() -> None:
     """How a run is called must not change, or what was begun before an update would be sent twice."""
-    identity = Identity.of("raw", [], {"plain": True, "where": [["language", "Python"]]}, ["/in/a.txt", "hf://a/b"])
+    identity = Identity.of("raw", {"plain": True, "where": [["language", "Python"]]}, ["/in/a.txt", "hf://a/b"])
 
     assert identity.run == "ccef24a8991aeead"

@@ -36,7 +36,7 @@ def plan_of(topic: str, *paths: Path, **options: Any) -> tuple[list[Source], Pla
     """Return sources, and a plan with their identity."""
     names = [str(path) for path in paths]
     sources = find_sources(names, reading_of())
-    return sources, Plan(identity=Identity.of(topic, sources, {}, names), **options)
+    return sources, Plan(identity=Identity.of(topic, {}, names), **options)
 
 
 async def run(settings: Settings, topic: str, *paths: Path, **options: Any) -> Summary:

@@ -152,7 +152,7 @@ async def test_each_document_arrives_once_though_the_broker_is_killed(tmp_path: 
                 settings,
                 "raw",
                 sources,
-                Plan(rate=size / 3, identity=Identity.of("raw", sources, {}, ["a.jsonl"])),
+                Plan(rate=size / 3, identity=Identity.of("raw", {}, ["a.jsonl"])),
                 lambda now: acknowledged.set() if now.documents else None,
             )
         )
