@@ -240,9 +240,8 @@ def _why_another(seen: Seen, now: Seen, cut: Cut | None) -> str:
     if now.size < seen.size:
         return "it is shorter"
     if cut is None or cut.digest != seen.digest:
-        return "its content is another one" + (
-            ", from its beginning on or in the middle" if now.size > seen.size else ""
-        )
+        where = ", at its beginning or in the middle" if now.size > seen.size else ""
+        return f"its content is another one{where}"
     if NO_LINES in (seen.lines, now.lines):
         return "it grew, and is no file of lines"
     goes_on = not seen.ended and not cut.goes_on_with.startswith((b"\n", b"\r\n"))
