@@ -1,0 +1,193 @@
+"""Whatever arrives when, and whenever a call is killed: each document is in the topic once, in order.
+
+The real run, sender, marks, fence and register, on a Kafka in memory that lets batches arrive by chance.
+"""
+
+import asyncio
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.app.produce.reading import reading_of
+from tests.app.produce.scripted_kafka import DEAD, RAW, ScriptedKafka
+from tokenmill.app.produce import Identity, Plan, Summary, find_sources, produce
+from tokenmill.app.produce.run import murmur2
+from tokenmill.app.settings import Settings
+from tokenmill.dead_letters import SourcePlace, decode_dead_letter
+
+SETTINGS = Settings()
+BAD = b"no object"
+
+
+class Corpus:
+    """A folder that grows."""
+
+    def __init__(self, path: Path, rng: random.Random) -> None:
+        self.path = path
+        self.rng = rng
+        self.number = 0
+
+    def grow(self, files: int, lines: int) -> None:
+        """Append lines, up to so many for each of up to so many files; some are no objects."""
+        for name in range(files):
+            with (self.path / f"{name}.jsonl").open("ab") as file:
+                for _ in range(self.rng.randint(0, lines)):
+                    self.number += 1
+                    long = "x" * self.rng.choice([0, 0, 0, 30, 200])
+                    line = json.dumps({"id": self.number, "text": f"{self.number}{long}", "lang": self.number % 5})
+                    file.write((BAD if self.rng.random() < 0.1 else line.encode()) + b"\n")
+
+    def lines(self) -> list[bytes]:
+        """Return all lines."""
+        return [line for path in sorted(self.path.iterdir()) for line in path.read_bytes().splitlines()]
+
+    def documents(self) -> list[bytes]:
+        """Return those that are documents."""
+        return [line for line in self.lines() if line != BAD]
+
+
+class World:
+    """A folder, a Kafka, and calls of `produce`."""
+
+    def __init__(self, corpus: Corpus, kafka: ScriptedKafka, **options: Any) -> None:
+        self.corpus = corpus
+        self.kafka = kafka
+        self.key = options.pop("key", None)
+        self.options = options
+
+    def call(self, after: int | None = None, **options: Any) -> Summary | None:
+        """Call it; killed after so many batches have arrived, it returns None. What is under way then may arrive."""
+        return asyncio.run(self._call(after, {**self.options, **options}))
+
+    async def _call(self, after: int | None, options: dict[str, Any]) -> Summary | None:
+        paths = [str(self.corpus.path)]
+        sources = find_sources(paths, reading_of(key=self.key))
+        plan = Plan(identity=Identity.of(RAW, {}, paths), **options)
+        delivering = asyncio.create_task(self.kafka.deliver())
+        enough = self.kafka.delivered + after if after is not None else None
+        working = asyncio.create_task(produce(SETTINGS, RAW, sources, plan))
+        while not working.done() and (enough is None or self.kafka.delivered < enough):
+            await asyncio.wait([working], timeout=0)
+        working.cancel()
+        delivering.cancel()
+        try:
+            return await working
+        except asyncio.CancelledError:
+            return None
+
+    def partition_of(self, number: int, line: bytes) -> int:
+        """Return where a document goes."""
+        count = self.kafka.counts[RAW]
+        if self.key is None:
+            return number % count
+        return int((murmur2(str(json.loads(line)[self.key]).encode()) & 0x7FFFFFFF) % count)
+
+    def assert_once(self) -> None:
+        """Fail unless each document is there once, and each bad line is a dead letter."""
+        found = [value for part in self.kafka.values(RAW) for value in part]
+        assert Counter(found) == Counter(self.corpus.documents())
+        if self.options.get("on_error") == "dead-letter":
+            bad = [n for n, line in enumerate(self.corpus.lines()) if line == BAD]
+            letters = [letter for number in (0, 1) for letter in self.letters(number)]
+            assert len(set(letters)) == len(bad)
+
+    def letters(self, partition: int) -> list[SourcePlace]:
+        """Return the places of dead letters."""
+        found = [decode_dead_letter(record) for record in self.kafka.logs[TopicPartition(DEAD, partition)].records]
+        return [one.place for one in found if one is not None and isinstance(one.place, SourcePlace)]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Let chunks and batches be small, and nobody wait for a reader."""
+    monkeypatch.setattr("tokenmill.app.produce.chunks.CHUNK_ENTRIES", 3)
+    monkeypatch.setattr("tokenmill.app.produce.sender.BATCH_BYTES", 300)
+    monkeypatch.setattr("tokenmill.app.produce.run.MOST_FLOORS", 4)
+    monkeypatch.setattr("tokenmill.app.produce.order.PATIENCE_SECONDS", 0.001)
+    return monkeypatch
+
+
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, **options: Any) -> World:
+    """Return a world."""
+    rng = random.Random(seed)
+    folder = Path(mkdtemp(dir=tmp_path))
+    kafka = ScriptedKafka(rng.choice([1, 2, 3]), rng)
+    kafka.install(monkeypatch)
+    return World(Corpus(folder, rng), kafka, **options)
+
+
+several = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+
+
+@several
+@given(
+    seed=st.integers(0, 2**32),
+    kills=st.lists(st.integers(0, 30), max_size=4),
+    key=st.sampled_from([None, "lang"]),
+    on_error=st.sampled_from(["skip", "dead-letter"]),
+)
+def test_killed_calls_send_each_document_once_and_in_order(
+    tmp_path: Path, small: pytest.MonkeyPatch, *, seed: int, kills: list[int], key: str | None, on_error: str
+) -> None:
+    """Whatever was under way arrives or does not; the partitions hold what an undisturbed call would have put there."""
+    all_of = world(tmp_path, small, seed, key=key, on_error=on_error)
+    all_of.corpus.grow(files=6, lines=20)
+    total = len(all_of.corpus.documents())
+
+    for after in kills:
+        all_of.call(after)
+    summary = all_of.call()
+
+    assert summary is not None
+    assert summary.before + summary.documents == total
+    assert summary.refused == len(all_of.corpus.lines()) - total
+    all_of.assert_once()
+    quiet = world(tmp_path, small, seed, key=key)
+    quiet.corpus.path = all_of.corpus.path
+    quiet.kafka.counts = all_of.kafka.counts
+    quiet.call()
+    assert all_of.kafka.values(RAW) == quiet.kafka.values(RAW)
+    all_of.kafka.install(small)
+    again = all_of.call()
+    assert again is not None
+    assert (again.before, again.documents, again.refused) == (total, 0, summary.refused)
+
+
+@several
+@given(
+    seed=st.integers(0, 2**32),
+    steps=st.lists(st.tuples(st.none() | st.integers(0, 20), st.booleans()), max_size=5),
+)
+def test_what_was_added_is_sent_once_however_often_calls_are_killed(
+    tmp_path: Path, small: pytest.MonkeyPatch, seed: int, steps: list[tuple[int | None, bool]]
+) -> None:
+    """New files, and lines behind others, before and after the run was done; in the end each line is there once."""
+    some = world(tmp_path, small, seed, on_error="dead-letter")
+    some.corpus.grow(files=3, lines=12)
+    for after, grows in steps:
+        some.call(after, only_new=True)
+        if grows:
+            some.corpus.grow(files=6, lines=8)
+    last = some.call(only_new=True)
+
+    assert last is not None
+    assert last.before + last.documents == len(some.corpus.documents())
+    assert last.refused == len(some.corpus.lines()) - len(some.corpus.documents())
+    some.assert_once()
+    for name in range(3):
+        path = some.corpus.path / f"{name}.jsonl"
+        lines = [line for line in path.read_bytes().splitlines() if line != BAD] if path.exists() else []
+        for values in some.kafka.values(RAW):
+            own = [value for value in values if value in set(lines)]
+            assert own == [line for line in lines if line in set(own)], "each file's lines keep their order"
+    quiet = some.call()
+    assert quiet is not None
+    assert (quiet.documents, quiet.before) == (0, len(some.corpus.documents()))
