@@ -25,7 +25,7 @@ class Standing(NamedTuple):
     floor: Floor
     """Where it can be taken up again."""
     sent: dict[int, int]
-    """By partition: its documents up to this number are there, and no other; -1 where there are none."""
+    """By partition: the last document that is there; those of the run that are behind the floor are all of up to it."""
 
     @classmethod
     def nothing(cls, sources: int, partitions: int, before: Before = NOTHING) -> "Standing":
@@ -60,9 +60,7 @@ async def read_standing(settings: Settings, topic: str, run: str, begun: Begun, 
     if not marks:
         return standing
     furthest = max((mark.floor for mark in marks.values()), key=lambda floor: floor.number)
-    sent = {
-        number: max(marks[number].number if number in marks else -1, furthest.number - 1) for number in begun.offsets
-    }
+    sent = {number: marks[number].number if number in marks else standing.sent[number] for number in begun.offsets}
     return Standing(furthest, sent)
 
 

@@ -78,8 +78,8 @@ named when it is wanted.
 | --- | --- |
 | `Read`, `Write`, `DescribeConfigs` | raw topics, their `.dead-letters` and `.produced`, `tokens.*`, `control.*` |
 | `Read` | the consumer groups `tokenmill` and `tokenmill-store-*` (setting `group`) |
-| `Write` | the transactional ids `tokenmill.produce.*` (setting `group`), for `tokenmill produce` without `--no-resume` |
-| `Create`, `Alter` | the same topics, for `tokenmill topics create`; `.produced` also for the first `produce` without it |
+| `Write` | the transactional ids `tokenmill.produce.*` (setting `group`), for `produce` without `--no-resume` |
+| `Create`, `Alter` | the same topics, for `tokenmill topics create`; `.produced` for a `produce` without that |
 | `Alter` | `tokens.*`, for a mill whose raw topics get partitions while it runs |
 
 ## Tokens

@@ -108,7 +108,7 @@ def test_letters_of_produce_are_listed_counted_shown_and_resent(
 ) -> None:
     """By run, file and line, once however often they were written, over all partitions; the mill's are told apart."""
     name = topic(2)
-    settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(name,), max_record_bytes=2000)
+    settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(name,))
     in_own_loop(lambda: ensure_topics(settings))
     file = tmp_path / "a.jsonl"
     file.write_bytes(b'{"text": "one"}\n' + b"no JSON\n" * 20 + b"x" * 3000)

@@ -25,6 +25,9 @@ DEAD = dead_letter_topic(RAW)
 PRODUCED = produced_topic(RAW)
 
 
+SELDOM = 0.05
+
+
 class Stored(NamedTuple):
     """A record in a log."""
 
@@ -82,9 +85,13 @@ class ScriptedKafka:
         self.counts = {RAW: partitions, DEAD: 2, PRODUCED: 1}
         self.logs: dict[TopicPartition, Log] = defaultdict(Log)
         self.under_way: dict[TopicPartition, deque[UnderWay]] = defaultdict(deque)
+        self.stale: dict[TopicPartition, deque[UnderWay]] = defaultdict(deque)
+        """What owners sent that others have followed: it arrives late, if ever."""
         self.epoch = 0
         self.rng = rng
         self.delivered = 0
+        self.slow: str | None = None
+        """A topic that takes what it gets when nothing else waits, or seldom."""
         self.refuse: Callable[[TopicPartition], Exception | None] = lambda _: None
 
     async def deliver(self, share: float = 0.3) -> None:
@@ -97,13 +104,27 @@ class ScriptedKafka:
     def deliver_one(self) -> None:
         """Let one batch arrive, if there is one."""
         waiting = [name for name, batches in self.under_way.items() if batches]
-        if waiting:
-            name = self.rng.choice(waiting)
-            self.arrive(name)
+        quick = [name for name in waiting if name.topic != self.slow or self.rng.random() < SELDOM]
+        late = [name for name, batches in self.stale.items() if batches]
+        if late and self.rng.random() < SELDOM:
+            self._take(self.rng.choice(late), self.stale)
+        elif quick:
+            self.arrive(self.rng.choice(quick))
+
+    def grant(self) -> int:
+        """Return the epoch of a new owner; what the one before has under way is late from now on."""
+        self.epoch += 1
+        for name, batches in self.under_way.items():
+            self.stale[name].extend(batches)
+            batches.clear()
+        return self.epoch
 
     def arrive(self, name: TopicPartition) -> None:
         """Let the first batch arrive that is under way to a partition."""
-        epoch, records, future = self.under_way[name].popleft()
+        self._take(name, self.under_way)
+
+    def _take(self, name: TopicPartition, batches: Mapping[TopicPartition, deque[UnderWay]]) -> None:
+        epoch, records, future = batches[name].popleft()
         log = self.logs[name]
         error = self.refuse(name)
         if epoch < log.refuses_below:
@@ -179,9 +200,7 @@ class Producer:
     def __init__(self, kafka: ScriptedKafka, name: str | None) -> None:
         self.kafka = kafka
         self._txn_manager = Transactions(name)
-        if name is not None:
-            kafka.epoch += 1
-        self.epoch = kafka.epoch
+        self.epoch = kafka.epoch if name is None else kafka.grant()
         self.ended = False
 
     async def begin_transaction(self) -> None:

@@ -17,11 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.app.produce.reading import reading_of
-from tests.app.produce.scripted_kafka import DEAD, RAW, ScriptedKafka
+from tests.app.produce.scripted_kafka import DEAD, PRODUCED, RAW, ScriptedKafka
 from tokenmill.app.produce import Identity, Plan, Summary, find_sources, produce
 from tokenmill.app.produce.run import murmur2
 from tokenmill.app.settings import Settings
 from tokenmill.dead_letters import SourcePlace, decode_dead_letter
+from tokenmill.errors import InputError, SourceError
 
 SETTINGS = Settings()
 BAD = b"no object"
@@ -34,6 +35,7 @@ class Corpus:
         self.path = path
         self.rng = rng
         self.number = 0
+        self.bad = rng.choice([0.0, 0.1, 0.5])
 
     def grow(self, files: int, lines: int) -> None:
         """Append lines, up to so many for each of up to so many files; some are no objects."""
@@ -43,7 +45,7 @@ class Corpus:
                     self.number += 1
                     long = "x" * self.rng.choice([0, 0, 0, 30, 200])
                     line = json.dumps({"id": self.number, "text": f"{self.number}{long}", "lang": self.number % 5})
-                    file.write((BAD if self.rng.random() < 0.1 else line.encode()) + b"\n")
+                    file.write((BAD if self.rng.random() < self.bad else line.encode()) + b"\n")
 
     def lines(self) -> list[bytes]:
         """Return all lines."""
@@ -120,6 +122,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, **options:
     rng = random.Random(seed)
     folder = Path(mkdtemp(dir=tmp_path))
     kafka = ScriptedKafka(rng.choice([1, 2, 3]), rng)
+    kafka.slow = rng.choice([None, DEAD])
     kafka.install(monkeypatch)
     return World(Corpus(folder, rng), kafka, **options)
 
@@ -156,8 +159,10 @@ def test_killed_calls_send_each_document_once_and_in_order(
     quiet.call()
     assert all_of.kafka.values(RAW) == quiet.kafka.values(RAW)
     all_of.kafka.install(small)
-    again = all_of.call()
-    assert again is not None
+    with small.context() as watched:
+        watched.setattr("tokenmill.app.produce.resuming.read_standing", None)
+        again = all_of.call()
+    assert again is not None, "that all is there is noted, and still believed"
     assert (again.before, again.documents, again.refused) == (total, 0, summary.refused)
 
 
@@ -191,3 +196,150 @@ def test_what_was_added_is_sent_once_however_often_calls_are_killed(
     quiet = some.call()
     assert quiet is not None
     assert (quiet.documents, quiet.before) == (0, len(some.corpus.documents()))
+
+
+def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int = 2) -> World:
+    """Return a world in which a run is done."""
+    some = world(tmp_path, monkeypatch, seed=5)
+    some.kafka.counts[RAW] = partitions
+    some.corpus.grow(files=3, lines=60)
+    assert some.call() is not None
+    some.assert_once()
+    return some
+
+
+def test_what_retention_removed_was_there(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    """A run that is done is done, whatever is left of it; what is new is sent."""
+    some = done(tmp_path, small)
+    total = len(some.corpus.documents())
+    for removed in (20, 10**6):
+        for number in range(2):
+            name = TopicPartition(RAW, number)
+            some.kafka.forget(name, min(removed, some.kafka.logs[name].end))
+        summary = some.call()
+        assert summary is not None
+        assert (summary.before, summary.documents) == (total, 0)
+
+    some.corpus.grow(files=1, lines=9)
+    new = some.call(only_new=True)
+    assert new is not None
+    assert (new.before, new.documents) == (total, len(some.corpus.documents()) - total)
+
+
+def test_a_run_that_is_not_done_needs_its_marks(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    """Where retention removed them nobody knows how far it was."""
+    some = world(tmp_path, small, seed=5)
+    some.corpus.grow(files=3, lines=60)
+    some.call(limit=10)
+    for number in range(some.kafka.counts[RAW]):
+        name = TopicPartition(RAW, number)
+        some.kafka.forget(name, some.kafka.logs[name].end)
+
+    with pytest.raises(SourceError, match="no longer holds what this run wrote"):
+        some.call()
+
+
+def test_a_tail_that_was_lost_is_sent_again(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    """Of a run that was done: what a partition lacks is found by its marks, also where others wrote there since."""
+    for others in (0, 500):
+        some = done(tmp_path, small, partitions=1)
+        values = some.kafka.values(RAW)
+        log = some.kafka.logs[TopicPartition(RAW, 0)]
+        last = next(n for n in reversed(range(len(log.records) - 1)) if log.records[n].headers)
+        lost = len(log.records) - 1 - last
+        del log.records[last + 1 :]
+        log.end = log.records[-1].offset + 1
+        log.append([(None, b"others", ())] * others)
+
+        summary = some.call()
+
+        assert summary is not None
+        assert summary.documents == lost > 0
+        assert [[value for value in part if value != b"others"] for part in some.kafka.values(RAW)] == values
+
+
+def test_a_topic_that_was_made_anew_gets_all_again(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    """With as much in it as before, or less."""
+    for others in (0, 500):
+        some = done(tmp_path, small)
+        for number in range(2):
+            log = some.kafka.logs[TopicPartition(RAW, number)]
+            log.records, log.end, log.first = [], 0, 0
+            log.append([(None, b"others", ())] * others)
+
+        assert some.call() is not None
+        found = Counter(value for part in some.kafka.values(RAW) for value in part if value != b"others")
+        assert found == Counter(some.corpus.documents())
+
+
+def test_a_run_of_which_nothing_is_noted_is_refused(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    """While its marks are near; on purpose all is sent again, and only that counts then."""
+    some = done(tmp_path, small)
+    total = len(some.corpus.documents())
+    some.kafka.logs[TopicPartition(PRODUCED, 0)].records.clear()
+
+    with pytest.raises(SourceError, match=r"raw\.produced does not say when this run began"):
+        some.call()
+    some.call(3, restart=True)
+    summary = some.call()
+
+    assert summary is not None
+    assert 0 < summary.before + summary.documents == total
+    assert Counter(v for part in some.kafka.values(RAW) for v in part) >= Counter(some.corpus.documents() * 2)
+
+
+def test_notes_that_are_not_whole_are_refused(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    """Somebody let the topic forget a part."""
+    some = done(tmp_path, small)
+    log = some.kafka.logs[TopicPartition(PRODUCED, 0)]
+    log.records = [record for record in log.records if b"/" not in (record.key or b"")]
+
+    with pytest.raises(SourceError, match="does not hold all of what was noted"):
+        some.call()
+
+
+def test_notes_of_earlier_parts_are_forgotten(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    """A compacted topic holds one head and one list of sources for each run."""
+    some = done(tmp_path, small)
+    for _ in range(3):
+        some.corpus.grow(files=3, lines=5)
+        some.call(only_new=True)
+
+    compacted = {record.key: record.value for record in some.kafka.logs[TopicPartition(PRODUCED, 0)].records}
+    assert sorted(b"/" in (key or b"") for key, value in compacted.items() if value is not None) == [False, True]
+
+
+def test_another_version_does_not_go_on(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    """One that orders documents otherwise; nor does one that has fewer partitions."""
+    some = world(tmp_path, small, seed=5)
+    some.kafka.counts[RAW] = 3
+    some.corpus.grow(files=3, lines=60)
+    some.call(limit=10)
+    small.setattr("tokenmill.app.produce.resuming.ORDER", "another")
+    with pytest.raises(InputError, match="orders documents otherwise"):
+        some.call()
+    some.kafka.counts[RAW] = 2
+    with pytest.raises(SourceError, match="fewer partitions"):
+        some.call()
+
+
+def test_progress_is_told_while_nothing_moves(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    """Brokers that do not answer for long are no reason to be silent."""
+    small.setattr("tokenmill.app.produce.run.PROGRESS_SECONDS", 0.001)
+    some = world(tmp_path, small, seed=5)
+    some.corpus.grow(files=1, lines=9)
+    told: list[int] = []
+
+    async def call() -> None:
+        sources = find_sources([str(some.corpus.path)], reading_of())
+        running = asyncio.create_task(produce(SETTINGS, RAW, sources, Plan(), lambda now: told.append(now.documents)))
+        while len(told) < 5:
+            await asyncio.wait([running], timeout=0.01)
+        assert set(told) == {0}
+        while not running.done():
+            some.kafka.deliver_one()
+            await asyncio.wait([running], timeout=0)
+        await running
+
+    asyncio.run(call())
+    assert told[-1] == len(some.corpus.documents())
