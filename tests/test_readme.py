@@ -120,7 +120,8 @@ class Reader:
             return False
         streams = {chain["stream"] for chain in verified["chains"]}
         eras = [json.loads(self.call(["tokenmill", "eras", stream, "--json"]))["eras"] for stream in streams]
-        return sum(era["blocks"] for found in eras for era in found) == int(verified["blocks"]) > 0
+        blocks = int(verified["blocks"])
+        return blocks > 0 and sum(int(era["blocks"]) for found in eras for era in found) == blocks
 
     def leave(self) -> None:
         """Press Ctrl-C."""

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.app.produce.reading import reading_of
 from tests.app.produce.scripted_kafka import DEAD, PRODUCED, RAW, ScriptedKafka
 from tokenmill.app.produce import Identity, Plan, Summary, find_sources, produce
-from tokenmill.app.produce.run import murmur2
+from tokenmill.app.produce.marks import HEADER, Mark, decode
 from tokenmill.app.settings import Settings
 from tokenmill.dead_letters import SourcePlace, decode_dead_letter
 from tokenmill.errors import InputError, SourceError
@@ -67,15 +67,19 @@ class World:
 
     def call(self, after: int | None = None, **options: Any) -> Summary | None:
         """Call it; killed after so many batches have arrived, it returns None. What is under way then may arrive."""
-        return asyncio.run(self._call(after, {**self.options, **options}))
+        return asyncio.run(self._call(after, options))
 
-    async def _call(self, after: int | None, options: dict[str, Any]) -> Summary | None:
+    async def start(self, **options: Any) -> Summary:
+        """Call it; what it sends arrives when somebody lets it arrive."""
         paths = [str(self.corpus.path)]
         sources = find_sources(paths, reading_of(key=self.key))
-        plan = Plan(identity=Identity.of(RAW, {}, paths), **options)
+        plan = Plan(identity=Identity.of(RAW, {}, paths), **self.options, **options)
+        return await produce(SETTINGS, RAW, sources, plan)
+
+    async def _call(self, after: int | None, options: dict[str, Any]) -> Summary | None:
         delivering = asyncio.create_task(self.kafka.deliver())
         enough = self.kafka.delivered + after if after is not None else None
-        working = asyncio.create_task(produce(SETTINGS, RAW, sources, plan))
+        working = asyncio.create_task(self.start(**options))
         while not working.done() and (enough is None or self.kafka.delivered < enough):
             await asyncio.wait([working], timeout=0)
         working.cancel()
@@ -85,13 +89,6 @@ class World:
         except asyncio.CancelledError:
             return None
 
-    def partition_of(self, number: int, line: bytes) -> int:
-        """Return where a document goes."""
-        count = self.kafka.counts[RAW]
-        if self.key is None:
-            return number % count
-        return int((murmur2(str(json.loads(line)[self.key]).encode()) & 0x7FFFFFFF) % count)
-
     def assert_once(self) -> None:
         """Fail unless each document is there once, and each bad line is a dead letter."""
         found = [value for part in self.kafka.values(RAW) for value in part]
@@ -100,6 +97,14 @@ class World:
             bad = [n for n, line in enumerate(self.corpus.lines()) if line == BAD]
             letters = [letter for number in (0, 1) for letter in self.letters(number)]
             assert len(set(letters)) == len(bad)
+
+    def marks(self) -> list[Mark]:
+        """Return the marks in the topic."""
+        logs = [self.kafka.logs[TopicPartition(RAW, number)] for number in range(self.kafka.counts[RAW])]
+        found = [
+            decode(value) for log in logs for record in log.records for name, value in record.headers if name == HEADER
+        ]
+        return [mark for mark in found if mark is not None]
 
     def letters(self, partition: int) -> list[SourcePlace]:
         """Return the places of dead letters."""
@@ -343,3 +348,31 @@ def test_progress_is_told_while_nothing_moves(tmp_path: Path, small: pytest.Monk
 
     asyncio.run(call())
     assert told[-1] == len(some.corpus.documents())
+
+
+def test_no_mark_passes_a_dead_letter_that_is_not_acknowledged(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    """Were the call killed then, nobody would send it again."""
+    small.setattr("tests.app.produce.scripted_kafka.SELDOM", 0)
+    some = world(tmp_path, small, seed=5, on_error="dead-letter")
+    some.corpus.bad = 0.0
+    some.corpus.grow(files=1, lines=60)
+    file = some.corpus.path / "0.jsonl"
+    file.write_bytes(BAD + b"\n" + file.read_bytes())
+    some.kafka.slow = DEAD
+
+    async def call() -> None:
+        running = asyncio.create_task(some.start())
+        for _ in range(300):
+            some.kafka.deliver_one()
+            await asyncio.wait([running], timeout=0.001)
+        assert some.kafka.under_way[TopicPartition(DEAD, 0)] or some.kafka.under_way[TopicPartition(DEAD, 1)]
+        assert not any(mark.floor.refused for mark in some.marks())
+        some.kafka.slow = None
+        while not running.done():
+            some.kafka.deliver_one()
+            await asyncio.wait([running], timeout=0)
+        await running
+
+    asyncio.run(call())
+    some.assert_once()
+    assert any(mark.floor.refused for mark in some.marks())

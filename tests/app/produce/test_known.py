@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -81,7 +82,12 @@ def test_content_is_read_only_where_size_or_time_changed(folder: Folder, monkeyp
     (folder.path / "b.jsonl").write_bytes(b"2\n3\n")
     read: list[str] = []
     opened = Path.open
-    monkeypatch.setattr(Path, "open", lambda path, *a, **b: read.append(path.stem) or opened(path, *a, **b))
+
+    def noted(path: Path, *arguments: Any, **named: Any) -> Any:
+        read.append(path.stem)
+        return opened(path, *arguments, **named)
+
+    monkeypatch.setattr(Path, "open", noted)
 
     assert kinds(folder.compared(known)) == [("grown", "b")]
     assert set(read) == {"b"}
