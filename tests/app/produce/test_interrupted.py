@@ -355,7 +355,8 @@ def test_no_mark_passes_a_dead_letter_that_is_not_acknowledged(tmp_path: Path, s
     small.setattr("tests.app.produce.scripted_kafka.SELDOM", 0)
     some = world(tmp_path, small, seed=5, on_error="dead-letter")
     some.corpus.bad = 0.0
-    some.corpus.grow(files=1, lines=60)
+    for _ in range(10):
+        some.corpus.grow(files=1, lines=60)
     file = some.corpus.path / "0.jsonl"
     file.write_bytes(BAD + b"\n" + file.read_bytes())
     some.kafka.slow = DEAD
