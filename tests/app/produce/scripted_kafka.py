@@ -112,6 +112,12 @@ class ScriptedKafka:
         elif quick:
             self.arrive(self.rng.choice(quick))
 
+    def arrive_late(self) -> None:
+        """Let everything arrive that earlier owners had under way."""
+        for name, batches in self.stale.items():
+            while batches:
+                self._take(name, self.stale)
+
     def grant(self) -> int:
         """Return the epoch of a new owner; what the one before has under way is late from now on."""
         self.epoch += 1

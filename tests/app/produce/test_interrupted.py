@@ -377,3 +377,34 @@ def test_no_mark_passes_a_dead_letter_that_is_not_acknowledged(tmp_path: Path, s
     asyncio.run(call())
     some.assert_once()
     assert any(mark.floor.refused for mark in some.marks())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_note_of_a_killed_call_that_arrives_late_is_refused(
+    tmp_path: Path, small: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Else the next call would believe that the run began where the killed one saw it begin, and send all again."""
+    small.setattr("tests.app.produce.scripted_kafka.SELDOM", 0)
+    some = world(tmp_path, small, seed)
+    some.corpus.grow(files=3, lines=60)
+    some.kafka.slow = PRODUCED
+
+    async def killed() -> None:
+        running = asyncio.create_task(some.start())
+        note = TopicPartition(PRODUCED, 0)
+        while not some.kafka.under_way[note]:
+            await asyncio.wait([running], timeout=0)
+        some.kafka.stale[note].extend(some.kafka.under_way[note])
+        some.kafka.under_way[note].clear()
+        running.cancel()
+        await asyncio.wait([running])
+
+    asyncio.run(killed())
+    some.kafka.slow = None
+    some.call()
+    some.kafka.arrive_late()
+    summary = some.call()
+
+    assert summary is not None
+    assert (summary.before, summary.documents) == (len(some.corpus.documents()), 0)
+    some.assert_once()
