@@ -388,11 +388,14 @@ def test_a_note_of_a_killed_call_that_arrives_late_is_refused(
     some = world(tmp_path, small, seed)
     some.corpus.grow(files=3, lines=60)
     some.kafka.slow = PRODUCED
+    run = Identity.of(RAW, {}, [str(some.corpus.path)]).run.encode()
 
     async def killed() -> None:
         running = asyncio.create_task(some.start())
         note = TopicPartition(PRODUCED, 0)
-        while not some.kafka.under_way[note]:
+        while not (some.kafka.under_way[note] and some.kafka.under_way[note][0].records[0][0] == run):
+            if some.kafka.under_way[note]:
+                some.kafka.arrive(note)  # the sources, which come before the head
             await asyncio.wait([running], timeout=0)
         some.kafka.stale[note].extend(some.kafka.under_way[note])
         some.kafka.under_way[note].clear()
