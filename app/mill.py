@@ -122,6 +122,7 @@ class Mill:
             board=self._board,
             require_partition=TokenPartitions(self._settings, topics, self._app.know).require,
             send=self._send,
+            partitions=self._partitions,
             leader=self._leader,
             start_partition=self._start_partition,
             set_durable=self._set_durable,
@@ -183,6 +184,9 @@ class Mill:
         except InvalidTimestampError as error:
             raise refused_time(topic) from error
         return int(metadata.offset)
+
+    async def _partitions(self, topic: str) -> int:
+        return await cast("DurableProducer", self._app.producer).partitions(topic)
 
     def _leader(self, tp: TP) -> object:
         return cast("DurableProducer", self._app.producer).leader(tp)

@@ -1,8 +1,9 @@
 """The dead letters of a raw topic: reading them, and sending records back once somebody has repaired them.
 
 A resent record has the key and the headers of the original, goes to its partition, and says in the header `RESENT`
-where it came from. That it was sent is noted on the dead-letter topic, by a record without a value, so that it is not
-sent again unless somebody asks for that; killed in between, it may be sent twice.
+where it came from. What `produce` refused never was a record: it goes to a partition that its place decides. That it
+was sent is noted on the dead-letter topic, by a record without a value, so that it is not sent again unless somebody
+asks for that; killed in between, it may be sent twice.
 """
 
 from collections import Counter
@@ -12,22 +13,30 @@ from typing import Final
 
 from aiokafka import TopicPartition
 
+from tokenmill.dead_letters import (
+    PREFIX,
+    DeadLetter,
+    Place,
+    RecordPlace,
+    decode_dead_letter,
+    letter_partition,
+    parse_place,
+)
 from tokenmill.errors import InputError
 
 from .clients.control import require_topic
 from .clients.kafka import consumer, offsets, producer, read_range
-from .raw.dead_letters import PREFIX, DeadLetter, Place, parse_dead_letter, parse_place, place_name
 from .settings import Settings, dead_letter_topic
 
 RESENT: Final = "tokenmill.resent-from"
-"""Header of a record that was sent back: the original's topic, partition and offset, with slashes between them."""
+"""Header of a record that was sent back: the place that it had, as text (`Place`)."""
 NOTE: Final = f"{PREFIX}resent"
 """Header of a note on a dead-letter topic that this record was sent back."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """The dead letters of a raw topic, each record counted once."""
+    """The dead letters of a raw topic, each place counted once."""
 
     reasons: Counter[str] = field(default_factory=Counter)
     """Records by reason; of one that was dead-lettered for several, by different streams, the first."""
@@ -40,23 +49,23 @@ class Counts:
 async def read_dead_letters(settings: Settings, raw_topic: str) -> AsyncGenerator[DeadLetter | Place, None]:
     """Yield what the dead-letter topic of ``raw_topic`` holds now: letters, and the places of records sent back.
 
-    Letters come as they stand there, some more than once. What is neither is passed over.
+    Letters come as they stand there, partition by partition, some more than once. What is neither is passed over.
 
     Raises:
         TopicError: there is no such topic.
 
     """
     topic = dead_letter_topic(raw_topic)
-    partition = TopicPartition(topic, 0)
     async with consumer(settings) as client:
-        await require_topic(client, topic)
-        span = (await offsets(client, [partition]))[partition]
-        async for record in read_range(client, partition, *span):
-            letter = parse_dead_letter(record)
-            if letter is not None:
-                yield letter
-            elif (place := parse_place((dict(record.headers).get(NOTE) or b"").decode(errors="replace"))) is not None:
-                yield place
+        partitions = [TopicPartition(topic, number) for number in range(await require_topic(client, topic))]
+        for partition, span in (await offsets(client, partitions)).items():
+            async for record in read_range(client, partition, *span):
+                letter = decode_dead_letter(record)
+                note = parse_place((dict(record.headers).get(NOTE) or b"").decode(errors="replace"))
+                if letter is not None:
+                    yield letter
+                elif note is not None:
+                    yield note
 
 
 async def count_dead_letters(settings: Settings, raw_topic: str) -> Counts:
@@ -76,19 +85,23 @@ async def count_dead_letters(settings: Settings, raw_topic: str) -> Counts:
 
 
 async def find_dead_letter(settings: Settings, place: Place) -> DeadLetter:
-    """Return the dead letter of one record.
+    """Return the dead letter of one place.
 
     Raises:
         InputError: there is none.
         TopicError: there is no dead-letter topic.
 
     """
-    async for found in read_dead_letters(settings, place[0]):
+    async for found in read_dead_letters(settings, place.topic):
         if isinstance(found, DeadLetter) and found.place == place:
             return found
-    raise InputError(
-        f"{dead_letter_topic(place[0])} holds no dead letter of {place_name(place)}: "
-        f"`tokenmill dead-letters list {place[0]}` shows which there are"
+    raise _none_of(place)
+
+
+def _none_of(place: Place) -> InputError:
+    return InputError(
+        f"{dead_letter_topic(place.topic)} holds no dead letter of {place}: "
+        f"`tokenmill dead-letters list {place.topic}` shows which there are"
     )
 
 
@@ -118,6 +131,8 @@ class Resent:
     bytes: int = 0
     before: int = 0
     """Records that had been sent back before, and were not sent again."""
+    without_value: int = 0
+    """Those of which there is nothing to send."""
 
 
 async def resend(
@@ -126,13 +141,16 @@ async def resend(
     """Send records back to their raw topic, each once; on return all are acknowledged, or with ``dry_run`` counted.
 
     Raises:
-        InputError: a place that was asked for has no dead letter, or a record has another raw topic.
+        InputError: a place that was asked for has no dead letter, or nothing that could be sent.
         TopicError: there is no dead-letter topic.
 
     """
     known = {found async for found in read_dead_letters(settings, wish.raw_topic) if not isinstance(found, DeadLetter)}
     done, seen = Resent(), set[Place]()
+    dead_letters = dead_letter_topic(wish.raw_topic)
     async with producer(settings) as client:
+        partitions = len(await client.partitions_for(wish.raw_topic))
+        note_partitions = len(await client.partitions_for(dead_letters))
         async for found in read_dead_letters(settings, wish.raw_topic):
             if not isinstance(found, DeadLetter) or found.place in seen or not wish.takes(found):
                 continue
@@ -141,19 +159,28 @@ async def resend(
                 done.before += 1
                 continue
             value = wish.values.get(found.place, found.value)
+            if not found.has_value and found.place not in wish.values:
+                done.without_value += 1
+                continue
             if not dry_run:
-                headers = [(name, old) for name, old in found.headers if name != RESENT]
-                headers.append((RESENT, place_name(found.place).encode()))
-                await client.send_and_wait(found.topic, value, found.key, found.partition, headers=headers)
-                note = [(NOTE, place_name(found.place).encode())]
-                await client.send_and_wait(dead_letter_topic(found.topic), None, b"", 0, headers=note)
+                place = str(found.place).encode(errors="replace")
+                headers = [header for header in found.headers if header[0] != RESENT]
+                headers.append((RESENT, place))
+                partition = _raw_partition(found.place, partitions)
+                await client.send_and_wait(wish.raw_topic, value, found.key, partition, headers=headers)
+                partition = letter_partition(found.place, note_partitions)
+                await client.send_and_wait(dead_letters, None, b"", partition, headers=[(NOTE, place)])
             done.sent += 1
             done.bytes += len(value or b"")
             progress(done)
     missing = set(wish.places) - seen
     if missing:
-        raise InputError(
-            f"{dead_letter_topic(wish.raw_topic)} holds no dead letter of {place_name(min(missing))}: "
-            f"`tokenmill dead-letters list {wish.raw_topic}` shows which there are"
-        )
+        raise _none_of(min(missing, key=str))
+    if wish.places and done.without_value:
+        raise InputError(f"the dead letter of {min(wish.places, key=str)} has no value: give one, with --value FILE")
     return done
+
+
+def _raw_partition(place: Place, partitions: int) -> int:
+    """Return where a record goes back to: where it was, if it was anywhere."""
+    return place.partition if isinstance(place, RecordPlace) else letter_partition(place, partitions)

@@ -319,6 +319,10 @@ class DurableProducer(driver.Producer):
     def _settings_extra(self) -> Mapping[str, Any]:
         return {"acks": "all", "enable_idempotence": True}
 
+    async def partitions(self, topic: str) -> int:
+        """Return how many partitions a topic has."""
+        return len(await self._ensure_producer().partitions_for(topic))
+
     def leader(self, tp: TP) -> object:
         """Return what stands for a partition's leader and the connection to it: another thing after either changed.
 

@@ -23,6 +23,7 @@ async def resume_mill(grown: Grown) -> None:
         retention={},
         require_partition=_there,
         send=_no_send,
+        partitions=_one,
         leader=lambda _tp: None,
         start_partition=_started,
         set_durable=lambda _tp, _offset: None,
@@ -33,6 +34,10 @@ async def resume_mill(grown: Grown) -> None:
     # The last document may reach beyond the last block, so the place is at most one document before the end.
     if partition.halted or not grown.records - 1 <= partition.position <= grown.records:
         raise BenchmarkError(f"resumed at {partition.position} of {grown.records}: {partition.halted}")
+
+
+async def _one(_topic: str) -> int:
+    return 1
 
 
 async def resume_segments(grown: Grown) -> None:

@@ -1,5 +1,6 @@
 """Every command and snippet of the README, in its order, in a directory of its own, as a reader would run them."""
 
+import json
 import os
 import re
 import shutil
@@ -106,11 +107,21 @@ class Reader:
             assert self.up.poll() is None, self.log
             time.sleep(0.1)
 
-    def wait_until_stored(self) -> None:
-        """Wait until all that was sent is in the store."""
+    def wait_until_trainable(self) -> None:
+        """Wait until all that was sent is in the store, and in eras."""
         deadline = time.monotonic() + UP_SECONDS
-        while '"complete":true' not in self.call(["tokenmill", "verify", "--json"]).replace(" ", ""):
+        while not self.is_trainable():
             assert time.monotonic() < deadline, self.log
+
+    def is_trainable(self) -> bool:
+        """Tell whether each block of all that was sent is in the store and in an era."""
+        verified = json.loads(self.call(["tokenmill", "verify", "--json"]))
+        if not verified["complete"]:
+            return False
+        streams = {chain["stream"] for chain in verified["chains"]}
+        eras = [json.loads(self.call(["tokenmill", "eras", stream, "--json"]))["eras"] for stream in streams]
+        blocks = int(verified["blocks"])
+        return blocks > 0 and sum(int(era["blocks"]) for found in eras for era in found) == blocks
 
     def leave(self) -> None:
         """Press Ctrl-C."""
@@ -134,8 +145,7 @@ def test_every_snippet_of_the_readme_does_what_it_says(reader: Reader) -> None:
         printed.append(reader.run(snippet))
         if number == 2:  # all text is sent: what follows reads it
             reader.run(Snippet("bash", "tokenmill flush raw-text"))
-            time.sleep(3)
-            reader.wait_until_stored()
+            reader.wait_until_trainable()
     everything = "\n".join(printed)
     assert "torch.Size([4, 64]) torch.Size([4, 64])" in everything
     assert "store/raw-text.train/0/000000000000.bin" in everything

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from base64 import b64encode
+from collections.abc import Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,10 +13,10 @@ import typer
 from rich.progress import SpinnerColumn, TextColumn
 from rich.table import Table
 
+from tokenmill.dead_letters import DeadLetter, Place, RecordPlace, parse_place
 from tokenmill.errors import InputError
 
 from ..inspecting.samples import beginning
-from ..raw.dead_letters import DeadLetter, Place, parse_place, place_name
 from ..resending import Resending, Resent, count_dead_letters, find_dead_letter, read_dead_letters, resend
 from ..settings import Settings
 from .inspect import pairs
@@ -28,10 +29,15 @@ STANDARD_INPUT = "-"
 
 Topic = Annotated[str, typer.Argument(metavar="RAW_TOPIC", help="The raw topic.", show_default=False)]
 Record = Annotated[
-    str, typer.Argument(metavar="TOPIC/PARTITION/OFFSET", help="Where the record stands.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="PLACE",
+        help="TOPIC/PARTITION/OFFSET of a record, or TOPIC:RUN:FILE:LINE of what produce read, as `list` prints them.",
+        show_default=False,
+    ),
 ]
 Wanted = Annotated[
-    str, typer.Argument(metavar="WHAT", help="RAW_TOPIC, with --reason, or TOPIC/PARTITION/OFFSET.", show_default=False)
+    str, typer.Argument(metavar="WHAT", help="RAW_TOPIC, with --reason, or one place, as for show.", show_default=False)
 ]
 Reasons = Annotated[
     list[str] | None, typer.Option("--reason", metavar="REASON", help="Only of this reason; may be given again.")
@@ -70,12 +76,12 @@ def list_command(
     limit: Annotated[int, typer.Option(min=1, help="Show at most so many, the first ones.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Print the dead letters of a raw topic, each record once."""
+    """Print the dead letters of a raw topic, the mill's and those of produce, each place once."""
     found, more = asyncio.run(_first(settings, topic, reasons or (), partitions or (), limit))
     if as_json:
         show_json([values(letter) for letter in found])
     else:
-        table = Table("record", "written", "reason", "detail", "value", box=None, pad_edge=False)
+        table = Table("place", "written", "reason", "detail", "value", box=None, pad_edge=False)
         for letter in found:
             table.add_row(*cells(letter))
         show_table(table)
@@ -92,7 +98,7 @@ async def _first(
         async for found in letters:
             if not isinstance(found, DeadLetter) or found.place in chosen:
                 continue
-            if (reasons and found.reason not in reasons) or (partitions and found.partition not in partitions):
+            if (reasons and found.reason not in reasons) or (partitions and not _stands_in(found.place, partitions)):
                 continue
             if len(chosen) == limit:
                 return list(chosen.values()), True
@@ -100,8 +106,12 @@ async def _first(
     return list(chosen.values()), False
 
 
+def _stands_in(place: Place, partitions: Sequence[int]) -> bool:
+    return isinstance(place, RecordPlace) and place.partition in partitions
+
+
 def count_command(settings: Settings, topic: Topic, *, as_json: AsJson = False) -> None:
-    """Print how many records were dead-lettered for each reason, each record counted once."""
+    """Print how many dead letters there are for each reason, each place counted once."""
     counts = asyncio.run(count_dead_letters(settings, topic))
     if as_json:
         numbers = {"records": counts.reasons.total(), "letters": counts.letters, "resent": counts.resent}
@@ -123,7 +133,7 @@ def show_command(
     value: Annotated[bool, typer.Option("--value", help="Print the original value and nothing else.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print one dead letter: where it comes from, why it is here, and the record as it was."""
+    """Print one dead letter: where it comes from, why it is here, and what stood there."""
     letter = asyncio.run(find_dead_letter(settings, required_place(record)))
     if value:
         sys.stdout.buffer.write(letter.value or b"")
@@ -152,15 +162,19 @@ def resend_command(
 
     They get new offsets in their old partitions, and a header tokenmill.resent-from that names the old ones. A record
     that is sent as it was ends here again, unless what refused it has changed: the skip list, or a stream of its own.
+    What produce refused goes to a partition that its place decides, without a key.
     """
     wish = _wish(what, reasons, value, again=again)
     with Reporter() as report:
         done = asyncio.run(resend(settings, wish, dry_run=dry_run, progress=report))
     if as_json:
-        show_json({"sent": done.sent, "bytes": done.bytes, "sent_before": done.before, "dry_run": dry_run})
+        numbers = {"sent": done.sent, "bytes": done.bytes, "sent_before": done.before}
+        show_json({**numbers, "without_value": done.without_value, "dry_run": dry_run})
         return
     verb = "would send" if dry_run else "sent"
     show(f"{verb} {count(done.sent, 'record')}, {size(done.bytes)}, to {wish.raw_topic}")
+    if done.without_value:
+        say(f"left out {count(done.without_value, 'dead letter')} that have no value: resend each with --value FILE")
     if done.before:
         say(f"left out {count(done.before, 'record')}, sent back before: --again sends them once more")
 
@@ -175,9 +189,9 @@ def _wish(what: str, reasons: list[str] | None, value: str | None, *, again: boo
             raise InputError("--value replaces the value of one record: name it, TOPIC/PARTITION/OFFSET")
         return Resending(what, reasons=reasons, again=again)
     if reasons:
-        raise InputError(f"{what} is one record: leave out --reason, or name the raw topic {place[0]}")
+        raise InputError(f"{what} is one record: leave out --reason, or name the raw topic {place.topic}")
     replaced = {} if value is None else {place: _bytes_of(value)}
-    return Resending(place[0], places=[place], values=replaced, again=again)
+    return Resending(place.topic, places=[place], values=replaced, again=again)
 
 
 def _bytes_of(file: str) -> bytes:
@@ -196,22 +210,24 @@ def required_place(name: str) -> Place:
     """
     place = parse_place(name)
     if place is None:
-        raise InputError(f"{name!r} is no record: write TOPIC/PARTITION/OFFSET, as `tokenmill dead-letters list` does")
+        raise InputError(
+            f"{name!r} is no place: write TOPIC/PARTITION/OFFSET, or TOPIC:RUN:FILE:LINE, as `tokenmill dead-letters "
+            "list` does"
+        )
     return place
 
 
 def cells(letter: DeadLetter) -> list[str]:
     """Return a letter's row."""
     value = beginning(repr((letter.value or b"")[:LINE_CHARACTERS]), LINE_CHARACTERS)
-    return [place_name(letter.place), moment(letter), letter.reason, beginning(letter.detail, LINE_CHARACTERS), value]
+    return [str(letter.place), moment(letter), letter.reason, beginning(letter.detail, LINE_CHARACTERS), value]
 
 
 def values(letter: DeadLetter) -> dict[str, Any]:
     """Return a letter as JSON types, without its value."""
     return {
-        "topic": letter.topic,
-        "partition": letter.partition,
-        "offset": letter.offset,
+        "place": str(letter.place),
+        **letter.place._asdict(),
         "timestamp": letter.timestamp,
         "reason": letter.reason,
         "exception": letter.exception,
@@ -228,7 +244,7 @@ def encoded(data: bytes | None) -> str | None:
 
 
 def moment(letter: DeadLetter) -> str:
-    """Return when the original was written; nothing where Kafka does not say, or no calendar has that day."""
+    """Return when the original was written, or refused by produce; nothing where nobody says, or no calendar has it."""
     try:
         return datetime.fromtimestamp(letter.timestamp / 1000, UTC).isoformat(timespec="seconds")
     except (ValueError, OverflowError, OSError):

@@ -1,6 +1,8 @@
 """``tokenmill produce`` and ``tokenmill flush``: text into a raw topic."""
 
 import asyncio
+import signal
+import sys
 from typing import Annotated, Literal, get_args
 
 import typer
@@ -12,7 +14,6 @@ from ..produce import (
     Identity,
     Plan,
     Reading,
-    Source,
     Summary,
     Wishes,
     dry_run,
@@ -28,9 +29,19 @@ from ..produce.recoding import known_encoding
 from ..produce.refusals import OnError
 from ..settings import Settings
 from ..settings.values import parse_size
+from .interrupted import until_interrupted
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json
-from .produced import summary_json, summary_line, tell_dry, tell_open, tell_refusals, tell_unmet
+from .produced import (
+    interrupted_line,
+    summary_json,
+    summary_line,
+    tell_dry,
+    tell_left_out,
+    tell_open,
+    tell_refusals,
+    tell_unmet,
+)
 from .progress import Reporter, with_outages_told
 
 HOW_READ = "How files are read"
@@ -192,6 +203,14 @@ def produce_command(
     restart: Annotated[
         bool, typer.Option("--restart", help="Send all again, on purpose.", rich_help_panel=HOW_SENT)
     ] = False,
+    only_new: Annotated[
+        bool,
+        typer.Option(
+            "--only-new",
+            help="Send what was added since: new files, and what files of lines got at their end.",
+            rich_help_panel=HOW_SENT,
+        ),
+    ] = False,
     then_flush: Annotated[
         bool, typer.Option("--flush", help="Then ask the mill to fill its open blocks.", rich_help_panel=HOW_SENT)
     ] = False,
@@ -214,6 +233,7 @@ def produce_command(
         key=key,
         plain=plain,
     )
+    _require_run(paths, resume=resume, restart=restart, only_new=only_new)
     _refuse_framed(settings, topic)
     mapping = None if map_name is None else Mapping(map_name, map_processes, map_batch, map_timeout)
     try:
@@ -236,15 +256,20 @@ def produce_command(
             shuffle=shuffle_buffer,
             seed=seed,
             compression=None if compression == "none" else compression,
-            identity=_identity(topic, sources, paths, options) if resume else None,
+            identity=_identity(topic, paths, options) if resume else None,
             restart=restart,
+            only_new=only_new,
         )
         with Reporter() as report:
             work = produce(settings, topic, sources, plan, report)
-            summary = asyncio.run(with_outages_told(work, settings.bootstrap_servers, report.tell))
+            told = with_outages_told(work, settings.bootstrap_servers, report.tell)
+            summary, interrupted = until_interrupted(told)
     finally:
         if mapping is not None:
             mapping.close()
+    if summary is None or interrupted is not None:
+        say(interrupted_line(report.latest, topic, goes_on=plan.identity is not None))
+        sys.exit(128 + (interrupted or signal.SIGINT))
     _finish(settings, topic, paths, summary, then_flush=then_flush, as_json=as_json)
 
 
@@ -315,17 +340,25 @@ def deciding(reading: Reading, split: str | None, shuffle: int, seed: int) -> di
     }
 
 
-def _identity(topic: str, sources: list[Source], paths: list[str], options: dict[str, object]) -> Identity | None:
+def _require_run(paths: list[str], *, resume: bool, restart: bool, only_new: bool) -> None:
+    """Check that what is new can be told from what was sent, where that is asked for."""
+    if only_new and (restart or not resume or "-" in paths):
+        other = "--restart" if restart else "standard input" if resume else "--no-resume"
+        raise InputError(f"--only-new goes on behind what was sent before; {other} does not: leave one of them out")
+
+
+def _identity(topic: str, paths: list[str], options: dict[str, object]) -> Identity | None:
     """Return the run's identity; none for one that nobody could take up again."""
     if "-" in paths:
         return None
-    return Identity.of(topic, sources, options, paths)
+    return Identity.of(topic, options, paths)
 
 
 def _finish(
     settings: Settings, topic: str, paths: list[str], summary: Summary, *, then_flush: bool, as_json: bool
 ) -> None:
     tell_refusals(summary)
+    tell_left_out(summary)
     tell_unmet(summary)
     sent = summary.documents or summary.before
     if then_flush and sent:
@@ -346,3 +379,9 @@ def _finish(
     if summary.broken:
         named = "what earlier calls of this run said, and above" if summary.broken_before else "above"
         raise InputError(f"{count(summary.broken, 'file')} could not be read to the end; see {named}")
+    changed = sum(change.kind == "changed" for change in summary.left_out)
+    if changed:
+        raise InputError(
+            f"{count(changed, 'source')} changed after being sent; --only-new left out what has changed, see above. "
+            "Send it from a file of another name, or all again: --restart"
+        )

@@ -38,6 +38,23 @@ def tell_unmet(found: PassedOver) -> None:
         say(f"--where left out {count(found.unmet, 'document')}{without}")
 
 
+def tell_left_out(summary: Summary) -> None:
+    """Name the sources that are not what they were when they were sent."""
+    for change in summary.left_out[:SHOWN_REFUSALS]:
+        say(f"{change.text}: nothing of it is sent again")
+    if len(summary.left_out) > SHOWN_REFUSALS:
+        say(f"… {len(summary.left_out):,} such sources in all")
+
+
+def interrupted_line(summary: Summary | None, topic: str, *, goes_on: bool) -> str:
+    """Return what a person should know whose run was interrupted."""
+    done = 0 if summary is None else summary.documents
+    before = 0 if summary is None else summary.before
+    line = f"interrupted: {count(done, 'document')} of this call {'is' if done == 1 else 'are'} acknowledged in {topic}"
+    line += f", and {before:,} of earlier ones" if before else ""
+    return line + ("; the same command goes on there" if goes_on else "; another call sends all again")
+
+
 def summary_line(summary: Summary) -> str:
     """Return one line: what was sent, and how it spread over the partitions."""
     total = (

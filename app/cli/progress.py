@@ -96,9 +96,12 @@ class Reporter(Line):
         super().__init__(*columns, description="starting")
         self._began = time.monotonic()
         self._done_before: int | None = None
+        self.latest: Summary | None = None
+        """What it was called with last; its numbers grow on."""
 
     def __call__(self, summary: Summary) -> None:
         """Show how far the run is."""
+        self.latest = summary
         rate = summary.bytes / summary.seconds if summary.seconds else 0.0
         line = f"{count(summary.documents, 'document')}, {size(summary.bytes)}, {size(rate)}/s"
         line += f", {summary.refused:,} passed over" if summary.refused else ""

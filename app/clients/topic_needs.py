@@ -6,9 +6,9 @@ from typing import Final, Literal, NamedTuple
 from tokenmill.documents import Limits
 from tokenmill.pieces import PIECE
 
-from ..settings import Settings, TopicSettings, dead_letter_topic
+from ..settings import Settings, TopicSettings, dead_letter_topic, produced_topic
 
-Kind = Literal["raw", "dead-letters", "tokens", "control"]
+Kind = Literal["raw", "dead-letters", "produced", "tokens", "control"]
 
 HEADERS_BYTES: Final = 4096
 """Room for a message's fixed header, its totals and Kafka's framing, and for a dead letter's headers."""
@@ -20,6 +20,10 @@ WIDEST_TOKEN_BYTES: Final = 4
 """uint32. The vocabulary decides the dtype, and this must hold before a tokenizer is loaded."""
 CONTROL_MESSAGE_BYTES: Final = 1 << 20
 """A genesis holds the settings in full; its other records are small."""
+PRODUCED_MESSAGE_BYTES: Final = 1 << 20
+"""A part of what a run knows of its sources is smaller."""
+PRODUCED_SEGMENT_BYTES: Final = 16 << 20
+"""Kafka compacts no log's newest segment, and every call of produce reads all of it."""
 UNLIMITED: Final = "-1"
 BROKERS_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
 CONFIGS: Final = ("cleanup.policy", "retention.ms", "retention.bytes", "max.message.bytes")
@@ -43,6 +47,8 @@ class NeededTopic(NamedTuple):
         would refuse a worker's whose clock is wrong.
         """
         configs = {"cleanup.policy": "delete", "max.message.bytes": str(self.max_message_bytes)}
+        if self.kind == "produced":
+            configs |= {"cleanup.policy": "compact", "segment.bytes": str(PRODUCED_SEGMENT_BYTES)}
         if self.kind != "raw":
             configs |= {"retention.ms": UNLIMITED, "retention.bytes": UNLIMITED, **BROKERS_TIME}
         return configs
@@ -85,12 +91,18 @@ def needed_topics(settings: Settings) -> list[NeededTopic]:
         NeededTopic(dead_letter_topic(name), "dead-letters", name, settings.max_record_bytes + HEADERS_BYTES)
         for name in settings.raw_topics
     ]
+    produced = [produced_need(name) for name in settings.raw_topics]
     streams: list[NeededTopic] = []
     for stream in settings.streams():
         largest = worst_message_bytes(settings, settings.for_topic(stream.raw_topic))
         streams.append(NeededTopic(stream.tokens_topic, "tokens", stream.raw_topic, largest))
         streams.append(NeededTopic(stream.control_topic, "control", stream.raw_topic, CONTROL_MESSAGE_BYTES))
-    return raw + dead + streams
+    return raw + dead + produced + streams
+
+
+def produced_need(raw_topic: str) -> NeededTopic:
+    """Return the topic that runs of `produce` over a raw topic need."""
+    return NeededTopic(produced_topic(raw_topic), "produced", raw_topic, PRODUCED_MESSAGE_BYTES)
 
 
 def missing_raw(name: str) -> str:
@@ -103,6 +115,8 @@ def find_problems(topic: NeededTopic, existing: Mapping[str, Existing]) -> list[
     found = existing.get(topic.name)
     if found is None:
         text = missing_raw(topic.name) if topic.kind == "raw" else "is missing: run `tokenmill topics create`"
+        if topic.kind == "produced":  # no worker needs it
+            return [Problem(topic.name, "warning", "is missing: the first `tokenmill produce` makes it", missing=True)]
         return [Problem(topic.name, "error", text, missing=True)]
     raw = existing.get(topic.raw_topic)
     return [
@@ -122,6 +136,8 @@ def _check_partitions(topic: NeededTopic, found: Existing, raw: Existing | None)
             yield Problem(topic.name, "error", text + "use a new stream_suffix")
     if topic.kind == "control" and found.partitions != 1:
         yield Problem(topic.name, "error", f"has {found.partitions} partitions, not 1: use a new stream_suffix")
+    if topic.kind == "produced" and found.partitions != 1:
+        yield Problem(topic.name, "warning", f"has {found.partitions} partitions; produce writes to the first alone")
 
 
 def is_compacted(found: Existing) -> bool:
@@ -130,6 +146,11 @@ def is_compacted(found: Existing) -> bool:
 
 
 def _check_cleanup(topic: NeededTopic, found: Existing) -> Iterable[Problem]:
+    if topic.kind == "produced":
+        if found.configs["cleanup.policy"] != "compact":
+            text = "is not compacted, so it forgets runs of produce, or grows for ever: set cleanup.policy=compact"
+            yield Problem(topic.name, "warning", text)
+        return
     if is_compacted(found):
         text = "is compacted, so records vanish in between: set cleanup.policy=delete"
         yield Problem(topic.name, "error", text)

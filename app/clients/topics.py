@@ -19,7 +19,17 @@ from tokenmill.errors import MissingTopicError, TopicError
 from ..settings import Settings
 from .kafka import admin
 from .patience import patiently
-from .topic_needs import CONFIGS, UNLIMITED, Existing, NeededTopic, Problem, find_problems, missing_raw, needed_topics
+from .topic_needs import (
+    CONFIGS,
+    UNLIMITED,
+    Existing,
+    NeededTopic,
+    Problem,
+    find_problems,
+    missing_raw,
+    needed_topics,
+    produced_need,
+)
 
 VISIBLE_SECONDS: Final = 15.0
 """How long a new topic may take until the brokers say that it has leaders; takes milliseconds."""
@@ -29,8 +39,8 @@ async def ensure_topics(settings: Settings, *, partitions: int | None = None) ->
     """Create what is missing, and return the names of the topics that were created or given more partitions.
 
     On return every needed topic exists and can be used. A raw topic is created only where ``partitions`` is given; a
-    token topic gets as many partitions as its raw topic has, also when that has grown. What exists is changed in no
-    other way: `check_topics` says what is wrong with it. Waits as `patiently` does.
+    token topic gets as many partitions as its raw topic has, also when that has grown, and a new dead-letter topic
+    does. What exists is changed in no other way: `check_topics` says what is wrong with it. Waits as `patiently` does.
 
     Raises:
         MissingTopicError: a raw topic is missing, and ``partitions`` is None.
@@ -54,13 +64,40 @@ async def _ensure(settings: Settings, partitions: int | None) -> list[str]:
         grown = {
             topic.name: wanted[topic.name]
             for topic in needed
-            if topic.name in existing and existing[topic.name].partitions < wanted[topic.name]
+            if topic.kind != "dead-letters"
+            and topic.name in existing
+            and existing[topic.name].partitions < wanted[topic.name]
         }
         await _create(client, settings, new, wanted)
         for name, count in grown.items():
             await _grow(client, name, count)
         await _until_visible(client, {name: wanted[name] for name in [*grown, *(topic.name for topic in new)]})
         return [topic.name for topic in new] + list(grown)
+
+
+async def ensure_produced(settings: Settings, raw_topic: str) -> None:
+    """Create the topic on which runs of `produce` over a raw topic are noted, if it is missing; then it can be used.
+
+    Raises:
+        TopicError: the brokers refuse it; says what else can be done.
+        BrokerError: no broker answers.
+
+    """
+    needed = produced_need(raw_topic)
+
+    async def ensure() -> None:
+        async with admin(settings) as client:
+            if needed.name in await _counts(client, [needed.name]):
+                return
+            await _create(client, settings, [needed], {needed.name: 1})
+            await _until_visible(client, {needed.name: 1})
+
+    try:
+        await patiently(settings, ensure)
+    except TopicError as error:
+        raise TopicError(
+            f"{error}; let somebody run `tokenmill topics create` who may, or do without: --no-resume"
+        ) from error
 
 
 async def check_topics(settings: Settings) -> list[Problem]:
@@ -157,7 +194,7 @@ async def _counts(client: AIOKafkaAdminClient, names: Iterable[str]) -> dict[str
 
 
 def _partitions(topic: NeededTopic, counts: Mapping[str, int | None]) -> int:
-    return counts[topic.raw_topic] or 0 if topic.kind in ("raw", "tokens") else 1
+    return 1 if topic.kind in ("control", "produced") else counts[topic.raw_topic] or 0
 
 
 async def _create(

@@ -12,7 +12,7 @@ touched here, and nowhere else; the version is pinned, and `tests/app/produce/te
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
@@ -33,9 +33,11 @@ FENCE_SECONDS: Final = 60.0
 
 @asynccontextmanager
 async def fenced_producer(
-    settings: Settings, name: str, topic: str, partitions: int, **options: Any
+    settings: Settings, name: str, partitions: Mapping[str, int], **options: Any
 ) -> AsyncIterator[AIOKafkaProducer]:
     """Yield an idempotent producer, as `tokenmill.app.clients.kafka.producer` does; earlier ones of this name give way.
+
+    ``partitions`` names the topics, with the number of their partitions: there they can write nothing any more.
 
     Raises:
         BrokerError: no broker answers.
@@ -43,21 +45,22 @@ async def fenced_producer(
 
     """
     with _fenced(name):
-        await _end_earlier(settings, name, topic, partitions)
+        await _end_earlier(settings, name, partitions)
         async with producer(settings, transactional_id=name, **options) as client:
             client._txn_manager.transactional_id = None  # noqa: SLF001 - see above
             yield client
 
 
-async def _end_earlier(settings: Settings, name: str, topic: str, partitions: int) -> None:
+async def _end_earlier(settings: Settings, name: str, partitions: Mapping[str, int]) -> None:
     """Take the name over, and put a marker into each partition; they are there when the name is granted again."""
     try:
         client_of = producer(settings, transactional_id=name, transaction_timeout_ms=OPEN_MILLISECONDS)
         async with asyncio.timeout(FENCE_SECONDS), client_of as client:
             await client.begin_transaction()
             manager = client._txn_manager  # noqa: SLF001 - see above
-            for partition in range(partitions):
-                manager.maybe_add_partition_to_txn(TopicPartition(topic, partition))
+            for topic, count in partitions.items():
+                for partition in range(count):
+                    manager.maybe_add_partition_to_txn(TopicPartition(topic, partition))
             await client.abort_transaction()
     except TimeoutError as error:
         raise BrokerError(

@@ -1,15 +1,17 @@
 """What becomes of something that is no document: it is passed over, sent to the dead letters, or ends the run."""
 
 import asyncio
+import time
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
+from tokenmill.dead_letters import SourcePlace, encode_dead_letter, letter_partition
 from tokenmill.errors import InputError, TopicError
 
 from ..clients.topics import partition_count
-from ..raw.dead_letters import MAX_DETAIL_BYTES, PREFIX
 from ..settings import Settings, dead_letter_topic
 from .items import Refused
 from .sender import raise_for
@@ -29,17 +31,28 @@ BEGINS_ANEW: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a run does about something that is no document."""
+
+    on_error: OnError
+    run: str
+    """Of its dead letters' places."""
+    partitions: int = 1
+    """Of the dead-letter topic."""
+    goes_on: bool = True
+    """Whether another call can go on with the run: what is advised depends on it."""
+
+
 class Refusals:
     """Takes the refusals of a run."""
 
-    def __init__(
-        self, client: AIOKafkaProducer, topic: str, on_error: OnError, summary: Summary, *, goes_on: bool
-    ) -> None:
-        """Take those of a run that another call can go on with, or cannot: what is advised depends on it."""
-        self._goes_on = goes_on
+    def __init__(self, client: AIOKafkaProducer, topic: str, answer: Answer, summary: Summary) -> None:
+        """Take those of a run over ``topic``."""
         self._client = client
+        self._topic = topic
         self._dead = dead_letter_topic(topic)
-        self._on_error = on_error
+        self._answer = answer
         self._summary = summary
         self._under_way: set[asyncio.Future[Any]] = set()
 
@@ -50,10 +63,10 @@ class Refusals:
             InputError: it ends the run.
 
         """
-        if self._on_error == "fail":
-            raise InputError(f"{refused.where}: {refused.why}. {GOES_ON if self._goes_on else BEGINS_ANEW}")
+        if self._answer.on_error == "fail":
+            raise InputError(f"{refused.where}: {refused.why}. {GOES_ON if self._answer.goes_on else BEGINS_ANEW}")
         self._summary.refuse(refused)
-        if self._on_error == "dead-letter":
+        if self._answer.on_error == "dead-letter":
             await self._send(refused)
 
     async def settle(self) -> None:
@@ -74,24 +87,25 @@ class Refusals:
 
     async def _send(self, refused: Refused) -> None:
         """Send it whole, with a dead letter's headers; it was never in the raw topic, so there is no offset in them."""
-        about = {"reason": REASON, "detail": refused.why, "source": refused.where}
-        headers = [
-            (PREFIX + name, value.encode(errors="replace")[:MAX_DETAIL_BYTES].decode(errors="ignore").encode())
-            for name, value in about.items()
-        ]
+        place = SourcePlace(self._topic, self._answer.run, refused.where)
+        now = time.time_ns() // 1_000_000
+        headers = encode_dead_letter(place, reason=REASON, detail=refused.why, timestamp=now)
+        partition = letter_partition(place, self._answer.partitions)
         if len(self._under_way) >= UNDER_WAY:
             await self.settle()
-        self._under_way.add(await self._client.send(self._dead, value=refused.data, partition=0, headers=headers))
+        self._under_way.add(
+            await self._client.send(self._dead, value=refused.data, partition=partition, headers=headers)
+        )
 
 
-async def require_dead_letters(settings: Settings, topic: str) -> None:
-    """Check that there is a topic for dead letters.
+async def require_dead_letters(settings: Settings, topic: str) -> int:
+    """Return the number of partitions of the topic for dead letters.
 
     Raises:
         TopicError: there is none; says how to make it.
 
     """
     try:
-        await partition_count(settings, dead_letter_topic(topic))
+        return await partition_count(settings, dead_letter_topic(topic))
     except TopicError as error:
         raise TopicError(f"{error}; `tokenmill topics create` makes it with the others that {topic} needs") from error

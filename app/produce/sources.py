@@ -2,12 +2,10 @@
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from io import BufferedReader, FileIO
+from dataclasses import dataclass, replace
+from io import BufferedReader, FileIO, RawIOBase
 from pathlib import Path
 from typing import Any, Final, Protocol
-
-import xxhash
 
 from .chunks import Chunker
 from .compressed import BUFFER_BYTES, DAMAGE, decompressed, suffixes_of
@@ -20,8 +18,11 @@ from .shape import Shape
 STDIN: Final = "-"
 STDIN_NAME: Final = "stdin"
 STDIN_NUMBER: Final = 0
-HEAD_BYTES: Final = 4096
-"""Of a file that are hashed to tell whether it is still the same, beside its size and its time."""
+GROWING: Final = ("jsonl", "lines")
+"""Kinds of files that somebody may append to: what stood there before is read as it was."""
+
+
+START: Final = Place()
 
 TABLES: Final = frozenset({"csv", "tsv"})
 RECODED: Final = TABLES | {"text", "lines"}
@@ -40,7 +41,7 @@ class Source(Protocol):
         """Bytes on disk, 0 if nobody knows."""
 
     def signature(self) -> bytes:
-        """Return bytes that change when the content does."""
+        """Return bytes that change when the content does, for what is no file."""
 
     def chunks(self, start: Place) -> Iterator[Chunk]:
         """Yield the items behind ``start``, which is a chunk's end (or the beginning).
@@ -79,13 +80,20 @@ class Reading:
 
 @dataclass(slots=True)
 class FileSource:
-    """A file of any format, perhaps compressed."""
+    """A file of any format, perhaps compressed; or a part of one that grows."""
 
     path: str
     reading: Reading
-    size: int = field(init=False)
+    size: int = -1
+    """Where the part ends; it is looked up where nobody says."""
+    begin: Place = START
+    """Where it begins."""
+    bounded: bool = False
+    """Whether what lies behind `size` is left out."""
 
     def __post_init__(self) -> None:
+        if self.size >= 0:
+            return
         try:
             self.size = Path(self.path).stat().st_size
         except OSError:
@@ -101,20 +109,28 @@ class FileSource:
         """What it is read as."""
         return kind_of(suffixes_of(self.path)[0], self.reading.choice)
 
+    @property
+    def grows(self) -> bool:
+        """Whether somebody may append to it, and what stood there before is read as it was."""
+        if self.kind in RECODED and self.reading.encoding not in (None, UTF_8):
+            return False  # its places count bytes of UTF-8, the file has others
+        return self.kind in GROWING and not suffixes_of(self.path)[1]
+
+    def part(self, entry: int, byte: int, end: int) -> "FileSource":
+        """Return what lies between two places, of a file that grows; any other one whole."""
+        return replace(self, size=end, begin=Place(entry, byte), bounded=True) if self.grows else self
+
     def signature(self) -> bytes:
-        """Return size, time of the last change, and a hash of the beginning."""
-        try:
-            with Path(self.path).open("rb") as raw:
-                status = os.fstat(raw.fileno())
-                return b"%d %d " % (status.st_size, status.st_mtime_ns) + xxhash.xxh3_128_digest(raw.read(HEAD_BYTES))
-        except OSError as error:
-            return str(error.errno).encode()
+        """Return nothing: files are told by their content (`tokenmill.app.produce.known`)."""
+        return b""
 
     def chunks(self, start: Place) -> Iterator[Chunk]:
         """Yield the file's items."""
+        start = max(start, self.begin)
         chunker = Chunker(self.reading.shape, self.name, start)
         try:
-            with BufferedReader(FileIO(self.path), BUFFER_BYTES) as raw:
+            file = FileIO(self.path)
+            with BufferedReader(_Bounded(file, self.size) if self.bounded else file, BUFFER_BYTES) as raw:
                 yield from self._chunks(raw, chunker, start)
         except DAMAGE as error:
             yield broken(chunker, error)
@@ -131,6 +147,37 @@ class FileSource:
         for items in chunker.chunks(self.reading.entries(self.kind, file, start)):
             yield chunker.chunk(items, read_so_far())
         yield chunker.chunk(chunker.rest, self.size, last=True)
+
+
+class _Bounded(RawIOBase):
+    """A file up to some byte."""
+
+    def __init__(self, file: FileIO, end: int) -> None:
+        self._file = file
+        self._end = end
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def readinto(self, buffer: Any) -> int:
+        left = max(0, self._end - self._file.tell())
+        return self._file.readinto(memoryview(buffer)[:left]) or 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 @dataclass(frozen=True, slots=True)

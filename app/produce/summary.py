@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from .items import Refused, Unmet
+from .known import Change
 from .sender import Sent
 
 EXAMPLES: Final = 20
@@ -49,6 +50,8 @@ class Summary(PassedOver):
     """What is acknowledged, by partition."""
     before: int = 0
     """Documents that were in the topic already: an earlier run of the same command was interrupted, or had ended."""
+    left_out: list[Change] = field(default_factory=list)
+    """What became of sources since they were sent: they are not sent again."""
     broken_before: int = 0
     """How many of the broken sources this call did not read again."""
     seconds: float = 0.0

@@ -9,9 +9,9 @@ from tokenmill.errors import SourceError
 
 from ..clients.kafka import consumer, offsets, read_range
 from ..settings import Settings
-from .begun import Begun
 from .marks import HEADER, Floor, Mark, decode
 from .order import State
+from .register import NOTHING, Before, Begun, Settled
 
 FIRST_TAIL: Final = 32
 """Records read at first from a partition's end: the last one has a mark, where nobody wrote behind the run."""
@@ -25,12 +25,13 @@ class Standing(NamedTuple):
     floor: Floor
     """Where it can be taken up again."""
     sent: dict[int, int]
-    """By partition: its documents up to this number are there, and no other; -1 where there are none."""
+    """By partition: the last document that is there; those of the run that are behind the floor are all of up to it."""
 
     @classmethod
-    def nothing(cls, sources: int, partitions: int) -> "Standing":
-        """Return where a new run stands."""
-        return cls(Floor(0, State.start(sources)), dict.fromkeys(range(partitions), -1))
+    def nothing(cls, sources: int, partitions: int, before: Before = NOTHING) -> "Standing":
+        """Return where a new run stands, or a new part of one."""
+        floor = Floor(before.number, State.start(sources), before.refused, before.broken)
+        return cls(floor, dict.fromkeys(range(partitions), before.number - 1))
 
 
 async def partition_ends(settings: Settings, topic: str, partitions: int) -> dict[int, int]:
@@ -48,34 +49,63 @@ async def read_standing(settings: Settings, topic: str, run: str, begun: Begun, 
         SourceError: the topic no longer has what would tell.
 
     """
-    standing = Standing.nothing(sources, len(begun.offsets))
+    standing = Standing.nothing(sources, len(begun.offsets), begun.before)
     marks: dict[int, Mark] = {}
     async with consumer(settings, isolation_level="read_uncommitted") as client:
         for number, start in begun.offsets.items():
-            mark = await _last_mark(client, TopicPartition(topic, number), start, run, begun.milliseconds)
+            partition = TopicPartition(topic, number)
+            mark = await _last_mark(client, partition, start, run=run, milliseconds=begun.milliseconds)
             if mark is not None:
                 marks[number] = mark
     if not marks:
         return standing
     furthest = max((mark.floor for mark in marks.values()), key=lambda floor: floor.number)
-    sent = {number: max(_number(marks, number), furthest.number - 1) for number in begun.offsets}
+    sent = {number: marks[number].number if number in marks else standing.sent[number] for number in begun.offsets}
     return Standing(furthest, sent)
 
 
-def _number(marks: Mapping[int, Mark], partition: int) -> int:
-    return marks[partition].number if partition in marks else -1
+async def is_settled(settings: Settings, topic: str, run: str, begun: Begun, settled: Settled) -> bool:
+    """Tell whether all of a part is still there, of which that was noted: no partition lost its end, or was made anew.
+
+    What retention has removed was there.
+    """
+    async with consumer(settings, isolation_level="read_uncommitted") as client:
+        for number, start in begun.offsets.items():
+            partition, last, upper = TopicPartition(topic, number), settled.numbers[number], settled.ends[number]
+            first, end = (await offsets(client, [partition]))[partition]
+            if end < upper:
+                return False
+            if last < begun.before.number or first >= upper:
+                continue
+            try:
+                mark = await _last_mark(client, partition, start, run=run, milliseconds=begun.milliseconds, upper=upper)
+            except RetentionError:
+                continue
+            if mark is None or mark.number < last:
+                return False
+    return True
+
+
+class RetentionError(SourceError):
+    """A partition no longer holds what a run wrote there, if it wrote anything."""
 
 
 async def _last_mark(
-    client: AIOKafkaConsumer, partition: TopicPartition, begun: int, run: str, milliseconds: int
+    client: AIOKafkaConsumer,
+    partition: TopicPartition,
+    begun: int,
+    *,
+    run: str,
+    milliseconds: int,
+    upper: int | None = None,
 ) -> Mark | None:
-    """Look for the run's last mark from the end back to where the partition ended when the run began."""
+    """Look for the run's last mark from the end, or ``upper``, back to where the partition ended when the run began."""
     first, end = (await offsets(client, [partition]))[partition]
     advice = "begin anew with --restart, which sends all documents again"
     if end < begun:
         raise SourceError(f"{partition.topic} was made anew since this run began: {advice}")
     size = FIRST_TAIL
-    upper = end
+    upper = end if upper is None else min(end, upper)
     while upper > max(first, begun):
         lower = max(first, begun, upper - size)
         found = None
@@ -88,7 +118,7 @@ async def _last_mark(
             return found
         upper, size = lower, size * GROWTH
     if first > begun:
-        raise SourceError(
+        raise RetentionError(
             f"{partition.topic}[{partition.partition}] no longer holds what this run wrote: its retention removed it, "
             f"so nobody knows which documents it had; {advice}"
         )

@@ -11,6 +11,7 @@ import structlog
 from aiokafka import TopicPartition
 from faust.types import TP
 
+from tokenmill.dead_letters import RecordPlace, encode_dead_letter, letter_partition
 from tokenmill.errors import (
     DamagedError,
     DifferenceError,
@@ -23,7 +24,7 @@ from tokenmill.errors import (
 from tokenmill.log_end import LogEnd
 from tokenmill.message import Message
 from tokenmill.milling import ChainMill
-from tokenmill.outcomes import Stages
+from tokenmill.outcomes import Outcome, Stages
 from tokenmill.partition import Milled, PartitionMill
 
 from .. import metrics
@@ -34,7 +35,6 @@ from ..ending import end_process
 from ..metrics.measuring import Standing, State
 from ..metrics.mill_meter import MillMeter
 from ..settings import Settings, dead_letter_topic
-from .dead_letters import send_dead_letters
 from .publisher import Publisher, Send
 from .schemas import SchemaWait
 from .skip_list import SkipList
@@ -65,6 +65,8 @@ class MillContext:
     require_partition: Callable[[int], Awaitable[None]]
     """Returns when all streams have a partition of this number; raises `TopicError` while they cannot."""
     send: Send
+    partitions: Callable[[str], Awaitable[int]]
+    """How many partitions a topic has that is sent to."""
     leader: Callable[[TP], object]
     """What stands for the leader of a partition that is sent to (`tokenmill.log_end`)."""
     board: Board | None = None
@@ -256,14 +258,27 @@ class RawPartition:
 
     async def _send_dead_letters(self, milled: Milled) -> None:
         if milled.dead_letters:
-            tp = self.tp
-            await send_dead_letters(
-                self._context.send, dead_letter_topic(tp.topic), tp.topic, tp.partition, milled.dead_letters
-            )
+            topic = dead_letter_topic(self.tp.topic)
+            partitions = await self._context.partitions(topic)
+            await asyncio.gather(*(self._send_dead_letter(topic, partitions, out) for out in milled.dead_letters))
             for outcome in milled.dead_letters:
-                metrics.DEAD_LETTERS.labels(tp.topic, outcome.reason).inc()
+                metrics.DEAD_LETTERS.labels(self.tp.topic, outcome.reason).inc()
             last = milled.dead_letters[-1]
             self._dead_letter = {"offset": last.record.offset, "reason": last.reason, "at": time.time()}
+
+    async def _send_dead_letter(self, topic: str, partitions: int, outcome: Outcome) -> None:
+        """Send a record with its reason. It comes at least once: a worker that resumes may send it again."""
+        record = outcome.record
+        place = RecordPlace(self.tp.topic, self.tp.partition, record.offset)
+        headers = encode_dead_letter(
+            place,
+            reason=outcome.reason,
+            detail=outcome.detail,
+            timestamp=record.timestamp,
+            exception=outcome.exception,
+            original=record.headers,
+        )
+        await self._context.send(topic, letter_partition(place, partitions), record.value, record.key, headers)
 
     async def _publish(self, split: str, messages: Sequence[Message]) -> None:
         if messages:

@@ -2,7 +2,7 @@
 
 from .connection import SECRETS, ConnectionSettings
 from .load import Loaded, load_settings, load_with_origins
-from .model import Settings, Stream, TopicSettings, dead_letter_topic
+from .model import Settings, Stream, TopicSettings, dead_letter_topic, produced_topic
 from .registry import RegistrySettings
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "dead_letter_topic",
     "load_settings",
     "load_with_origins",
+    "produced_topic",
 ]

@@ -268,7 +268,7 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings, BaseSettings
         return self
 
     def _check_names(self) -> None:
-        names = list(self.raw_topics) + [dead_letter_topic(name) for name in self.raw_topics]
+        names = [name(raw) for raw in self.raw_topics for name in (str, dead_letter_topic, produced_topic)]
         for stream in self.streams():
             check_topic_name(stream.name)
             if len(stream.name) + LONGEST_PREFIX > MAX_TOPIC_NAME:
@@ -312,3 +312,8 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings, BaseSettings
 def dead_letter_topic(raw_topic: str) -> str:
     """Return the topic that takes the records of ``raw_topic`` that cannot be documents."""
     return f"{raw_topic}.dead-letters"
+
+
+def produced_topic(raw_topic: str) -> str:
+    """Return the name of the topic on which `produce` notes what it has sent to ``raw_topic``."""
+    return f"{raw_topic}.produced"

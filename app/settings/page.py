@@ -90,10 +90,10 @@ named when it is wanted. With a login for each role, less will do ([kafka_teams.
 
 | right | on |
 | --- | --- |
-| `Read`, `Write`, `DescribeConfigs` | raw topics, their `.dead-letters`, `tokens.*`, `control.*` |
-| `Read` | the consumer groups `tokenmill`, `tokenmill-store-*` and `tokenmill.produce.*` (setting `group`) |
-| `Write` | the transactional ids `tokenmill.produce.*`, for `tokenmill produce` without `--no-resume` |
-| `Create`, `Alter` | the same topics, for `tokenmill topics create` |
+| `Read`, `Write`, `DescribeConfigs` | raw topics, their `.dead-letters` and `.produced`, `tokens.*`, `control.*` |
+| `Read` | the consumer groups `tokenmill` and `tokenmill-store-*` (setting `group`) |
+| `Write` | the transactional ids `tokenmill.produce.*` (setting `group`), for `produce` without `--no-resume` |
+| `Create`, `Alter` | the same topics, for `tokenmill topics create`; `.produced` for a `produce` without that |
 | `Alter` | `tokens.*`, for a mill whose raw topics get partitions while it runs |
 
 ## Schema registry

@@ -1,22 +1,24 @@
 """Every record that the reference dead-letters is in the dead-letter topic: counted by (topic, partition, offset)."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 from aiokafka import TopicPartition
 
+from tokenmill.dead_letters import RecordPlace, decode_dead_letter
+
 from ..clients.kafka import consumer, read_range
-from ..raw.dead_letters import parse_dead_letter
 from ..settings import Settings, dead_letter_topic
 from .result import ChainResult, Difference
 
 
 async def check_dead_letters(
-    settings: Settings, raw_topic: str, chains: Sequence[ChainResult], span: tuple[int, int] | None
+    settings: Settings, raw_topic: str, chains: Sequence[ChainResult], spans: Mapping[int, tuple[int, int]] | None
 ) -> tuple[list[Difference], list[str]]:
     """Return the first missing dead letter of each partition of one raw topic, and notes.
 
-    ``span`` is the range of the dead-letter topic at the mark, None where there is none. Records that stand there more
-    than once, or that other streams of the topic dead-letter, are no difference.
+    ``spans`` are the ranges of the dead-letter topic's partitions at the mark, None where there is none. Records that
+    stand there more than once, or that other streams of the topic dead-letter, are no difference; nor is what never
+    was a record, of which `produce` writes dead letters.
     """
     wanted: dict[int, set[int]] = {}
     for chain in chains:
@@ -24,15 +26,15 @@ async def check_dead_letters(
     if not any(wanted.values()):
         return [], []
     topic = dead_letter_topic(raw_topic)
-    if span is not None:
-        async for partition, offset in _places(settings, topic, raw_topic, span):
-            wanted.get(partition, set()).discard(offset)
+    async for place in _places(settings, topic, spans or {}):
+        if place.topic == raw_topic:
+            wanted.get(place.partition, set()).discard(place.offset)
     missing = {partition: offsets for partition, offsets in sorted(wanted.items()) if offsets}
-    if missing and span is not None and span[0] > 0:
+    cut = [(number, first) for number, (first, _) in (spans or {}).items() if first > 0]
+    if missing and cut:
         count = sum(map(len, missing.values()))
-        return [], [
-            f"{topic} starts at offset {span[0]}: {count} dead letters are not there; they may have been before"
-        ]
+        starts = ", ".join(f"{topic}[{number}] starts at offset {first}" for number, first in cut)
+        return [], [f"{starts}: {count} dead letters are not there; they may have been before"]
     return [_missing(topic, partition, offsets, chains) for partition, offsets in missing.items()], []
 
 
@@ -44,12 +46,11 @@ def _missing(topic: str, partition: int, offsets: set[int], chains: Sequence[Cha
     return Difference("dead letters", "missing", stream, partition, text, offset=first)
 
 
-async def _places(
-    settings: Settings, topic: str, raw_topic: str, span: tuple[int, int]
-) -> AsyncIterator[tuple[int, int]]:
-    """Yield partition and offset of the dead letters of ``raw_topic``; what is none of ours is passed over."""
+async def _places(settings: Settings, topic: str, spans: Mapping[int, tuple[int, int]]) -> AsyncIterator[RecordPlace]:
+    """Yield the places of the records that have dead letters; what is no such letter is passed over."""
     async with consumer(settings) as client:
-        async for record in read_range(client, TopicPartition(topic, 0), *span):
-            letter = parse_dead_letter(record)
-            if letter is not None and letter.topic == raw_topic:
-                yield letter.partition, letter.offset
+        for number, span in spans.items():
+            async for record in read_range(client, TopicPartition(topic, number), *span):
+                letter = decode_dead_letter(record)
+                if letter is not None and isinstance(letter.place, RecordPlace):
+                    yield letter.place

@@ -50,8 +50,8 @@ class Marks:
     """All ranges of a verification."""
 
     chains: Sequence[ChainMarks]
-    dead_letters: dict[str, tuple[int, int]]
-    """By raw topic, of its dead-letter topic's partition 0; a topic that is missing is left out."""
+    dead_letters: dict[str, dict[int, tuple[int, int]]]
+    """By raw topic, of its dead-letter topic's partitions; a topic that is missing is left out."""
     eras: dict[str, EraMarks]
     """By stream."""
 
@@ -74,8 +74,7 @@ async def take_marks(settings: Settings, streams: Sequence[Settled], store: Path
         stores = [_store_mark(store, s.stream.name, partition) for s, partition in chains]
         tokens = await _ranges(client, (TopicPartition(s.stream.tokens_topic, p) for s, p in chains))
         topics = await client.topics()
-        dead = [TopicPartition(dead_letter_topic(t), 0) for t in counts if dead_letter_topic(t) in topics]
-        dead_ranges = await _ranges(client, dead)
+        dead = {t: await _all_ranges(client, dead_letter_topic(t)) for t in counts if dead_letter_topic(t) in topics}
         raw = await _ranges(client, (TopicPartition(topic, p) for topic, n in counts.items() for p in range(n)))
     return Marks(
         [
@@ -88,7 +87,7 @@ async def take_marks(settings: Settings, streams: Sequence[Settled], store: Path
             )
             for (s, p), mark in zip(chains, stores, strict=True)
         ],
-        {t: dead_ranges[tp] for t in counts for tp in dead if tp.topic == dead_letter_topic(t)},
+        dead,
         {
             s.stream.name: EraMarks(control[TopicPartition(s.stream.control_topic, 0)][1], held)
             for s, held in zip(streams, in_store, strict=True)
@@ -105,6 +104,12 @@ async def _ranges(
     for topic in {partition.topic for partition in wanted}:
         there[topic] = await require_topic(client, topic)
     return await offsets(client, [tp for tp in wanted if tp.partition < there[tp.topic]]) if wanted else {}
+
+
+async def _all_ranges(client: AIOKafkaConsumer, topic: str) -> dict[int, tuple[int, int]]:
+    """Return the ranges of all partitions of a topic that exists."""
+    partitions = [TopicPartition(topic, number) for number in range(await require_topic(client, topic))]
+    return {tp.partition: span for tp, span in (await offsets(client, partitions)).items()}
 
 
 def _store_mark(store: Path | None, stream: str, partition: int) -> StoreMark | None:

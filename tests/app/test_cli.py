@@ -197,7 +197,10 @@ def test_topics_are_created_and_checked(cli: Cli, broker: Broker, topic: TopicFa
     assert before.code == 4
     assert {problem["topic"] for problem in json.loads(before.out)} > {name}
     created = cli("topics", "create", "--json", "--partitions", "2", *settings)
-    assert json.loads(created.out) == [name, f"{name}.dead-letters", f"tokens.{name}.train", f"control.{name}.train"]
+    assert json.loads(created.out) == [
+        *(name, f"{name}.dead-letters", f"{name}.produced"),
+        *(f"tokens.{name}.train", f"control.{name}.train"),
+    ]
     assert cli("topics", "check", *settings)[:2] == (0, "")
 
 

@@ -319,12 +319,20 @@ def token_messages(settings: Settings, chain: Expected) -> list[Message]:
     return [decode_message(dict(record.headers)[HEADER_NAME], record.value) for record in wanted]
 
 
+def read_letters(settings: Settings, raw_topic: str) -> list[Kept]:
+    """Return what stands on all partitions of the dead-letter topic of a raw topic."""
+    topic = dead_letter_topic(raw_topic)
+    return [
+        record for number in range(partitions_of(settings, topic)) for record in read_topic(settings, topic, number)
+    ]
+
+
 def assert_dead_letters_equal(settings: Settings, chains: Collection[Expected]) -> int:
     """Hold the dead letters, counted by topic, partition and offset, against those of the chains."""
     wanted = {(c.stream.raw_topic, c.partition, offset): why for c in chains for offset, why in c.dead.items()}
     found: dict[tuple[str, int, int], str] = {}
     for topic in {chain.stream.raw_topic for chain in chains}:
-        for record in read_topic(settings, dead_letter_topic(topic), 0):
+        for record in read_letters(settings, topic):
             ours = [(name, value) for name, value in record.headers if name.startswith(PREFIX)]
             about = {name.removeprefix(PREFIX): value.decode() for name, value in reversed(ours)}  # the first counts
             found[about["topic"], int(about["partition"]), int(about["offset"])] = about["reason"]

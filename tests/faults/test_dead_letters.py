@@ -15,6 +15,7 @@ from tests.faults.oracle import (
     Expected,
     expected_chains,
     judge,
+    read_letters,
     read_topic,
     token_messages,
 )
@@ -67,7 +68,7 @@ def test_the_whole_table_at_once_is_answered_and_harms_no_neighbour(
 
 def assert_whole(settings: Settings, raw_topic: str, chains: Collection[Expected]) -> None:
     """Hold every dead letter of partition 1 against its record, and against what was sent before it."""
-    letters = read_topic(settings, dead_letter_topic(raw_topic), 0)
+    letters = read_letters(settings, raw_topic)
     originals = {record.offset: record for record in read_topic(settings, raw_topic, 1)}
     for letter in letters:
         about = dict(reversed(letter.headers))  # the first of a name counts: a record's own may be called the same
@@ -108,7 +109,7 @@ def test_no_message_passes_a_record_whose_dead_letter_was_refused(
         trial.fired("dead letter refused by its topic")
         chains = expected_chains(settings)
         assert all(message.cursor.next_offset <= 20 for message in token_messages(settings, chains[0]))
-        assert not read_topic(settings, dead_letters, 0)
+        assert not read_letters(settings, settings.raw_topics[0])
 
         (refused,) = service.mill()
         assert service.wait_until_ended(refused) == TopicError.exit_code

@@ -14,12 +14,12 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.app.produce.files import WRITERS, as_lines
 from tests.conftest import TopicFactory
-from tests.faults.oracle import read_topic
+from tests.faults.oracle import read_letters
 from tests.faults.trial import Trial
 from tests.service import in_own_loop
 from tokenmill.app.clients.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.settings import Settings, dead_letter_topic
+from tokenmill.app.settings import Settings
 
 pytestmark = pytest.mark.fault("produce-killed")
 
@@ -181,6 +181,6 @@ def test_each_bad_line_is_a_dead_letter_though_produce_is_killed(
     assert trial.faults["produce SIGKILL"] >= 2
     raw_documents = raw.documents()
     assert raw_documents == quiet.documents()
-    assert {letter.value for letter in read_topic(settings, dead_letter_topic(raw.name), 0)} == wanted
+    assert {letter.value for letter in read_letters(settings, raw.name)} == wanted
     assert json.loads(said.splitlines()[-1])["refused"] == len(wanted)
     trial.held("exact", "complete", "dead letters", documents_produced=sum(map(len, raw_documents)))

@@ -17,7 +17,7 @@ from tests.eras.judging import stops_of
 from tests.faults.failpoints import SIDES, SKIPPING, VARIABLE, Failpoint
 from tests.faults.feeding import document, flush_all
 from tests.faults.harmful_step import HANGS, KILLS, RAISES
-from tests.faults.oracle import PREFIX, eras_of, judge, read_control, read_topic
+from tests.faults.oracle import PREFIX, eras_of, judge, read_control, read_letters
 from tests.faults.trial import Trial
 from tests.service import WAIT_SECONDS, Raw, Service, in_own_loop, send, service_settings
 from tokenmill.app.clients.control import write_control
@@ -26,7 +26,7 @@ from tokenmill.app.clients.kafka import consumer
 from tokenmill.app.ending import RESUME_CODE
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.raw.skip_list import has_passed
-from tokenmill.app.settings import Settings, dead_letter_topic
+from tokenmill.app.settings import Settings
 from tokenmill.app.skips import skip
 from tokenmill.app.verify import verify
 from tokenmill.control_log import skip_request_record
@@ -98,7 +98,7 @@ def test_hanging_step_stops_its_partition_until_its_record_is_skipped(
 
 def assert_exception_is_told(settings: Settings) -> None:
     """Check that the dead letter of a step that raised says which error it was."""
-    letters = [dict(record.headers) for record in read_topic(settings, dead_letter_topic(settings.raw_topics[0]), 0)]
+    letters = [dict(record.headers) for record in read_letters(settings, settings.raw_topics[0])]
     (failed,) = {h[f"{PREFIX}detail"] for h in letters if h[f"{PREFIX}reason"] == b"function_failed"}
     assert failed == b"ValueError: the step's own words"
 

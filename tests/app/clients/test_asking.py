@@ -14,7 +14,8 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 
 PAUSE_SECONDS = 0.6
-"""Half of it is longer than several fetches at the end of a log take."""
+"""Longer than several fetches at the end of a log take."""
+WAIT_SECONDS = 30
 
 
 async def test_nothing_is_fetched_between_two_looks(broker: Broker, topic: TopicFactory) -> None:
@@ -23,9 +24,11 @@ async def test_nothing_is_fetched_between_two_looks(broker: Broker, topic: Topic
     seen: list[bytes] = []
     fetched: list[int] = []
     looked = asyncio.Event()
+    asker: list[AIOKafkaConsumer] = []
 
     async def ask(client: AIOKafkaConsumer) -> None:
         _watch(client, fetched)
+        asker[:] = [client]
         first, end = (await offsets(client, [partition]))[partition]
         records = read_range(client, partition, max(first, len(seen)), end)
         seen.extend([bytes(record.value or b"") async for record in records])
@@ -38,7 +41,9 @@ async def test_nothing_is_fetched_between_two_looks(broker: Broker, topic: Topic
         for number in range(1, 4):
             await looked.wait()
             looked.clear()
-            await asyncio.sleep(PAUSE_SECONDS / 2)
+            async with asyncio.timeout(WAIT_SECONDS):
+                while not asker[0].paused():  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0)
             await client.send_and_wait(partition.topic, b"%d" % number, partition=0)
         await looked.wait()
     asking.cancel()

@@ -1,11 +1,14 @@
 """Answers arrive as they were sent, whatever the pieces in which they come, and in one buffer that stays."""
 
 import asyncio
+import fcntl
 import gc
 import io
 import socket
 import struct
+import termios
 import weakref
+from array import array
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from unittest.mock import patch
@@ -40,6 +43,20 @@ async def connected() -> AsyncIterator[tuple[FrameProtocol, asyncio.StreamReader
     finally:
         transport.close()
         theirs.close()
+
+
+def unread(protocol: FrameProtocol) -> int:
+    """Return how many bytes the system holds that the connection has not taken yet."""
+    count = array("i", [0])
+    assert protocol._socket is not None
+    fcntl.ioctl(protocol._socket.fileno(), termios.FIONREAD, count)
+    return count[0]
+
+
+async def looked_around() -> None:
+    """Return when the loop has asked the system what came, and has acted upon it."""
+    for _ in range(2):
+        await asyncio.sleep(0)
 
 
 async def received(reader: asyncio.StreamReader) -> bytes | memoryview:
@@ -96,11 +113,13 @@ async def test_a_large_answer_wakes_seldom(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(FrameProtocol, "buffer_updated", counted)
     large, small, piece = frame(1, WAKING_BYTES + 500_000), frame(2, 3), 50_000
-    async with connected() as (_, reader, theirs):
+    async with connected() as (protocol, reader, theirs):
         waiting = asyncio.create_task(received(reader))
         for at in range(0, len(large), piece):
             await asyncio.get_running_loop().sock_sendall(theirs, large[at : at + piece])
-            await asyncio.sleep(0.005)
+            while sum(taken) + unread(protocol) < min(at + piece, len(large)):  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0)
+            await looked_around()
         assert await waiting == large[4:]
         theirs.send(small)
         assert await received(reader) == small[4:]
@@ -111,9 +130,12 @@ async def test_a_large_answer_wakes_seldom(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_more_than_the_buffer_waits_until_it_is_read() -> None:
     """Nobody reads at first: what does not fit stays with the sender, and nothing is lost."""
     frames = [frame(number, SMALL_BYTES // 2) for number in range(40)]
-    async with connected() as (_, reader, theirs):
+    async with connected() as (protocol, reader, theirs):
         sending = asyncio.create_task(asyncio.get_running_loop().sock_sendall(theirs, b"".join(frames)))
-        await asyncio.sleep(0.1)
+        while protocol._high < SMALL_BYTES:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
+        await looked_around()
+        assert protocol._high == SMALL_BYTES
         assert [await received(reader) for _ in frames] == [one[4:] for one in frames]
         await sending
 
@@ -201,9 +223,11 @@ async def test_what_came_before_the_end_is_still_read() -> None:
     async with connected() as (protocol, reader, theirs):
         theirs.send(b"".join(frames))
         theirs.close()
-        await asyncio.sleep(0.05)
+        while protocol._high < sum(map(len, frames)):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
         protocol._frame_transport.close()  # type: ignore[union-attr]
-        await asyncio.sleep(0.05)
+        while len(protocol._small):  # noqa: ASYNC110 - until it knows that the connection is lost
+            await asyncio.sleep(0)
         assert [await received(reader) for _ in frames] == [one[4:] for one in frames]
         with pytest.raises(asyncio.IncompleteReadError):
             await reader.readexactly(1)

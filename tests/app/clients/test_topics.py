@@ -8,7 +8,14 @@ from aiokafka.admin import NewPartitions
 from tests.conftest import TopicFactory
 from tokenmill.app.clients.kafka import admin
 from tokenmill.app.clients.topic_needs import Existing, find_problems, needed_topics, worst_message_bytes
-from tokenmill.app.clients.topics import check_topics, describe_topics, ensure_topics, partition_count, require_topics
+from tokenmill.app.clients.topics import (
+    check_topics,
+    describe_topics,
+    ensure_produced,
+    ensure_topics,
+    partition_count,
+    require_topics,
+)
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.errors import BrokerError, TopicError
@@ -22,20 +29,22 @@ def settings_for(broker: Broker, raw_topic: str) -> Settings:
 
 
 async def test_needed_topics_are_created_as_promised(broker: Broker, topic: TopicFactory) -> None:
-    """Tokens and control are kept for ever, token topics have the raw topic's partitions, and all is well after."""
+    """Ours are kept for ever, dead letters and tokens have the raw topic's partitions, and all is well after."""
     raw = topic(3)
     settings = settings_for(broker, raw)
 
     created = await ensure_topics(settings)
 
-    assert created == [f"{raw}.dead-letters", f"tokens.{raw}.train", f"control.{raw}.train"]
+    dead_letters, produced, tokens, control = created
+    assert (dead_letters, produced) == (f"{raw}.dead-letters", f"{raw}.produced")
+    assert (tokens, control) == (f"tokens.{raw}.train", f"control.{raw}.train")
     async with admin(settings) as client:
         found = await describe_topics(client, created)
-    assert [found[name].partitions for name in created] == [1, 3, 1]
-    for name in created[1:]:
+    assert [found[name].partitions for name in created] == [3, 1, 3, 1]
+    for name in created:
         assert found[name].configs["retention.ms"] == found[name].configs["retention.bytes"] == "-1"
-        assert found[name].configs["cleanup.policy"] == "delete"
-    assert int(found[created[1]].configs["max.message.bytes"]) == worst_message_bytes(settings, settings.for_topic(raw))
+        assert found[name].configs["cleanup.policy"] == ("compact" if name == produced else "delete")
+    assert int(found[tokens].configs["max.message.bytes"]) == worst_message_bytes(settings, settings.for_topic(raw))
     # The raw topic that the test made takes 1 MiB records, so a dead letter of one fits.
     assert await check_topics(settings) == []
     assert await ensure_topics(settings) == []
@@ -46,7 +55,34 @@ async def test_topics_get_as_many_copies_as_are_asked_for(broker: Broker, topic:
     settings = settings_for(broker, topic(1))
     with pytest.raises(TopicError, match=rf"the brokers refuse topic {settings.raw_topics[0]}.*[Rr]eplication factor"):
         await ensure_topics(settings.model_copy(update={"replication_factor": 2}))
-    assert len(await ensure_topics(settings.model_copy(update={"replication_factor": 1}))) == 3
+    assert len(await ensure_topics(settings.model_copy(update={"replication_factor": 1}))) == 4
+
+
+async def test_produce_makes_the_topic_of_its_notes(broker: Broker, topic: TopicFactory) -> None:
+    """Where nobody has; it is the one that `ensure_topics` would make. Without it no worker stands still."""
+    raw = topic(2)
+    settings = settings_for(broker, raw)
+    for _ in range(2):
+        await ensure_produced(settings, raw)
+
+    assert f"{raw}.produced" not in await ensure_topics(settings)
+    assert await check_topics(settings) == []
+    missing = {name: found for name, found in existing(settings).items() if not name.endswith(".produced")}
+    (problem,) = [p for needed in needed_topics(settings) for p in find_problems(needed, missing)]
+    assert (problem.severity, problem.topic) == ("warning", f"{raw}.produced")
+
+
+async def test_a_dead_letter_topic_stays_as_it_is(broker: Broker, topic: TopicFactory) -> None:
+    """One that has a single partition gets no more: letters are spread over those that there are."""
+    raw = topic(1)
+    settings = settings_for(broker, raw)
+    await ensure_topics(settings)
+    async with admin(settings) as client:
+        await client.create_partitions({raw: NewPartitions(2)})
+        while (await describe_topics(client, [raw]))[raw].partitions < 2:
+            pass
+
+    assert await ensure_topics(settings) == [f"tokens.{raw}.train"]
 
 
 async def test_raw_topics_are_created_on_request_only(broker: Broker, topic: TopicFactory) -> None:
@@ -116,6 +152,7 @@ def existing(settings: Settings, **changes: dict[str, str]) -> dict[str, Existin
         ("tokens", {"retention.ms": "604800000"}, "warning", "retention.ms=604800000"),
         ("control", {"retention.bytes": "1000"}, "error", "retention.bytes=1000"),
         ("tokens", {"max.message.bytes": "1000"}, "error", "set max.message.bytes="),
+        ("produced", {"cleanup.policy": "delete"}, "warning", "set cleanup.policy=compact"),
         ("raw", {"max.message.bytes": "99999999"}, "error", "set max.message.bytes=100004095"),
     ],
 )

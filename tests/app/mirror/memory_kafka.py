@@ -17,8 +17,9 @@ from tokenmill.app.clients.control import Settled
 from tokenmill.app.raw.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.chain import genesis_hash
+from tokenmill.control_log import ControlLog
 from tokenmill.eras import ERA_KEY, EraLog, Extent, close_era
-from tokenmill.genesis import GENESIS_KEY, ControlLog, Genesis
+from tokenmill.genesis import GENESIS_KEY, Genesis
 from tokenmill.message import HEADER_NAME, Message, encode_header
 from tokenmill.milling import ChainMill, genesis_point
 from tokenmill.partition import PartitionMill

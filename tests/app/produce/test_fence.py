@@ -19,7 +19,7 @@ async def test_an_earlier_producer_is_refused(broker: Broker, topic: TopicFactor
     settings = Settings(bootstrap_servers=broker.bootstrap_servers)
     async with producer(settings, transactional_id=raw) as earlier:
         await as_an_owner_writes(earlier, raw)
-        async with fenced_producer(settings, raw, raw, 2) as later:
+        async with fenced_producer(settings, raw, {raw: 2}) as later:
             with pytest.raises(ProducerFenced):
                 await earlier.send_and_wait(raw, b"too late", partition=partition)
             for number in (0, 1):

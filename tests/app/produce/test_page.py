@@ -57,7 +57,7 @@ def prepare(folder: Path) -> None:
 def test_every_command_of_the_page_works(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
     """In one directory, one after the other; each with a topic of its own, for each is a first run."""
     prepare(tmp_path)
-    assert len(COMMANDS) == 10
+    assert len(COMMANDS) == 11
     for line in COMMANDS:
         raw = topic(2)
         settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(raw,))

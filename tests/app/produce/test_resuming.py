@@ -1,18 +1,16 @@
 """A run that was interrupted goes on; one that was changed, or whose traces are gone, is refused."""
 
 import asyncio
+import json
 import os
-from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import NewPartitions, RecordsToDelete
-from confluent_kafka.admin import AdminClient
 
-from tests.app.produce.reading import Content, content_of, reading_of
+from tests.app.produce.reading import content_of, reading_of
 from tests.app.produce.test_run import jsonl
 from tests.conftest import TopicFactory
 from tests.faults.test_dead_letters import limit_messages
@@ -20,9 +18,8 @@ from tokenmill.app.clients.kafka import admin, producer
 from tokenmill.app.clients.topics import ensure_topics, partition_count
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.produce import Identity, Plan, Source, Summary, find_sources, produce
-from tokenmill.app.produce.begun import group_name, read_begun
 from tokenmill.app.produce.chunks import CHUNK_ENTRIES
-from tokenmill.app.settings import Settings, dead_letter_topic
+from tokenmill.app.settings import Settings, dead_letter_topic, produced_topic
 from tokenmill.errors import InputError, SourceError, TopicError
 
 
@@ -36,7 +33,7 @@ def plan_of(topic: str, *paths: Path, **options: Any) -> tuple[list[Source], Pla
     """Return sources, and a plan with their identity."""
     names = [str(path) for path in paths]
     sources = find_sources(names, reading_of())
-    return sources, Plan(identity=Identity.of(topic, sources, {}, names), **options)
+    return sources, Plan(identity=Identity.of(topic, {}, names), **options)
 
 
 async def run(settings: Settings, topic: str, *paths: Path, **options: Any) -> Summary:
@@ -86,21 +83,61 @@ async def test_marks_are_found_behind_what_others_wrote(
 
 
 async def test_a_changed_source_is_refused(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
-    """A file that grew, or a folder with one more: nothing is sent, and it says what to do."""
+    """It is named, with what changed and what to do, and nothing is sent; another time alone is no change."""
     raw = topic()
-    jsonl(tmp_path / "a.jsonl", 10)
+    lines = jsonl(tmp_path / "a.jsonl", 10)
     await run(settings, raw, tmp_path, limit=5)
 
     jsonl(tmp_path / "b.jsonl", 10)
-    with pytest.raises(InputError, match=r"have changed .*\(1 sources then, 2 now\).*--restart"):
+    with pytest.raises(InputError, match=r"have changed: .*b\.jsonl is new\. --only-new .*--restart"):
         await run(settings, raw, tmp_path)
     (tmp_path / "b.jsonl").unlink()
-    os.utime(tmp_path / "a.jsonl")
-    with pytest.raises(InputError, match="have changed"):
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join([*lines[:3], lines[3].upper(), *lines[4:]]))
+    with pytest.raises(InputError, match=r"a\.jsonl has changed \(\d+ bytes then, \d+ now\): its content is another"):
         await run(settings, raw, tmp_path)
-
+    with pytest.raises(InputError, match=r"interrupted, .*a\.jsonl has changed"):
+        await run(settings, raw, tmp_path, only_new=True)
     assert len((await content_of(settings, raw, 1))[0]) == 5
+
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
+    os.utime(tmp_path / "a.jsonl", (1, 1))
+    assert (await run(settings, raw, tmp_path)).documents == 5
     assert (await run(settings, raw, tmp_path, restart=True)).documents == 10
+
+
+async def test_what_is_new_is_sent_on_request(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
+    """New files, and lines behind others, of a run that was interrupted or done; renamed and gone ones are told."""
+    raw = topic(2)
+    for name in "abcd":
+        (tmp_path / f"{name}.jsonl").write_text(f'{{"text": "{name}1"}}\n')
+    await run(settings, raw, tmp_path, limit=2)
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write('{"text": "a2"}\n{"text": "a3, which nobody has end')
+    (tmp_path / "e.jsonl").write_text('{"text": "e1"}\n')
+
+    first = await run(settings, raw, tmp_path, only_new=True)
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write('ed"}\n')
+    (tmp_path / "d.jsonl").write_text('{"text": "another"}\n')
+    (tmp_path / "b.jsonl").rename(tmp_path / "f.jsonl")
+    (tmp_path / "c.jsonl").unlink()
+    second = await run(settings, raw, tmp_path, only_new=True)
+    third = await run(settings, raw, tmp_path, only_new=True)
+
+    assert [(one.before, one.documents) for one in (first, second, third)] == [(2, 4), (6, 1), (7, 0)]
+    assert [change.kind for change in second.left_out] == ["changed", "renamed", "gone"]
+    texts = [[json.loads(value or b"")["text"] for _, value in part] for part in await content_of(settings, raw, 2)]
+    assert texts == [["a1", "c1", "a2", "a3, which nobody has ended"], ["b1", "d1", "e1"]]
+
+
+async def test_no_consumer_group_is_made(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
+    """Of which others would think that it lags: neither by a run that is interrupted, nor by one that is done."""
+    raw = topic()
+    jsonl(tmp_path / "a.jsonl", 10)
+    for limit in (5, None):
+        await run(settings, raw, tmp_path, limit=limit)
+        async with admin(settings) as client:
+            assert [name for name, *_ in await client.list_consumer_groups() if ".produce." in name] == []
 
 
 async def test_a_run_keeps_its_partitions(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
@@ -126,10 +163,9 @@ async def test_forgotten_and_removed_traces_are_told(settings: Settings, topic: 
     assert plan.identity is not None
     await run(settings, raw, tmp_path, limit=50)
 
-    others = AdminClient({"bootstrap.servers": settings.bootstrap_servers})
-    group = group_name(settings, plan.identity)
-    await asyncio.to_thread(others.delete_consumer_groups([group])[group].result)
-    with pytest.raises(SourceError, match=r"no longer knows when this run began.*--restart"):
+    async with producer(settings) as client:
+        await client.send_and_wait(produced_topic(raw), None, plan.identity.run.encode(), 0)
+    with pytest.raises(SourceError, match=r"does not say when this run began.*--restart"):
         await run(settings, raw, tmp_path)
 
     await run(settings, raw, tmp_path, restart=True, limit=50)
@@ -139,44 +175,6 @@ async def test_forgotten_and_removed_traces_are_told(settings: Settings, topic: 
         await client.delete_records({TopicPartition(raw, 0): RecordsToDelete(others_offset)})
     with pytest.raises(SourceError, match=r"no longer holds what this run wrote.*--restart"):
         await run(settings, raw, tmp_path)
-
-
-async def test_each_call_and_each_hour_renew_the_beginning(
-    settings: Settings, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is the same each time; what Kafka forgets while a call sends is there again before that call ends."""
-    raw = topic()
-    lines = jsonl(tmp_path / "a.jsonl", 100)
-    sources, plan = plan_of(raw, tmp_path)
-    assert plan.identity is not None
-    group = group_name(settings, plan.identity)
-    for renewals in (1, 2, 3):
-        await run(settings, raw, tmp_path, limit=10)
-        written = [value for key, value in await committed(settings) if group.encode() in (key or b"")]
-        assert len(written) == renewals
-    begun = await read_begun(settings, group, raw)
-
-    monkeypatch.setattr("tokenmill.app.produce.begun.KEEP_SECONDS", 0.1)
-    started = asyncio.Event()
-    slow = replace(plan, rate=1.0)
-    call = asyncio.create_task(produce(settings, raw, sources, slow, lambda _: started.set()))
-    await started.wait()
-    others = AdminClient({"bootstrap.servers": settings.bootstrap_servers})
-    await asyncio.to_thread(others.delete_consumer_groups([group])[group].result)
-    while await read_begun(settings, group, raw) is None:
-        pass
-    call.cancel()
-    await asyncio.wait([call])
-
-    assert await read_begun(settings, group, raw) == begun
-    await run(settings, raw, tmp_path)
-    assert await content_of(settings, raw, 1) == [[(None, line) for line in lines]]
-
-
-async def committed(settings: Settings) -> Content:
-    """Return all that was ever committed on the broker, as Kafka keeps it."""
-    name = "__consumer_offsets"
-    return list(chain(*await content_of(settings, name, await partition_count(settings, name))))
 
 
 async def test_what_ended_at_a_bad_line_goes_on_without_it(

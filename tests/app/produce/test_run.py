@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import sys
 from asyncio.subprocess import PIPE
@@ -153,10 +154,37 @@ async def test_slow_pipes_are_sent_as_they_come(settings: Settings, topic: Topic
     while len((await content_of(settings, raw, 1))[0]) < 2:
         pass
     process.send_signal(signal.SIGINT)
-    await process.communicate()
+    _, said = await process.communicate()
 
     assert process.returncode == 130
+    assert b"interrupted: 2 documents of this call are acknowledged" in said
+    assert b"another call sends all again" in said
     assert await content_of(settings, raw, 1) == [[(None, b"first"), (None, b"second")]]
+
+
+async def test_a_run_that_is_ended_says_how_far_it_is(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
+    """In a log it says so now and then; then how many are acknowledged, and that the same command goes on."""
+    raw = topic()
+    lines = jsonl(tmp_path / "a.jsonl", 2000)
+    command = [sys.executable, "-m", "tokenmill.app.cli", "produce", raw, str(tmp_path / "a.jsonl")]
+    command += ["--bootstrap-servers", settings.bootstrap_servers]
+    process = await asyncio.create_subprocess_exec(*command, "--rate", "2kB", stderr=PIPE)
+    assert process.stderr is not None
+    line = await process.stderr.readline()
+    assert re.fullmatch(rb"tokenmill: [\d,]+ documents, .*B, .*B/s, \d+% read.*\n", line)
+    process.send_signal(signal.SIGTERM)
+    said = (await process.stderr.read()).decode().splitlines()[-1]
+    assert await process.wait() == 143
+
+    told = re.search(
+        r"interrupted: ([\d,]+) documents of this call are acknowledged .*; the same command goes on", said
+    )
+    assert told is not None, said
+    assert len((await content_of(settings, raw, 1))[0]) == int(told[1].replace(",", "")) > 0
+    process = await asyncio.create_subprocess_exec(*command, stderr=PIPE)
+    await process.communicate()
+    assert process.returncode == 0
+    assert await content_of(settings, raw, 1) == [[(None, line) for line in lines]]
 
 
 async def test_each_document_arrives_once_though_the_broker_is_killed(tmp_path: Path) -> None:
@@ -176,7 +204,7 @@ async def test_each_document_arrives_once_though_the_broker_is_killed(tmp_path: 
                 settings,
                 "raw",
                 sources,
-                Plan(rate=size / 3, identity=Identity.of("raw", sources, {}, ["a.jsonl"])),
+                Plan(rate=size / 3, identity=Identity.of("raw", {}, ["a.jsonl"])),
                 lambda now: acknowledged.set() if now.documents else None,
             )
         )

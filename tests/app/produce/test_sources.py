@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from tests.app.produce.files import WRITERS, zstd
 from tests.app.produce.reading import found_in, reading_of, refusals, values
 from tokenmill.app.produce import Item
+from tokenmill.app.produce.formats import Choice
 from tokenmill.app.produce.items import Place
 from tokenmill.app.produce.paths import find_sources
 from tokenmill.app.produce.shape import fit_id
+from tokenmill.app.produce.sources import FileSource, read_items
 from tokenmill.app.settings import Settings
 from tokenmill.errors import InputError
 
@@ -155,19 +157,31 @@ def test_a_file_that_is_cut_off_is_named_and_read_up_to_there(suffix: str, tmp_p
     assert found[-1].broken  # type: ignore[union-attr]
 
 
-def test_a_signature_changes_with_the_content(tmp_path: Path) -> None:
-    """Size, time, or the beginning."""
-    path = tmp_path / "a.txt"
-    path.write_text("one")
-    (source,) = find_sources([str(path)], reading_of())
-    before = source.signature()
-    status = path.stat()
+@given(
+    lines=st.lists(st.text("ab\r ", max_size=4), max_size=8),
+    more=st.lists(st.text("ab\r ", max_size=4), max_size=4),
+    ended=st.booleans(),
+    choice=st.sampled_from(["lines", "jsonl"]),
+)
+def test_the_parts_of_a_file_that_grew_are_the_file(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], more: list[str], *, ended: bool, choice: Choice
+) -> None:
+    """What it held first, and what it got, make what it holds: each line once, with the number that it has."""
+    before = "\n".join(lines).encode() + (b"\n" if ended else b"")
+    added = ("" if ended else "\n").encode() + "\n".join(more).encode()
+    path = tmp_path_factory.mktemp("grown") / ("a.jsonl" if choice == "jsonl" else "a.txt")
+    path.write_bytes(before + added)
+    (source,) = find_sources([str(path)], reading_of(choice=choice))
+    assert isinstance(source, FileSource)
 
-    path.write_text("two")
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert source.signature() != before
-    path.write_text("one")
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert source.signature() == before
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-    assert source.signature() != before
+    first = read_items([source.part(0, 0, len(before))])
+    second = read_items([source.part(before.count(b"\n"), len(before), len(before) + len(added))])
+
+    assert [*first, *second] == list(read_items([source]))
+
+
+def test_only_plain_files_of_lines_grow(tmp_path: Path) -> None:
+    """Of anything else a part is the whole: a text is one document, and what is packed has no lines."""
+    for name in ("a.jsonl", "a.txt", "a.jsonl.gz", "a.csv", "a.json"):
+        source = FileSource(str(tmp_path / name), reading_of())
+        assert source.grows == source.part(1, 2, 3).bounded == (name == "a.jsonl")

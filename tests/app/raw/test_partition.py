@@ -46,6 +46,9 @@ async def resumed(
         ) -> int:
             return int((await client.send_and_wait(topic, value, key, partition, headers=list(headers))).offset)
 
+        async def partitions(topic: str) -> int:
+            return len(await client.partitions_for(topic))
+
         async def start_partition(_tp: TP, _offset: int) -> int:
             return EPOCH
 
@@ -57,6 +60,7 @@ async def resumed(
             retention={},
             require_partition=require_partition,
             send=publish,
+            partitions=partitions,
             leader=lambda _tp: None,
             start_partition=start_partition,
             set_durable=lambda _tp, _offset: None,

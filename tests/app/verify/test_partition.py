@@ -21,7 +21,7 @@ async def checked(published: Published, store: Path | None) -> ChainResult:
     """Verify the first stream's only chain."""
     found = await settled_stream(published.settings, published.names[0])
     (marks,) = (await take_marks(published.settings, [found], store)).chains
-    chain = ChainTask(found.genesis, found.stream.tokens_topic, marks)
+    chain = ChainTask(found.genesis, found.stream.tokens_topic, marks, found.control.ignored)
     task = PartitionTask(published.settings, None, frozenset(), [chain], store, Sample(1))
     (result,) = await check_partition(task, lambda _: published.plan.stages, lambda _: None)
     return result

@@ -1,0 +1,190 @@
+"""The codec of dead letters: what could not become a document, whole, with the reason and the place it came from.
+
+Two write them: the mill, of a record on a raw topic, and `tokenmill produce`, of something in a source that never
+became a record. Both kinds are headers of the same names, under `PREFIX`, and differ in what names the place.
+"""
+
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+PREFIX: Final = "tokenmill.dead-letter."
+MAX_DETAIL_BYTES: Final = 1024
+MAX_SOURCE_BYTES: Final = 1024
+MAX_EXCEPTION_CHARACTERS: Final = 100
+"""Of a type's name, which a user's function chooses."""
+MAX_ORIGINAL_HEADERS_BYTES: Final = 2048
+"""Original headers are copied up to here, so that a dead letter of the largest record still fits its topic."""
+
+_WHY: Final = ("reason", "exception", "detail")
+_RECORD: Final = ("topic", "partition", "offset")
+_SOURCE: Final = ("topic", "run", "source")
+_RUN: Final = re.compile("[0-9a-f]+")
+
+
+class RecordPlace(NamedTuple):
+    """Where a record stood: the mill's dead letters are counted by it."""
+
+    topic: str
+    """The raw topic."""
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        """Return ``TOPIC/PARTITION/OFFSET``."""
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
+
+class SourcePlace(NamedTuple):
+    """Where something stood that `produce` read: its dead letters are counted by it."""
+
+    topic: str
+    """The raw topic that it was read for."""
+    run: str
+    """Hexadecimal digits: another run over the same source, or one that was started again on purpose, has others."""
+    source: str
+    """``FILE:LINE``, or the file alone."""
+
+    def __str__(self) -> str:
+        """Return ``TOPIC:RUN:FILE:LINE``; no topic's name holds a colon."""
+        return f"{self.topic}:{self.run}:{self.source}"
+
+
+Place: TypeAlias = RecordPlace | SourcePlace
+
+
+class KafkaRecord(Protocol):
+    """A record as a Kafka client gives it."""
+
+    @property
+    def key(self) -> bytes | None:
+        """Its key."""
+        ...
+
+    @property
+    def value(self) -> bytes | None:
+        """Its value."""
+        ...
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]:
+        """Name and value of each header."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A dead letter as it stands on its topic."""
+
+    place: Place
+    timestamp: int
+    """In milliseconds, -1 where nobody knows: of the original record; or when `produce` met it."""
+    reason: str
+    exception: str
+    """Type of what was raised over the record, if anything was."""
+    detail: str
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes]]
+    """The original ones, as far as they were copied."""
+
+    @property
+    def topic(self) -> str:
+        """The raw topic."""
+        return self.place.topic
+
+    @property
+    def has_value(self) -> bool:
+        """Whether there is something that can be sent: what `produce` could not hold, or read, has none."""
+        return isinstance(self.place, RecordPlace) or bool(self.value)
+
+
+def parse_place(name: str) -> Place | None:
+    """Return the place whose text this is; None if it is none."""
+    topic, slash, rest = name.partition("/")
+    if slash and topic and ":" not in topic:
+        partition, _, offset = rest.partition("/")
+        return RecordPlace(topic, int(partition), int(offset)) if _is_number(partition) and _is_number(offset) else None
+    topic, _, rest = name.partition(":")
+    run, _, source = rest.partition(":")
+    return SourcePlace(topic, run, source) if topic and source and _RUN.fullmatch(run) else None
+
+
+def letter_partition(place: Place, partitions: int) -> int:
+    """Return the partition of a dead-letter topic for a place: of one place always the same, while it has as many."""
+    number = place.partition if isinstance(place, RecordPlace) else zlib.crc32(str(place).encode(errors="replace"))
+    return number % partitions
+
+
+def encode_dead_letter(
+    place: Place,
+    *,
+    reason: str,
+    detail: str,
+    timestamp: int,
+    exception: str = "",
+    original: Iterable[tuple[str, bytes | None]] = (),
+) -> list[tuple[str, bytes]]:
+    """Return the headers that say why and from where; original headers follow them, as far as they fit."""
+    why = (reason, exception[:MAX_EXCEPTION_CHARACTERS], _utf8(detail)[:MAX_DETAIL_BYTES].decode(errors="ignore"))
+    if isinstance(place, RecordPlace):
+        where = dict(zip(_RECORD, map(str, place), strict=True))
+    else:
+        source = _utf8(place.source)[-MAX_SOURCE_BYTES:].decode(errors="ignore")  # the line stands at the end
+        where = dict(zip(_SOURCE, (place.topic, place.run, source), strict=True))
+    about = {**dict(zip(_WHY, why, strict=True)), **where, "timestamp": str(timestamp)}
+    headers = [(PREFIX + name, _utf8(value)) for name, value in about.items()]
+    room = MAX_ORIGINAL_HEADERS_BYTES
+    for name, value in original:
+        room -= len(name.encode()) + len(value or b"")
+        if room < 0:
+            break
+        headers.append((name, value or b""))
+    return headers
+
+
+def decode_dead_letter(record: KafkaRecord) -> DeadLetter | None:
+    """Return the dead letter that a record is; None if it is none of ours.
+
+    Our headers come first: an original one may have the same name.
+    """
+    names = {name for name, _ in record.headers}
+    ours = {*_WHY, *(_RECORD if f"{PREFIX}partition" in names else _SOURCE), "timestamp"}
+    about: dict[str, str] = {}
+    original = []
+    for name, value in record.headers:
+        short = name.removeprefix(PREFIX)
+        if short != name and short in ours and short not in about:
+            about[short] = (value or b"").decode(errors="replace")
+        else:
+            original.append((name, value or b""))
+    place = _place(about)
+    if place is None or "reason" not in about:
+        return None
+    timestamp = about.get("timestamp", "")
+    return DeadLetter(
+        place,
+        timestamp=int(timestamp) if _is_number(timestamp.removeprefix("-")) else -1,
+        reason=about["reason"],
+        exception=about.get("exception", ""),
+        detail=about.get("detail", ""),
+        key=record.key,
+        value=record.value,
+        headers=original,
+    )
+
+
+def _place(about: Mapping[str, str]) -> Place | None:
+    if "partition" in about:
+        return parse_place("/".join(about.get(name, "") for name in _RECORD))
+    return parse_place(":".join(about.get(name, "") for name in _SOURCE))
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode(errors="replace")
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
