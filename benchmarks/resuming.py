@@ -10,7 +10,8 @@ from benchmarks.measuring import BenchmarkError
 from tokenmill.app.ending import end_for
 from tokenmill.app.raw.partition import MillContext, RawPartition
 from tokenmill.app.raw.skip_list import SkipList
-from tokenmill.app.tokens.partition import SegmentContext, TokenPartition
+from tokenmill.app.tokens.context import SegmentContext
+from tokenmill.app.tokens.partition import TokenPartition
 
 
 async def resume_mill(grown: Grown) -> None:
@@ -53,6 +54,7 @@ async def resume_segments(grown: Grown) -> None:
         store=grown.store,
         stream=grown.settled.stream.name,
         recipe=grown.settled.genesis.recipe,
+        ignored=grown.settled.control.ignored,
         start_partition=started,
         set_durable=lambda _tp, _offset: None,
         end_offset=lambda _tp: grown.messages,

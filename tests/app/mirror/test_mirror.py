@@ -160,7 +160,8 @@ def test_mirror_keeps_what_a_checkpoint_needs(scene: Scene) -> None:
     store = scene.directory / "kept"
     shutil.copytree(scene.mirrors[0], store)
     Store.adopt(store)
-    assert mirror_once(scene.settings, store, "--keep-from", str(file))[0] == 0
+    code, said = mirror_once(scene.settings, store, "--keep-from", str(file))
+    assert code == 0, said
     firsts = [open_partition(store, scene.stream, number).first_block for number in range(PARTITIONS)]
     assert max(firsts) > 0
     eras = open_eras(store, scene.stream)

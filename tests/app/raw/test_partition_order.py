@@ -101,9 +101,10 @@ class World:
         return EPOCH
 
     async def send(
-        self, topic: str, _partition: int, value: bytes | None, _key: bytes | None, headers: Sequence[tuple[str, bytes]]
+        self, topic: str, partition: int, value: bytes | None, key: bytes | None, headers: Sequence[tuple[str, bytes]]
     ) -> int:
         """Take a record, and acknowledge it when it is let through."""
+        assert (partition, key) == (0, None)
         header = dict(headers).get(HEADER_NAME)
         what: Any = value
         if header is not None:
@@ -481,7 +482,7 @@ async def test_the_slot_of_a_hanging_record_stays_with_it(world: World, monkeypa
         await partition.tick()
         assert partition.halted == "said once"
         partition.halted = said
-        assert "one of the offsets 3 to 5 of raw[0]" in (said or "")
+        assert "one of the offsets 3 to 5 of raw[0]" in str(said)
         assert partition.stuck
         with pytest.raises(EndedError, match="is given up while milling has hung"):
             partition.stop()
