@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Self
 
 import pytest
@@ -10,55 +9,17 @@ from aiokafka import TopicPartition
 
 from tests.app.mirror.memory_kafka import MemoryKafka, MemoryStream
 from tokenmill.app.mirror import flow as flow_module
-from tokenmill.app.mirror import run as run_module
 from tokenmill.app.mirror.behind import Heads, Measure
 from tokenmill.app.mirror.finding import StreamFinder
 from tokenmill.app.mirror.flow import NO_LEADER, StreamFlow
 from tokenmill.app.mirror.run import Mirror
 from tokenmill.app.settings import Settings
-from tokenmill.app.tokens import partition as partition_module
 from tokenmill.app.tokens.partition import TokenPartition
 from tokenmill.app.tokens.streams import bring_stream
 from tokenmill.errors import BrokerError, DamagedError, GapError, MovedError, SettingsError, TopicError
 from tokenmill.segments import Store, open_eras, open_partition
 
 pytestmark = pytest.mark.timeout(60)
-
-
-@pytest.fixture
-def kafka(monkeypatch: pytest.MonkeyPatch) -> MemoryKafka:
-    """Return brokers in memory, which all that mirrors speaks to; nothing waits for long."""
-    kafka = MemoryKafka()
-    kafka.install(monkeypatch)
-    monkeypatch.setattr(flow_module, "FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(run_module, "CHECK_SECONDS", 0.001)
-    monkeypatch.setattr(run_module, "LOOK_SECONDS", 0.001)
-    monkeypatch.setattr("tokenmill.app.eras.bringing.LOOK_SECONDS", 0.001)
-    monkeypatch.setattr(partition_module, "COMMIT_SECONDS", 0.0)
-    monkeypatch.setattr(partition_module, "GAP_SECONDS", 0.001)
-    monkeypatch.setattr(partition_module, "LONGEST_GAP_SECONDS", 0.001)
-    return kafka
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    """Return small blocks of bytes, of one stream."""
-    return Settings(
-        tokenizer="bytes", sequence_length=3, segment_blocks=4, splits={"all": 1000}, store=tmp_path / "store",
-        metrics_port=0, wait_seconds=0.01,
-    )  # fmt: skip
-
-
-@pytest.fixture
-def stream(kafka: MemoryKafka, settings: Settings) -> MemoryStream:
-    """Return a stream of two partitions, of which nothing is on its topic yet."""
-    return MemoryStream(kafka, settings, [12, 6])
-
-
-@pytest.fixture
-def store(settings: Settings) -> Store:
-    """Return an empty store."""
-    return Store.open_or_create(settings.store)
 
 
 def stored(store: Store, stream: MemoryStream) -> list[int]:
