@@ -165,7 +165,7 @@ class MemoryStream:
         recipe = plan.recipes[stream]
         genesis = Genesis(stream.name, recipe, (0,) * len(blocks), settings.segment_blocks)
         self.kafka, self.stream, self.recipe = kafka, stream, recipe
-        self.settled = Settled(stream, genesis, ControlLog(genesis))
+        self.settled = Settled(stream, genesis, ControlLog(stream.name, genesis))
         kafka.append(stream.control_topic, 0, genesis.pack(), key=GENESIS_KEY)
         self._eras = EraLog(recipe.fingerprint)
         self._sent = [0] * len(blocks)

@@ -74,6 +74,7 @@ class World:
                 skip_list=self,  # type: ignore[arg-type]
                 retention=self.retention,
                 require_partition=self.require,
+                partitions=self.partitions_of,
                 send=self.send,
                 leader=lambda _tp: "one",
                 start_partition=self.start,
@@ -81,6 +82,10 @@ class World:
                 board=self.board,
             ),
         )
+
+    async def partitions_of(self, _topic: str) -> int:
+        """Have one dead-letter partition."""
+        return 1
 
     async def require(self, partition: int) -> None:
         """Have every partition."""
