@@ -9,7 +9,8 @@ from structlog.testing import capture_logs
 
 from tests.conftest import TopicFactory
 from tests.outages import Hands
-from tokenmill.app.clients import patience
+from tokenmill.app.clients import connecting, patience
+from tokenmill.app.clients.connecting import Pauses
 from tokenmill.app.clients.patience import patiently
 from tokenmill.app.clients.topics import ensure_topics, partition_count, require_topics
 from tokenmill.app.local.broker import Broker
@@ -45,8 +46,9 @@ async def test_without_patience_the_first_try_decides() -> None:
     assert not lines
 
 
-async def test_patience_ends() -> None:
+async def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the settings' seconds, with the error of the last try."""
+    monkeypatch.setattr(connecting, "PAUSES", Pauses())  # other tests have tried there
     with capture_logs() as lines, pytest.raises(BrokerError, match="no broker answers"):
         await ensure_topics(PATIENT.model_copy(update={"wait_seconds": 0.6}), partitions=1)
     assert len(lines) == 1
