@@ -66,9 +66,7 @@ class MemoryVerification:
 
     def milled(self, blocks: int = 2, records: slice = slice(None)) -> list[Message]:
         """Return the messages of some records, of so many blocks each, and the carry behind them."""
-        chain = ChainMill(
-            self.recipe, genesis_point(0, genesis_hash(self.recipe.fingerprint, 0)), message_bytes=1
-        )
+        chain = ChainMill(self.recipe, genesis_point(0, genesis_hash(self.recipe.fingerprint, 0)), message_bytes=1)
         fed = PartitionMill(self.plan.stages, [chain]).feed(self.kafka.logs[self.raw][records])
         single = fed.messages[self.recipe.split]
         carry = chain.carry(chain.next_offset)

@@ -72,7 +72,9 @@ async def test_what_retention_may_have_removed_is_a_note(
     kafka: MemoryKafka, spans: Mapping[int, tuple[int, int]], *, noted: bool
 ) -> None:
     """Only where a partition of the topic begins later; letters above the mark do not count."""
-    written(kafka, [(0, record(77)), (0, record(3)), (0, record(77)), (1, record(8)), (1, record(8, 1)), (1, record(5))])
+    written(
+        kafka, [(0, record(77)), (0, record(3)), (0, record(77)), (1, record(8)), (1, record(8, 1)), (1, record(5))]
+    )
     differences, notes = await check_dead_letters(Settings(), RAW, CHAINS, spans)
     assert bool(notes) == noted
     assert bool(differences) != noted

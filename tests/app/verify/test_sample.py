@@ -59,7 +59,9 @@ def other_tokens(message: Message) -> Message:
 
 def fewer(message: Message) -> Message:
     """Leave out the last block, with a cursor as though it were there."""
-    return replace(message, tokens=message.tokens[: -len(message.tokens) // message.count], entries=message.entries[:-1])
+    return replace(
+        message, tokens=message.tokens[: -len(message.tokens) // message.count], entries=message.entries[:-1]
+    )
 
 
 def counted(message: Message) -> Message:

@@ -221,3 +221,14 @@ async def test_what_is_left_begins_at_the_first_message_that_was_not_taken(strea
     while side.take(0, ALL) is not None:
         offsets.append(side.next_offset)
     assert offsets == [0, 0, 1, 2, 3, 4, 5, 6]
+
+
+async def test_a_listed_message_is_not_where_a_cut_topic_begins(stream: MemoryVerification) -> None:
+    """Retention left it first: what it says of the chain is not believed."""
+    sent = messages(stream)
+    stream.publish([*sent[:2], replace(sent[5], before=bytes(16)), *sent[2:]])
+    ignored = IgnoreList()
+    ignored.add(0, 2, record_hash(stream.kafka.logs[stream.tokens][2]))
+    side = topic(stream, (2, 7), ignored=ignored)
+    assert [block for run in await taken(side) for block in range(run.first, run.end)] == list(range(4, 12))
+    assert (side.first, side.ignored) == (4, {2})
