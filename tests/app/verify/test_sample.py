@@ -1,4 +1,4 @@
-"""The reference's share of a verification: it computes a run of records, and whatever the mill made otherwise is told."""
+"""The reference's share of a verification: it computes a run of records, and tells what the mill made otherwise."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
