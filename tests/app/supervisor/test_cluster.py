@@ -148,7 +148,9 @@ def group(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return members
 
 
-@pytest.mark.parametrize(("ours", "elsewhere"), [(1, {"raw/0", "raw/1"}), (2, {"raw/0", "raw/1"}), (3, set()), (4, set())])
+@pytest.mark.parametrize(
+    ("ours", "elsewhere"), [(1, {"raw/0", "raw/1"}), (2, {"raw/0", "raw/1"}), (3, set()), (4, set())]
+)
 async def test_partitions_count_as_elsewhere_while_a_group_has_members_that_are_not_ours(
     group: list[Any], ours: int, elsewhere: set[str]
 ) -> None:

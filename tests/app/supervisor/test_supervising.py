@@ -124,9 +124,7 @@ def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
 
 
-async def looked(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, looks: int, name: str = "_guard"
-) -> None:
+async def looked(scene: Scene, monkeypatch: pytest.MonkeyPatch, looks: int, name: str = "_guard") -> None:
     """Let the supervisor look so often, every ten seconds."""
     clock = Clock(looks)
     monkeypatch.setattr(supervisor_module, "time", clock)
@@ -250,7 +248,10 @@ def test_a_status_tells_of_every_worker(scene: Scene, hands: Hands) -> None:
     ]
     assert status.counters == {"records": 9.0}
     assert status.eras == {"raw-text.all": 3}
-    assert [(p.number, p.worker, p.end, p.position) for p in status.partitions] == [(0, "mill-1", 5, 4), (1, None, None, 0)]
+    assert [(p.number, p.worker, p.end, p.position) for p in status.partitions] == [
+        (0, "mill-1", 5, 4),
+        (1, None, None, 0),
+    ]
     assert status.away_since is None
     hands.turn(3600)
     assert scene.supervisor.status().away_since is not None

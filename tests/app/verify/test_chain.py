@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.mirror.memory_kafka import MemoryKafka
+from tests.app.mirror.memory_kafka import MemoryClient, MemoryKafka
 from tests.app.verify.memory_stream import TEXTS, Known, MemoryVerification
+from tokenmill.app.verify.chain import ChainCheck
 from tokenmill.app.verify.era_ends import EraEndsFiles
-from tokenmill.app.verify.marks import StoreMark
+from tokenmill.app.verify.marks import ChainMarks, StoreMark
 from tokenmill.app.verify.result import ChainResult
+from tokenmill.app.verify.task import ChainTask
 from tokenmill.app.verify.verified import Verified
 from tokenmill.cursor import Cursor
 from tokenmill.eras import Era, EraRange
+from tokenmill.ignoring import IgnoreList
 from tokenmill.message import Message
 
 BLOCKS = len(TEXTS) * 15 // 4
@@ -280,3 +283,41 @@ def test_the_cursor_of_a_text_is_what_the_tests_take_it_for(stream: MemoryVerifi
     carry = stream.carry_after(4)
     assert (carry.first, carry.open_tokens) == (15, b"")
     assert isinstance(carry.cursor, Cursor)
+
+
+async def test_an_end_where_the_last_verification_ended_is_checked_without_a_block(stream: MemoryVerification) -> None:
+    """Nothing came since: the carry that was kept knows the hash."""
+    stream.publish(stream.milled(1, slice(4)))
+    since = Verified(stream.carry_after(4), 15)
+    for wrong, found in ((None, []), (15, [("control topic", "different", 15)])):
+        known = Known(raw=(0, 4), since=since, ends=ends_of(stream, [], [15], wrong))
+        result = await stream.check(known)
+        assert (named(result), result.era_ends) == (found, 0 if found else 1)
+
+
+async def test_ends_below_what_is_left_of_both_topics_are_checked_by_the_store(stream: MemoryVerification) -> None:
+    """Where the source is gone as well."""
+    sent = stream.milled(2)
+    stream.publish(sent)
+    store = stream.store(sent)
+    for wrong, found in ((None, []), (6, [("control topic", "different", 6)])):
+        ends = ends_of(stream, sent, [6, 20], wrong)
+        known = Known(store, StoreMark(0, BLOCKS), raw=(3, len(TEXTS)), tokens=(5, len(sent)), ends=ends)
+        result = await stream.check(known)
+        assert (named(result), result.era_ends) == (found, 1 if found else 2)
+
+
+async def test_dead_letters_below_the_beginning_are_another_chains(
+    kafka: MemoryKafka, stream: MemoryVerification
+) -> None:
+    """One that is verified in the same pass, from further down."""
+    sent = stream.milled(1, slice(5))
+    stream.publish(sent)
+    marks = ChainMarks(stream.settled.stream.name, 0, (0, len(TEXTS)), (0, len(sent)), None)
+    since = Verified(stream.carry_after(2), 0)
+    task = ChainTask(stream.genesis, stream.tokens.topic, marks, IgnoreList(), since)
+    check = ChainCheck(task, MemoryClient(kafka), None)  # type: ignore[arg-type]
+    await check.start()
+    await check.read_to(len(TEXTS))
+    await check.finish([0, 1, 2, 4, 5])
+    assert list(check.result.dead_letters) == [2, 4]

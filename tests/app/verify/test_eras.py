@@ -18,11 +18,11 @@ from tokenmill.app.verify.era_ends import END, EraEndsFiles
 from tokenmill.app.verify.eras import EraCheck
 from tokenmill.app.verify.marks import EraMarks
 from tokenmill.app.verify.result import EraResult
-from tokenmill.app.verify.store_eras import StoreEras
+from tokenmill.app.verify.store_eras import EraCopy, StoreEras
 from tokenmill.app.verify.verified import VerifiedEras
 from tokenmill.eras import ERA_KEY, Era
 from tokenmill.segments import EraWriter, Store, StreamInfo, open_eras
-from tokenmill.segments.era_rows import ROW_BYTES
+from tokenmill.segments.era_rows import COMMIT_ROWS, ROW_BYTES, EraRow, encode_row, row_seed
 
 ERAS = 5
 
@@ -179,3 +179,23 @@ async def test_a_commit_that_a_writer_is_at_is_waited_for(scene: Scene, monkeypa
     index.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     monkeypatch.setattr(store_eras, "time", SimpleNamespace(sleep=lambda _: index.write_bytes(whole)))
     assert StoreEras.look(store, scene.stream.stream.name) == StoreEras(4)
+
+
+@pytest.mark.parametrize("wrong", [2, COMMIT_ROWS, 255])
+async def test_a_row_that_names_a_commit_which_nobody_wrote_is_damage(scene: Scene, wrong: int) -> None:
+    """It is whole in itself: its place in the commit is not the one after the row before."""
+    store, name = scene.store(4), scene.stream.stream.name
+    genesis = scene.stream.settled.genesis
+    info = StreamInfo.from_genesis(genesis, genesis.segment_blocks)
+    index = store / name / "eras.index"
+    rows = index.read_bytes()
+    before = EraRow.decode(rows[:ROW_BYTES])
+    line = scene.eras[1][0].pack() + b"\n"
+    row = encode_row(scene.eras[1], line, row_seed(info.fingerprint), before, wrong)
+    index.write_bytes(rows[:ROW_BYTES] + row + rows[2 * ROW_BYTES :])
+    copy = EraCopy(store, info, StoreEras(4), EraRow())
+    with copy.opened(0):
+        found = [copy.compare(*era) for era in scene.eras[:2]]
+    assert found[0] is None
+    assert found[1] is not None
+    assert "the row of era 1 is wrong (its checksum or place)" in found[1].text

@@ -27,6 +27,7 @@ def asked(stream: MemoryVerification, monkeypatch: pytest.MonkeyPatch) -> list[s
     ends, look, store = MemoryClient.end_offsets, StoreEras.look, marks_module._store_mark
 
     async def end_offsets(client: MemoryClient, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        assert set(tps) <= client._kafka.logs.keys()  # brokers do not answer for what they do not know
         asked.extend(sorted({tp.topic for tp in tps}))
         return await ends(client, tps)
 

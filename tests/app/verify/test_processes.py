@@ -146,3 +146,25 @@ def test_processes_that_are_started_never_see_ctrl_c() -> None:
     with processes._without_interrupts():
         assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+def test_no_process_is_waited_for_in_the_middle_of_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever leaves kills them all, and then waits for their ends; each has its share of the cores."""
+    done: list[str] = []
+
+    class Process:
+        def __init__(self, *, name: str, **_: Any) -> None:
+            self._name = name
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda: done.append(f"{name} {self._name}")
+
+    context = SimpleNamespace(Pipe=multiprocessing.Pipe, Process=Process)
+    monkeypatch.setattr(processes.multiprocessing, "get_context", lambda _: context)
+    with pytest.raises(SourceError), processes._workers(2) as workers:
+        assert len(workers) == 2
+        assert done == ["start verify 0", "start verify 1"]
+        done.clear()
+        raise SourceError
+    assert done == ["kill verify 0", "join verify 0", "kill verify 1", "join verify 1"]
+    assert all(pipe.closed for pipe in workers)
