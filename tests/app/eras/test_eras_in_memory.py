@@ -87,11 +87,24 @@ async def test_a_late_era_is_closed_by_its_time(scene: Scene) -> None:
     """Counted from the first look that saw a block which is in none, and anew after each era."""
     closer = scene.closer(blocks=100, seconds=10)
     found = []
-    for now, sent in ((0, 0), (50, 0), (55, 1), (64, 2), (65, 3), (66, 3), (100, 3), (101, 4), (110, 4), (111, 4)):
+    for now, sent in (
+        (0, 0),
+        (50, 0),
+        (55, 1),
+        (64, 2),
+        (65, 3),
+        (66, 4),
+        (75, 4),
+        (76, 4),
+        (99, 4),
+        (101, 5),
+        (110, 5),
+        (111, 5),
+    ):
         scene.now = now
         scene.stream.send(0, sent)
         found.append(stops(await closer.step(scene.client)))
-    assert found == [None, None, None, None, [3], None, None, None, None, [4]]
+    assert found == [None, None, None, None, [3], None, None, [4], None, None, None, [5]]
 
 
 async def test_an_era_that_was_not_acknowledged_is_due_still(scene: Scene) -> None:

@@ -218,6 +218,21 @@ def test_what_becomes_of_workers_is_told(scene: Scene) -> None:
     assert scene.told() == []
 
 
+def test_partitions_of_two_workers_are_told_apart(scene: Scene) -> None:
+    """One that ended left some, another gave some away: they came in one heartbeat."""
+    for worker in ("mill-1", "mill-2", "segment"):
+        scene.start(worker)
+    scene.say("mill-2", "raw-text/0", "raw-text/1")
+    scene.say("segment", "raw-text/2")
+    scene.end("mill-2")
+    scene.told()
+    scene.say("mill-1", "raw-text/0", "raw-text/1", "raw-text/2")
+    assert scene.told() == [
+        ("took over", "mill-1 took over raw-text/0, raw-text/1 from mill-2"),
+        ("moved", "mill-1 now mills raw-text/2"),
+    ]
+
+
 def test_a_record_that_workers_die_of_is_named(scene: Scene) -> None:
     """At the second death, whichever worker dies."""
     deadly = Suspects("raw-text", 0, 7, 9)
