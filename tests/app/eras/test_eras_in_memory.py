@@ -16,8 +16,9 @@ from tokenmill.app.eras.bringing import EraBringer
 from tokenmill.app.eras.closing import EraCloser
 from tokenmill.app.eras.extents import Extents
 from tokenmill.app.eras.keeping import EraKeeper
+from tokenmill.app.eras.looking import look
 from tokenmill.app.settings import Settings
-from tokenmill.eras import Era, EraLog
+from tokenmill.eras import Era, EraFollower, EraLog
 from tokenmill.errors import DamagedError, DiskError, LockedError, TopicError
 from tokenmill.ignoring import IgnoreList, record_hash
 from tokenmill.segments import EraWriter, Store, StreamInfo, open_eras
@@ -252,6 +253,11 @@ async def test_a_keeper_gives_a_stream_up_whose_control_topic_lost_an_era(scene:
         await one._step(scene.client, scene.settled)
     assert len(scene.kafka.logs[scene.control]) == 1
     assert one._given_up == {scene.stream.stream.name}
+    scene.kafka.logs[scene.control] = list(lost)
+    scene.stream.send(0, 12)
+    await one._step(scene.client, scene.settled)
+    assert scene.kafka.logs[scene.control] == lost
+    scene.kafka.logs[scene.control] = lost[:1]
     owned.clear()
     await one._step(scene.client, scene.settled)
     owned.add(scene.stream.stream.raw_topic)
@@ -359,6 +365,10 @@ async def test_what_heals_by_itself_is_waited_for(scene: Scene, monkeypatch: pyt
     assert await one.step() == 2
     assert one.bringer.halts == {}
     assert said == ["waiting for the eras' files"] * 2
+    monkeypatch.setattr(EraWriter, "append", full)
+    one.close(6)
+    await one.step()
+    assert said == ["waiting for the eras' files"] * 3
 
 
 async def test_what_only_a_person_mends_halts_the_stream(scene: Scene) -> None:
@@ -396,3 +406,26 @@ async def test_every_stream_is_looked_at_and_those_that_come_later(
     monkeypatch.setattr(bringing, "keep_asking", keep_asking)
     await asyncio.wait_for(one.bringer.run(scene.settings), 20)
     assert asked == [one.name, one.name, f"{one.name}-v2"]
+
+
+async def test_a_log_that_moves_while_it_is_read_is_read_again(scene: Scene) -> None:
+    """A record that was no era became another one between two fetches: what came behind it counts from the new look."""
+    scene.kafka.append(*scene.control, b"no era", key=b"other")
+    for stop in (2, 4, 6):
+        scene.stream.send(0, stop)
+        scene.stream.close_era()
+    log = scene.kafka.logs[scene.control]
+    real, fetches = scene.client.getmany, 0
+
+    async def getmany(*arguments: Any, **options: Any) -> Any:
+        nonlocal fetches
+        fetches += 1
+        if fetches == 2:
+            log[1] = log[1].__class__(*[b"another" if value == b"no era" else value for value in vars(log[1]).values()])
+        return await real(*arguments, **options)
+
+    scene.client.getmany = getmany
+    follower = EraFollower(scene.stream.stream.name, scene.stream.recipe.fingerprint)
+    found = [era async for part in look(scene.client, scene.control.topic, follower) for era, _ in part]
+    assert [era.number for era in found] == [0, 1, 2]
+    assert log[1].value == b"another"
