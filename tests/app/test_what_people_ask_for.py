@@ -20,6 +20,7 @@ from tokenmill.app.repairing.topic_donor import TopicDonor
 from tokenmill.app.resending import NOTE, RESENT, Resending, Resent, count_dead_letters, resend
 from tokenmill.app.settings import Settings, dead_letter_topic
 from tokenmill.app.skips import skip
+from tokenmill.chain import roll
 from tokenmill.control_log import SKIP_KEY, SKIP_REQUEST_KEY, skip_request_record
 from tokenmill.cursor import NO_RECORD, Cursor
 from tokenmill.dead_letters import Place, RecordPlace, SourcePlace, encode_dead_letter
@@ -152,6 +153,10 @@ async def test_what_is_taken_over_stands_on_every_control_topic_before_it_is_in_
         assert world.written == [(topic, SKIP_KEY) for topic in topics]
         assert await again.settle(client, 0, start) == {5}  # type: ignore[arg-type]
         assert len(world.written) == 2
+        key, value = skip_request_record(0, 6)
+        world.kafka.append(topics[1], 0, value, key=key)
+        assert await again.settle(client, 0, start) == {5, 6}  # type: ignore[arg-type]
+        assert world.written[2:] == [(topic, SKIP_KEY) for topic in topics]
 
 
 async def test_a_message_that_readers_take_is_not_ignored(world: World) -> None:
@@ -165,6 +170,10 @@ async def test_a_message_that_readers_take_is_not_ignored(world: World) -> None:
     world.kafka.send(topic, 0, stream.messages[0][6:7])
     with pytest.raises(InputError, match="blocks before it are missing"):
         await ignore(world.settings, topic, 0, 4)
+    late = world.stream("-late")
+    late.send(0, 3, first=2)
+    with pytest.raises(InputError, match="blocks before it are missing"):
+        await ignore(world.settings, late.stream.tokens_topic, 0, 0)
     for partition, offset, text in ((0, 5, "holds no message at offset 5"), (1, 0, "partitions 0 to 0, not 1")):
         with pytest.raises(InputError, match=text):
             await ignore(world.settings, topic, partition, offset)
@@ -186,7 +195,8 @@ async def test_a_message_that_no_reader_takes_is_ignored_once(world: World, kind
         world.kafka.send(topic, 0, [replace(bad, fingerprint=bytes(16))])
     else:
         other = MemoryStream(MemoryKafka(), world.settings, [5]).messages[0][4]
-        world.kafka.send(topic, 0, [replace(other, before=bytes(16))])
+        after = roll(bytes(16), bytes(other.tokens), other.entries)[-1]  # it agrees with itself
+        world.kafka.send(topic, 0, [replace(other, before=bytes(16), after=after)])
     for _ in range(2):
         found = await ignore(world.settings, topic, 0, 4)
         assert (found.stream, bool(found.reason)) == (stream.stream.name, True)

@@ -12,12 +12,13 @@ from tests.app.mirror.memory_kafka import MemoryKafka, MemoryStream
 from tests.app.mirror.test_flow import store_has, until
 from tokenmill.app import metrics
 from tokenmill.app.mirror import run as run_module
-from tokenmill.app.mirror.behind import Heads, Measure
+from tokenmill.app.mirror.behind import Behind, Heads, Measure
 from tokenmill.app.mirror.flow import StreamFlow
 from tokenmill.app.mirror.run import Mirror
 from tokenmill.app.settings import Settings
 from tokenmill.app.tokens.streams import bring_stream
 from tokenmill.control_log import skip_request_record
+from tokenmill.eras import Era
 from tokenmill.errors import InputError, TopicError
 from tokenmill.segments import EraWriter, Store, open_partition
 
@@ -184,6 +185,10 @@ async def test_what_is_behind_is_measured(
     assert metrics.BLOCKS_BEHIND.labels(name)._value.get() == 3
     assert metrics.BYTES_BEHIND.labels(name)._value.get() == 3 * stream.recipe.block_bytes
     assert metrics.ERAS_BEHIND.labels(name)._value.get() == 0  # the store does not know the era yet
+    told = Behind(name, blocks=1, bytes=2, eras=7, stored=0, trainable=0, standing=())
+    mirror._measures[name] = SimpleNamespace(take=lambda *_: told)  # type: ignore[assignment]
+    mirror._take()
+    assert metrics.ERAS_BEHIND.labels(name)._value.get() == 7
 
 
 async def test_a_measure_keeps_what_a_partition_had_while_it_starts_anew(
@@ -199,8 +204,6 @@ async def test_a_measure_keeps_what_a_partition_had_while_it_starts_anew(
     with EraWriter.open(store, stream.stream.name) as writer:
         measure = Measure(store.path, stream.stream.name)
         records = kafka.logs[TopicPartition(stream.stream.control_topic, 0)][1:]
-        from tokenmill.eras import Era  # noqa: PLC0415
-
         writer.append([(Era.unpack(record.value), record.offset) for record in records])
 
     def partition(block: int | None, **why: str) -> Any:
