@@ -171,7 +171,7 @@ async def test_only_partitions_that_changed_are_read(scene: Scene, monkeypatch: 
     scene.stream.send(1, 2)
     assert await look() == ([1], {0: 3, 1: 2})
     tokens = TopicPartition(scene.stream.stream.tokens_topic, 0)
-    scene.kafka.append(*tokens, b"foreign")
+    scene.kafka.append(tokens.topic, 0, b"foreign")
     assert await look() == ([0], {0: 3, 1: 2})
     ignored.add(0, 3, record_hash(scene.kafka.logs[tokens][3]))
     assert await look() == ([0], {0: 3, 1: 2})
@@ -410,7 +410,7 @@ async def test_every_stream_is_looked_at_and_those_that_come_later(
 
 async def test_a_log_that_moves_while_it_is_read_is_read_again(scene: Scene) -> None:
     """A record that was no era became another one between two fetches: what came behind it counts from the new look."""
-    scene.kafka.append(*scene.control, b"no era", key=b"other")
+    scene.kafka.append(scene.control.topic, 0, b"no era", key=b"other")
     for stop in (2, 4, 6):
         scene.stream.send(0, stop)
         scene.stream.close_era()

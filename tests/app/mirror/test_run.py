@@ -230,7 +230,7 @@ async def test_another_streams_message_is_no_head(
     async with kafka.consumer(settings) as client:
         await heads.look(client, flow)
         assert heads.found == {}
-        kafka.append(*flow.topics[0], b"foreign")
+        kafka.append(flow.topics[0].topic, flow.topics[0].partition, b"foreign")
         await heads.look(client, flow)
         assert heads.found == {}
         assert {tp for tp, _ in client.seeks} == {flow.topics[0]}

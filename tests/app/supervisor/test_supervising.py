@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tests.outages import Hands
+from tokenmill.app.contact import OutageLog
 from tokenmill.app.raw.suspects import Suspects
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor import Event, Limits, Supervisor
@@ -85,7 +86,7 @@ class Scene:
 
     def told(self) -> list[tuple[str, str]]:
         """Return the events since the last call, without those of starts."""
-        found = [(event.kind, event.text) for event in self.events if event.kind != "started"]
+        found: list[tuple[str, str]] = [(event.kind, event.text) for event in self.events if event.kind != "started"]
         self.events.clear()
         return found
 
@@ -138,22 +139,16 @@ def killed(scene: Scene) -> set[str]:
     return {name for name, child in scene.children.items() if child.done}
 
 
-STILL = {"position": 3}
-CASES: dict[str, tuple[Callable[[Scene], None], set[str]]] = {
-    "a raw partition that nobody has": (lambda s: s.ends(raw_0=5), {"mill-1", "mill-2"}),
-    "a token partition that nobody has": (lambda s: s.ends(tokens_0=5), {"segment"}),
-    "one that stands still": (lambda s: (s.ends(raw_0=5), s.say("mill-2", "raw-text/0", position=3))[0], {"mill-2"}),
-    "all is done": (lambda s: (s.ends(raw_0=5), s.say("mill-2", "raw-text/0", position=5))[0], set()),
-    "no broker answers": (lambda s: s.ends(), set()),
-    "others have it": (
-        lambda s: (s.ends(raw_0=5), s.elsewhere.update({s.settings.group: {"raw-text/0"}}))[0],
-        set(),
-    ),
-    "a token partition that others have": (
-        lambda s: (s.ends(tokens_0=5), s.elsewhere.update({store_group(s): {"tokens.raw-text.all/0"}}))[0],
-        set(),
-    ),
+CASES: dict[str, tuple[dict[str, int], dict[str, int], str | None, set[str]]] = {
+    "a raw partition that nobody has": ({"raw_0": 5}, {}, None, {"mill-1", "mill-2"}),
+    "a token partition that nobody has": ({"tokens_0": 5}, {}, None, {"segment"}),
+    "one that stands still": ({"raw_0": 5}, {"raw-text/0": 3}, None, {"mill-2"}),
+    "all is done": ({"raw_0": 5}, {"raw-text/0": 5}, None, set()),
+    "no broker answers": ({}, {}, None, set()),
+    "others have it": ({"raw_0": 5}, {}, "raw-text/0", set()),
+    "a token partition that others have": ({"tokens_0": 5}, {}, "tokens.raw-text.all/0", set()),
 }
+"""The ends that brokers tell, what mill-2 has and how far it is, what others have; and who is killed."""
 
 
 def store_group(scene: Scene) -> str:
@@ -161,15 +156,25 @@ def store_group(scene: Scene) -> str:
     return f"{scene.settings.group}-store-{Store.open_or_create(scene.settings.store).id}"
 
 
-@pytest.mark.parametrize(("prepare", "wanted"), CASES.values(), ids=list(CASES))
+@pytest.mark.parametrize(("ends", "owned", "elsewhere", "wanted"), CASES.values(), ids=list(CASES))
 async def test_who_is_to_blame_is_killed_and_nobody_else(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, prepare: Callable[[Scene], None], wanted: set[str]
+    scene: Scene,
+    monkeypatch: pytest.MonkeyPatch,
+    ends: dict[str, int],
+    owned: dict[str, int],
+    elsewhere: str | None,
+    wanted: set[str],
 ) -> None:
     """The mill workers for raw partitions, the segment worker for token partitions; the others go on."""
     for worker in ("mill-1", "mill-2", "segment"):
         scene.start(worker)
         scene.say(worker)
-    prepare(scene)
+    scene.ends(**ends)
+    for partition, position in owned.items():
+        scene.say("mill-2", partition, position=position)
+    if elsewhere is not None:
+        group = store_group(scene) if elsewhere.startswith("tokens.") else scene.settings.group
+        scene.elsewhere[group] = {elsewhere}
     await looked(scene, monkeypatch, 9)
     assert killed(scene) == wanted
 
@@ -188,11 +193,12 @@ async def test_a_worker_that_is_not_ready_is_not_blamed(scene: Scene, monkeypatc
 
 async def test_a_supervisor_shows_that_it_turns(scene: Scene, hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each second; and it says once for all workers that no broker answers, and again that one does."""
-    contact = supervisor_module.CONTACT
     turned: list[str] = []
+    contact = hands.contact()
     monkeypatch.setattr(contact, "turn", lambda: turned.append("contact"))
+    monkeypatch.setattr(supervisor_module, "CONTACT", contact)
     monkeypatch.setattr(scene.supervisor._export, "turn", lambda: turned.append("export"))
-    monkeypatch.setattr(supervisor_module.OutageLog, "look", lambda _: turned.append("outage"))
+    monkeypatch.setattr(OutageLog, "look", lambda _: turned.append("outage"))
     await looked(scene, monkeypatch, 1, "_report")
     assert turned == ["contact", "outage", "export"] * 2
 
@@ -272,13 +278,13 @@ def test_a_status_tells_of_every_worker(scene: Scene, hands: Hands) -> None:
     assert scene.supervisor.status().away_since is not None
 
 
-def test_last_words_are_in_the_sums(scene: Scene) -> None:
+def test_last_words_are_in_the_sums(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Metrics of a process that has ended go on counting."""
     scene.start("mill-1")
     heard: list[tuple[str, ...]] = []
     export = scene.supervisor._export
-    export.heard = lambda worker, _: heard.append(("heard", worker))  # type: ignore[method-assign]
-    export.ended = lambda worker, _: heard.append(("ended", worker))  # type: ignore[method-assign]
+    monkeypatch.setattr(export, "heard", lambda worker, _: heard.append(("heard", worker)))
+    monkeypatch.setattr(export, "ended", lambda worker, _: heard.append(("ended", worker)))
     scene.say("mill-1", "raw-text/0")
     scene.end("mill-1")
     assert heard == [("heard", "mill-1"), ("ended", "mill-1")]

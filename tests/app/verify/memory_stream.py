@@ -62,7 +62,7 @@ class MemoryVerification:
         kafka.logs[self.tokens] = []
         kafka.logs[self.raw] = []
         for text in texts:
-            kafka.append(*self.raw, text)
+            kafka.append(self.raw.topic, self.raw.partition, text)
 
     def milled(self, blocks: int = 2, records: slice = slice(None)) -> list[Message]:
         """Return the messages of some records, of so many blocks each, and the carry behind them."""
@@ -81,7 +81,7 @@ class MemoryVerification:
 
     def publish(self, messages: Sequence[Message]) -> None:
         """Put messages on the token topic."""
-        self.kafka.send(*self.tokens, messages)
+        self.kafka.send(self.tokens.topic, 0, messages)
 
     def store(self, messages: Sequence[Message]) -> Path:
         """Write messages to the settings' store."""

@@ -85,7 +85,7 @@ async def test_an_account_that_is_wrong_is_named_and_not_remembered(
     stream: MemoryVerification, which: int, change: Callable[[Message], Message], wanted: tuple[str, int]
 ) -> None:
     """Of carries as of messages, whose blocks are right all the same."""
-    stream.kafka.append(*stream.raw, b"ab")  # so that a block is open at the end
+    stream.kafka.append(stream.raw.topic, stream.raw.partition, b"ab")  # so that a block is open at the end
     sent = stream.milled(2)
     sent[which] = change(sent[which])
     stream.publish(sent)
@@ -199,7 +199,7 @@ async def test_dead_letters_are_asked_for_up_to_what_was_published(
     kafka.logs[stream.raw] = []
     bad = b"\xff\xfe"
     for text in (bad, b"good text", b"more text of it", bad, b"yet more text of it", bad):
-        kafka.append(*stream.raw, text)
+        kafka.append(stream.raw.topic, stream.raw.partition, text)
     sent = stream.milled(1, slice(5))
     stream.publish(sent[:-1])
     whole = await stream.check()

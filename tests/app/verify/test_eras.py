@@ -141,8 +141,8 @@ async def test_a_topic_that_lost_its_end_is_named(scene: Scene, lost: int) -> No
 
 async def test_what_is_no_era_is_counted(scene: Scene) -> None:
     """It is no difference: readers ignore it."""
-    scene.kafka.append(*scene.control, b"none", key=ERA_KEY)
-    scene.kafka.append(*scene.control, scene.eras[2][0].pack(), key=ERA_KEY)
+    scene.kafka.append(scene.control.topic, scene.control.partition, b"none", key=ERA_KEY)
+    scene.kafka.append(scene.control.topic, scene.control.partition, scene.eras[2][0].pack(), key=ERA_KEY)
     result, _ = await scene.check(scene.store(ERAS))
     assert (result.ignored, result.eras, result.differences) == (2, ERAS, [])
 

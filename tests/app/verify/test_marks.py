@@ -41,7 +41,7 @@ def asked(stream: MemoryVerification, monkeypatch: pytest.MonkeyPatch) -> list[s
 
     monkeypatch.setattr(MemoryClient, "topics", topics, raising=False)
     monkeypatch.setattr(MemoryClient, "end_offsets", end_offsets)
-    monkeypatch.setattr(marks_module.StoreEras, "look", store_eras)
+    monkeypatch.setattr(StoreEras, "look", store_eras)
     monkeypatch.setattr(marks_module, "_store_mark", store_mark)
     return asked
 

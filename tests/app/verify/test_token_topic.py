@@ -134,7 +134,7 @@ async def test_a_foreign_message_is_refused_unless_it_is_on_the_ignore_list(
     """Once all before it was taken; one that is passed over is told."""
     sent = messages(stream)
     stream.publish(sent[:at])
-    stream.kafka.append(*stream.tokens, b"hello")
+    stream.kafka.append(stream.tokens.topic, stream.tokens.partition, b"hello")
     stream.publish(sent[at:])
     ignored = IgnoreList()
     if listed:
