@@ -11,6 +11,7 @@ from aiokafka import TopicPartition
 
 from tests.app.mirror.memory_kafka import MemoryKafka, MemoryStream
 from tokenmill.app import ignoring, resending, skips
+from tokenmill.app.clients.control import read_on
 from tokenmill.app.ignoring import ignore
 from tokenmill.app.raw import skip_list
 from tokenmill.app.raw.skip_list import SkipList
@@ -145,17 +146,17 @@ async def test_what_is_taken_over_stands_on_every_control_topic_before_it_is_in_
         skipping = SkipList(world.settings, [stream.settled for stream in streams])
         world.fails_at = 1
         with pytest.raises(BrokerError):
-            await skipping.settle(client, 0, start)  # type: ignore[arg-type]
+            await skipping.settle(client, 0, start)
         assert world.written == [(topics[0], SKIP_KEY)]
         world.fails_at = None
         again = SkipList(world.settings, [stream.settled for stream in streams])
-        assert await again.settle(client, 0, start) == {5}  # type: ignore[arg-type]
+        assert await again.settle(client, 0, start) == {5}
         assert world.written == [(topic, SKIP_KEY) for topic in topics]
-        assert await again.settle(client, 0, start) == {5}  # type: ignore[arg-type]
+        assert await again.settle(client, 0, start) == {5}
         assert len(world.written) == 2
         key, value = skip_request_record(0, 6)
         world.kafka.append(topics[1], 0, value, key=key)
-        assert await again.settle(client, 0, start) == {5, 6}  # type: ignore[arg-type]
+        assert await again.settle(client, 0, start) == {5, 6}
         assert world.written[2:] == [(topic, SKIP_KEY) for topic in topics]
 
 
@@ -201,7 +202,7 @@ async def test_a_message_that_no_reader_takes_is_ignored_once(world: World, kind
         found = await ignore(world.settings, topic, 0, 4)
         assert (found.stream, bool(found.reason)) == (stream.stream.name, True)
         async with world.kafka.consumer(world.settings) as client:
-            await skip_list.read_on(client, stream.stream.control_topic, stream.settled.control)  # type: ignore[arg-type]
+            await read_on(client, stream.stream.control_topic, stream.settled.control)
         assert world.written == [(stream.stream.control_topic, IGNORE_KEY)]
     assert stream.settled.control.ignored.offsets() == {0: [4]}
 
@@ -222,7 +223,7 @@ class Sending:
         if self._fails_at == len(self.sent):
             raise BrokerError
         self.sent.append(topic)
-        self._world.kafka.append(topic, partition, value, key=key, headers=headers)  # type: ignore[arg-type]
+        self._world.kafka.append(topic, partition, value, key=key, headers=headers)
 
     @asynccontextmanager
     async def producer(self, _settings: Settings) -> AsyncIterator["Sending"]:

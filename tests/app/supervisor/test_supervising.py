@@ -156,16 +156,12 @@ def store_group(scene: Scene) -> str:
     return f"{scene.settings.group}-store-{Store.open_or_create(scene.settings.store).id}"
 
 
-@pytest.mark.parametrize(("ends", "owned", "elsewhere", "wanted"), CASES.values(), ids=list(CASES))
+@pytest.mark.parametrize("case", CASES)
 async def test_who_is_to_blame_is_killed_and_nobody_else(
-    scene: Scene,
-    monkeypatch: pytest.MonkeyPatch,
-    ends: dict[str, int],
-    owned: dict[str, int],
-    elsewhere: str | None,
-    wanted: set[str],
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     """The mill workers for raw partitions, the segment worker for token partitions; the others go on."""
+    ends, owned, elsewhere, wanted = CASES[case]
     for worker in ("mill-1", "mill-2", "segment"):
         scene.start(worker)
         scene.say(worker)

@@ -50,7 +50,7 @@ async def test_a_chain_that_is_right_is_equal_and_remembered(stream: MemoryVerif
     stream.publish(sent)
     store = stream.store(sent)
     result = await stream.check(Known(store, StoreMark(0, BLOCKS)))
-    assert result.differences == result.notes == []
+    assert (result.differences, result.notes) == ([], [])
     assert result.topic_equal == result.store_equal == result.reference_blocks == result.sampled_blocks == BLOCKS
     assert (result.carries, result.carries_equal, result.topic_blocks) == (1, 1, (0, BLOCKS))
     assert result.sampled == [(0, len(TEXTS))]
@@ -316,7 +316,7 @@ async def test_dead_letters_below_the_beginning_are_another_chains(
     marks = ChainMarks(stream.settled.stream.name, 0, (0, len(TEXTS)), (0, len(sent)), None)
     since = Verified(stream.carry_after(2), 0)
     task = ChainTask(stream.genesis, stream.tokens.topic, marks, IgnoreList(), since)
-    check = ChainCheck(task, MemoryClient(kafka), None)  # type: ignore[arg-type]
+    check = ChainCheck(task, MemoryClient(kafka), None)
     await check.start()
     await check.read_to(len(TEXTS))
     await check.finish([0, 1, 2, 4, 5])

@@ -22,7 +22,7 @@ def check_of(stream: MemoryVerification) -> ChainCheck:
     """Return a chain at its beginning."""
     marks = ChainMarks(stream.settled.stream.name, 0, (0, len(TEXTS)), (0, 0), None)
     task = ChainTask(stream.genesis, stream.tokens.topic, marks, IgnoreList())
-    return ChainCheck(task, MemoryClient(stream.kafka), None)  # type: ignore[arg-type]
+    return ChainCheck(task, MemoryClient(stream.kafka), None)
 
 
 def sampled(stream: MemoryVerification, check: ChainCheck, bounds: tuple[int, int], change: Change = list) -> None:

@@ -33,7 +33,7 @@ def topic(
     """Return the side over all that the token topic holds, unless a ``span`` is given."""
     span = span or (0, len(stream.kafka.logs[stream.tokens]))
     client = MemoryClient(stream.kafka)
-    return TokenTopic(client, stream.tokens, stream.recipe, span, ignored or IgnoreList(), since=since)  # type: ignore[arg-type]
+    return TokenTopic(client, stream.tokens, stream.recipe, span, ignored or IgnoreList(), since=since)
 
 
 async def taken(side: TokenTopic) -> list[TopicRun]:
