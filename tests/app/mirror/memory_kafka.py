@@ -38,13 +38,12 @@ class MemoryKafka:
         """Of partitions, the broker that leads them, where it is not 0."""
         self.clients: list[MemoryClient] = []
 
-    def append(self, topic: str, partition: int, value: bytes, **parts: Any) -> None:
+    def append(self, topic: str, partition: int, value: bytes | None, **parts: Any) -> None:
         """Write a record."""
+        size = len(value) if value is not None else -1
         log = self.logs.setdefault(TopicPartition(topic, partition), [])
         headers = tuple(parts.get("headers", ()))
-        log.append(
-            ConsumerRecord(topic, partition, len(log), 0, 0, parts.get("key"), value, None, -1, len(value), headers)
-        )
+        log.append(ConsumerRecord(topic, partition, len(log), 0, 0, parts.get("key"), value, None, -1, size, headers))
 
     def send(self, topic: str, partition: int, messages: Iterable[Message]) -> None:
         """Write messages of tokens."""

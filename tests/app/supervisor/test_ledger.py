@@ -81,3 +81,17 @@ def test_eras_and_the_counts_of_each_worker_are_kept() -> None:
     assert ledger.counters_of("segment") == {"blocks_stored": 4}
     ledger.ended("segment")
     assert (ledger.eras, ledger.counters_of("segment")) == ({"t.train": 7}, {})
+
+
+def test_each_heartbeat_says_what_its_worker_has_and_nothing_of_the_others() -> None:
+    """Who goes on has moved nothing; what one gives up is nobody's until another says so."""
+    ledger = Ledger()
+    for _ in range(2):
+        assert ledger.heard("a", mill("t/0", "t/1")) == []
+        assert ledger.heard("b", mill("t/2")) == []
+        assert ledger.owners == {"t/0": "a", "t/1": "a", "t/2": "b"}
+    ledger.heard("a", mill("t/0"))
+    assert ledger.owners == {"t/0": "a", "t/2": "b"}
+    assert ledger.heard("b", mill("t/1", "t/2")) == [Move("t/1", "b", "a", orphan=False)]
+    ledger.ended("b")
+    assert ledger.owners == {"t/0": "a"}

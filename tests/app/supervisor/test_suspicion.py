@@ -20,3 +20,19 @@ def test_deaths_elsewhere_are_nobodys_fault() -> None:
     assert suspicion.died([]) == []
     assert suspicion.died([Suspects("raw", 0, 51, 90)]) == []
     assert suspicion.died([Suspects("other", 0, 51, 90)]) == []
+
+
+def test_suspicion_narrows_down_and_begins_anew_elsewhere() -> None:
+    """What two deaths have in common is compared with the third; where that is nothing, the third stands alone."""
+    suspicion = Suspicion()
+    deaths = [(1, 50), (40, 90), (60, 60), (40, 50), (45, 70), (50, 80), (70, 90)]
+    found = [suspicion.died([Suspects("raw", 0, *span)]) for span in deaths]
+    assert found == [
+        [],
+        [Suspects("raw", 0, 40, 50)],
+        [],
+        [],
+        [Suspects("raw", 0, 45, 50)],
+        [Suspects("raw", 0, 50, 50)],
+        [],
+    ]

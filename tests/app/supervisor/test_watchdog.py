@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from tokenmill.app.supervisor.limits import Limits
 from tokenmill.app.supervisor.watchdog import Scene, Watchdog
 
@@ -69,3 +71,20 @@ def test_nobody_is_blamed_for_the_time_of_an_outage() -> None:
     found = [watchdog.look(now, scene({} if 10 < now < 200 else {"t/0": 9}, p0=still), READY) for now in range(261)]
     assert found == [[]] * 261
     assert watchdog.look(262, scene({"t/0": 9}, p0=still), READY)
+
+
+@pytest.mark.parametrize("between", ["waiting", "halted", "at the end", "without an owner", "another's"])
+def test_time_begins_anew_after_anything_but_standing_still(between: str) -> None:
+    """Though the position is the same before and after."""
+    watchdog = Watchdog(LIMITS)
+    still = scene({"t/0": 9}, p0={"position": 5, "end": 9})
+    other = {
+        "waiting": scene({"t/0": 9}, p0={"position": 5, "end": 9, "waiting": "for what"}),
+        "halted": scene({"t/0": 9}, p0={"position": 5, "end": 9, "halted": "why"}),
+        "at the end": scene({"t/0": 5}, p0={"position": 5, "end": 5}),
+        "without an owner": scene({"t/0": 9}),
+        "another's": Scene({"t/0": 9}, {"t/0": "mill-2"}, still.partitions, frozenset()),
+    }[between]
+    for now in range(131):
+        assert watchdog.look(now, other if 50 <= now < 70 else still, READY) == []
+    assert [fault.workers for fault in watchdog.look(131, still, READY)] == [("mill-1",)]

@@ -1,0 +1,332 @@
+"""What a supervisor makes of its workers' words, ends and standstills: the real one, with scripted processes."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.outages import Hands
+from tokenmill.app.contact import OutageLog
+from tokenmill.app.raw.suspects import Suspects
+from tokenmill.app.settings import Settings
+from tokenmill.app.supervisor import Event, Limits, Supervisor
+from tokenmill.app.supervisor import cluster as cluster_module
+from tokenmill.app.supervisor import export as export_module
+from tokenmill.app.supervisor import supervisor as supervisor_module
+from tokenmill.app.supervisor.child import Child
+from tokenmill.segments import Store
+
+LIMITS = Limits(unowned=30, still=60, resume=600)
+
+
+class ScriptedChild:
+    """In the place of `Child`: what a supervisor asks of a process."""
+
+    def __init__(self, pid: int, suspects: list[Suspects]) -> None:
+        self.pid = pid
+        self.status: Mapping[str, Any] = {}
+        self.board = SimpleNamespace(suspects=lambda: suspects, close=lambda: self.done.append("board closed"))
+        self.done: list[Any] = []
+
+    def signal(self, number: int) -> None:
+        """Take note of a signal."""
+        self.done.append(number)
+
+
+class Scene:
+    """A supervisor of two mill workers and a segment worker; what a broker says is set by hand."""
+
+    def __init__(self, directory: Path, only: Any = None) -> None:
+        self.settings = Settings(workers=2, store=directory / "store", splits={"all": 1000}, metrics_port=0)
+        self.events: list[Event] = []
+        self.supervisor = Supervisor(self.settings, only=only, limits=LIMITS, on_event=self.events.append)
+        self.children: dict[str, ScriptedChild] = {}
+        self.asked: list[tuple[str, int]] = []
+        self.elsewhere: dict[str, set[str]] = {}
+        self.turns: list[str] = []
+        self.supervisor._cluster.owned_elsewhere = self.owned_elsewhere  # type: ignore[method-assign]
+
+    async def owned_elsewhere(self, group: str, ours: int) -> set[str]:
+        """Say what others own."""
+        self.asked.append((group, ours))
+        return self.elsewhere.get(group, set())
+
+    def ends(self, **ends: int) -> None:
+        """Let brokers say where partitions end; ``raw_0`` is partition 0 of the raw topic."""
+        (stream,) = self.settings.streams()
+        topics = {"raw": stream.raw_topic, "tokens": stream.tokens_topic}
+        self.supervisor._cluster._ends = {
+            f"{topics[name.split('_')[0]]}/{name.split('_')[1]}": end for name, end in ends.items()
+        }
+
+    def start(self, worker: str, suspects: list[Suspects] | None = None) -> ScriptedChild:
+        """Let a process run."""
+        post = self.supervisor._posts[worker]
+        child = self.children[worker] = ScriptedChild(100 + len(self.children), suspects or [])
+        post.child = cast("Child", child)
+        post.starts += 1
+        self.supervisor.started(post, post.child)
+        return child
+
+    def say(self, worker: str, *partitions: str, position: int = 0, **more: Any) -> None:
+        """Let a worker that is ready say what it has."""
+        said = {name: {"position": position, "end": 9} for name in partitions}
+        self.children[worker].status = {"ready": True, "partitions": said, **more}
+        self.supervisor.heard(self.supervisor._posts[worker], cast("Child", self.children[worker]))
+
+    def end(self, worker: str, pause: float | None = 2.0, *, stopping: bool = False) -> ScriptedChild:
+        """Let a process end."""
+        post = self.supervisor._posts[worker]
+        child, post.child, post.stopping = self.children.pop(worker), None, stopping
+        self.supervisor.ended(post, cast("Child", child), "exit code 1", pause)
+        return child
+
+    def told(self) -> list[tuple[str, str]]:
+        """Return the events since the last call, without those of starts."""
+        found: list[tuple[str, str]] = [(event.kind, event.text) for event in self.events if event.kind != "started"]
+        self.events.clear()
+        return found
+
+
+class Clock:
+    """The time of a guard: each sleep lets ten seconds pass, and the last one ends it."""
+
+    def __init__(self, looks: int) -> None:
+        self.now, self._looks = 0.0, looks
+
+    def monotonic(self) -> float:
+        """Return the time."""
+        return self.now
+
+    async def sleep(self, _seconds: float) -> None:
+        """Let time pass."""
+        self.now += 10.0
+        self._looks -= 1
+        if self._looks < 0:
+            raise asyncio.CancelledError
+
+
+@pytest.fixture(autouse=True)
+def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
+    """Let a broker have answered just now, by a clock that stands still."""
+    hands = Hands()
+    contact = hands.contact()
+    for module in (supervisor_module, cluster_module, export_module):
+        monkeypatch.setattr(module, "CONTACT", contact)
+    return hands
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    """Return a supervisor that has started nothing."""
+    return Scene(tmp_path)
+
+
+async def looked(scene: Scene, monkeypatch: pytest.MonkeyPatch, looks: int, name: str = "_guard") -> None:
+    """Let the supervisor look so often, every ten seconds."""
+    clock = Clock(looks)
+    monkeypatch.setattr(supervisor_module, "time", clock)
+    monkeypatch.setattr(supervisor_module, "asyncio", SimpleNamespace(sleep=clock.sleep))
+    with pytest.raises(asyncio.CancelledError):
+        await getattr(scene.supervisor, name)()
+
+
+def killed(scene: Scene) -> set[str]:
+    """Return the workers that got a signal."""
+    return {name for name, child in scene.children.items() if child.done}
+
+
+CASES: dict[str, tuple[dict[str, int], dict[str, int], str | None, set[str]]] = {
+    "a raw partition that nobody has": ({"raw_0": 5}, {}, None, {"mill-1", "mill-2"}),
+    "a token partition that nobody has": ({"tokens_0": 5}, {}, None, {"segment"}),
+    "one that stands still": ({"raw_0": 5}, {"raw-text/0": 3}, None, {"mill-2"}),
+    "all is done": ({"raw_0": 5}, {"raw-text/0": 5}, None, set()),
+    "no broker answers": ({}, {}, None, set()),
+    "others have it": ({"raw_0": 5}, {}, "raw-text/0", set()),
+    "a token partition that others have": ({"tokens_0": 5}, {}, "tokens.raw-text.all/0", set()),
+}
+"""The ends that brokers tell, what mill-2 has and how far it is, what others have; and who is killed."""
+
+
+def store_group(scene: Scene) -> str:
+    """Return the consumer group of all segment workers of the store."""
+    return f"{scene.settings.group}-store-{Store.open_or_create(scene.settings.store).id}"
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_who_is_to_blame_is_killed_and_nobody_else(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    """The mill workers for raw partitions, the segment worker for token partitions; the others go on."""
+    ends, owned, elsewhere, wanted = CASES[case]
+    for worker in ("mill-1", "mill-2", "segment"):
+        scene.start(worker)
+        scene.say(worker)
+    scene.ends(**ends)
+    for partition, position in owned.items():
+        scene.say("mill-2", partition, position=position)
+    if elsewhere is not None:
+        group = store_group(scene) if elsewhere.startswith("tokens.") else scene.settings.group
+        scene.elsewhere[group] = {elsewhere}
+    await looked(scene, monkeypatch, 9)
+    assert killed(scene) == wanted
+
+
+async def test_a_worker_that_is_not_ready_is_not_blamed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It owns nothing yet; the group is asked how many members are not ours."""
+    for worker in ("mill-1", "mill-2", "segment"):
+        scene.start(worker)
+    scene.say("mill-2")
+    scene.say("segment")
+    scene.ends(raw_0=5)
+    await looked(scene, monkeypatch, 9)
+    assert killed(scene) == {"mill-2"}
+    assert set(scene.asked) == {(scene.settings.group, 1)}
+
+
+async def test_a_supervisor_shows_that_it_turns(scene: Scene, hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each second; and it says once for all workers that no broker answers, and again that one does."""
+    turned: list[str] = []
+    contact = hands.contact()
+    monkeypatch.setattr(contact, "turn", lambda: turned.append("contact"))
+    monkeypatch.setattr(supervisor_module, "CONTACT", contact)
+    monkeypatch.setattr(scene.supervisor._export, "turn", lambda: turned.append("export"))
+    monkeypatch.setattr(OutageLog, "look", lambda _: turned.append("outage"))
+    await looked(scene, monkeypatch, 1, "_report")
+    assert turned == ["contact", "outage", "export"] * 2
+
+
+def test_what_becomes_of_workers_is_told(scene: Scene) -> None:
+    """Partitions that move, and who left them; ends with the pause before the next start."""
+    scene.start("mill-1")
+    scene.start("mill-2")
+    scene.say("mill-1", "raw-text/0", "raw-text/1", "raw-text/2")
+    assert scene.told() == []
+    child = scene.end("mill-1")
+    assert scene.told() == [("ended", "mill-1, process 100, ended (exit code 1); the next one starts in 2 s")]
+    assert child.done == ["board closed"]
+    scene.say("mill-2", "raw-text/0", "raw-text/1")
+    assert scene.told() == [("took over", "mill-2 took over raw-text/0, raw-text/1 from mill-1")]
+    scene.start("mill-1")
+    scene.say("mill-2", "raw-text/0")
+    scene.say("mill-1", "raw-text/1", "raw-text/2")
+    assert scene.told() == [("moved", "mill-1 now mills raw-text/1")]
+    scene.end("mill-2", None)
+    assert scene.told() == [("ended", "mill-2, process 101, ended (exit code 1)")]
+    scene.end("mill-1", None, stopping=True)
+    assert scene.told() == []
+
+
+def test_partitions_of_two_workers_are_told_apart(scene: Scene) -> None:
+    """One that ended left some, another gave some away: they came in one heartbeat."""
+    for worker in ("mill-1", "mill-2", "segment"):
+        scene.start(worker)
+    scene.say("mill-2", "raw-text/0", "raw-text/1")
+    scene.say("segment", "raw-text/2")
+    scene.end("mill-2")
+    scene.told()
+    scene.say("mill-1", "raw-text/0", "raw-text/1", "raw-text/2")
+    assert scene.told() == [
+        ("took over", "mill-1 took over raw-text/0, raw-text/1 from mill-2"),
+        ("moved", "mill-1 now mills raw-text/2"),
+    ]
+
+
+def test_a_record_that_workers_die_of_is_named(scene: Scene) -> None:
+    """At the second death, whichever worker dies."""
+    deadly = Suspects("raw-text", 0, 7, 9)
+    scene.start("mill-1", [deadly])
+    scene.start("mill-2", [Suspects("raw-text", 0, 9, 9)])
+    scene.end("mill-1")
+    assert [kind for kind, _ in scene.told()] == ["ended"]
+    scene.end("mill-2")
+    (suspected, ended) = scene.told()
+    assert (suspected[0], ended[0]) == ("suspected", "ended")
+    assert suspected[1] == f"workers die again and again while they mill {Suspects('raw-text', 0, 9, 9)}"
+
+
+def test_a_status_tells_of_every_worker(scene: Scene, hands: Hands) -> None:
+    """What it owns and has done, its restarts, and what all have done, those that ended included."""
+    scene.ends(raw_0=5)
+    scene.start("mill-1")
+    scene.start("mill-2")
+    scene.say("mill-1", "raw-text/0", position=4, counters={"records": 4.0}, eras={"raw-text.all": 3})
+    scene.say("mill-2", "raw-text/1", counters={"records": 5.0})
+    scene.end("mill-2")
+    scene.start("mill-2")
+    status = scene.supervisor.status()
+    assert [(w.name, w.role, w.state, w.restarts, w.partitions, dict(w.counters)) for w in status.workers] == [
+        ("mill-1", "mill", "running", 0, ("raw-text/0",), {"records": 4.0}),
+        ("mill-2", "mill", "starting", 1, (), {}),
+        ("segment", "segment", "ended", 0, (), {}),
+    ]
+    assert status.counters == {"records": 9.0}
+    assert status.eras == {"raw-text.all": 3}
+    assert [(p.number, p.worker, p.end, p.position) for p in status.partitions] == [
+        (0, "mill-1", 5, 4),
+        (1, None, None, 0),
+    ]
+    assert status.away_since is None
+    hands.turn(3600)
+    assert scene.supervisor.status().away_since is not None
+
+
+def test_last_words_are_in_the_sums(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Metrics of a process that has ended go on counting."""
+    scene.start("mill-1")
+    heard: list[tuple[str, ...]] = []
+    export = scene.supervisor._export
+    monkeypatch.setattr(export, "heard", lambda worker, _: heard.append(("heard", worker)))
+    monkeypatch.setattr(export, "ended", lambda worker, _: heard.append(("ended", worker)))
+    scene.say("mill-1", "raw-text/0")
+    scene.end("mill-1")
+    assert heard == [("heard", "mill-1"), ("ended", "mill-1")]
+
+
+@pytest.mark.parametrize(("only", "names"), [("mill", ["mill-1", "mill-2"]), ("segment", ["segment"])])
+def test_one_roles_workers_may_run_alone(tmp_path: Path, only: str, names: list[str]) -> None:
+    """The others run elsewhere."""
+    assert list(Scene(tmp_path, only).supervisor._posts) == names
+
+
+def test_a_worker_can_be_condemned(scene: Scene) -> None:
+    """Its process is named; where none runs, nothing happens."""
+    assert scene.supervisor.condemn("mill-1", "a person said so") is None
+    child = scene.start("mill-1")
+    assert scene.supervisor.condemn("mill-1", "a person said so") == child.pid
+    assert killed(scene) == {"mill-1"}
+
+
+async def test_everything_that_keeps_a_service_up_runs_until_it_is_cancelled(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All posts, the look at the brokers, the guard and the report; and all have ended then."""
+    running: set[str] = set()
+
+    def work(name: str) -> Callable[[], Any]:
+        async def run() -> None:
+            running.add(name)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                running.remove(name)
+
+        return run
+
+    for name, post in scene.supervisor._posts.items():
+        monkeypatch.setattr(post, "keep", work(name))
+    monkeypatch.setattr(scene.supervisor._cluster, "watch", work("watch"))
+    for name in ("_guard", "_report"):
+        monkeypatch.setattr(scene.supervisor, name, work(name))
+    run = asyncio.ensure_future(scene.supervisor.run())
+    async with asyncio.timeout(20):
+        while len(running) < 6:
+            assert not run.done()
+            await asyncio.sleep(0)
+    assert running == {"mill-1", "mill-2", "segment", "watch", "_guard", "_report"}
+    run.cancel()
+    await asyncio.wait({run})
+    assert running == set()
