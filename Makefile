@@ -85,6 +85,8 @@ docs: $(VENV)/.installed $(VENV)/.train ## writes the pages that are made from t
 	mv docs/trainer_metrics.md.new docs/trainer_metrics.md
 	$(BIN)/python -m tokenmill.app.settings.page > docs/settings.md.new
 	mv docs/settings.md.new docs/settings.md
+	$(BIN)/python -m tokenmill.app.licenses_page > docs/licenses.md.new
+	mv docs/licenses.md.new docs/licenses.md
 
 lock: $(VENV)/.installed ## resolves all dependencies again (UPGRADE=1: to their newest versions)
 	$(COMPILE) --extra app --extra bench --extra broker --extra dev --extra hf --extra produce --extra registry --output-file constraints.txt
