@@ -104,8 +104,8 @@ FOOT: Final = """
   is, as well.
 - **crc32c** is under the LGPL 2.1: a library of its own, which can be replaced by another build in the environment.
 - **podman-compose**, under the GPL 2, is a program of its own that one test target runs.
-- **certifi**, **hypothesis**, **orjson**, **pathspec** and **tqdm** are, all or in part, under the MPL 2.0, which is about
-  changes to their own files; they are used unchanged.
+- **certifi**, **hypothesis**, **orjson**, **pathspec** and **tqdm** are, all or in part, under the MPL 2.0, which is
+  about changes to their own files; they are used unchanged.
 - **NVIDIA's libraries** come with torch and are not free software; their licence allows to use them with NVIDIA's
   hardware. A build of torch without them is a setting (`TORCH_INDEX_URL`).
 - **The base image** has Debian's packages (`/usr/share/doc/*/copyright`) and Python, under the licence of the Python

@@ -102,6 +102,25 @@ def test_root_file_systems_are_read_only(name: str) -> None:
     assert SERVICES[name]["read_only"] is True
 
 
+def test_images_are_built_for_nobodys_root_and_without_secrets() -> None:
+    """Each ends as user 10001; what a private index needs is mounted for one step, and nothing else is copied in."""
+    text = (ROOT / "Dockerfile").read_text()
+    stages = dict(re.findall(r"^FROM \S+ AS (\w+)\n(.*?)(?=^FROM |\Z)", text, re.MULTILINE | re.DOTALL))
+    assert set(stages) >= {"tools", "train", "service"}
+    for name in ("tools", "train", "service"):
+        behind = stages[name].rpartition("\nRUN ")[2]
+        assert re.findall(r"^USER (.*)$", behind, re.MULTILINE) == ["10001:10001"], name
+        assert behind.index("\nUSER ") < behind.index("\nENTRYPOINT ")
+    assert not re.findall(r"^(?:ARG|ENV) .*(?:PASSWORD|SECRET|TOKEN=|KEY)", text, re.MULTILINE)
+    assert not re.findall(r"^(?:COPY|ADD) .*(?:pip\.conf|\.env|\.netrc| \. )", text, re.MULTILINE)
+    for stage in stages.values():
+        for step in re.findall(r"^RUN .*?(?<!\\)$", stage, re.MULTILINE | re.DOTALL):
+            if "pip.conf" in step:
+                assert "--mount=type=secret,id=pip.conf" in step
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert [line for line in ignored if line and not line.startswith(("#", "!"))] == ["*", "**/__pycache__"]
+
+
 def test_the_stores_host_keeps_its_name() -> None:
     """A store is bound to its host: a container that takes the place of another must be the same one."""
     assert SERVICES["segments"]["hostname"] == "segments"

@@ -69,11 +69,11 @@ def code(*futures: Any) -> int | None:
 
 def write(client: Client, topic: str) -> int | None:
     """Send a record."""
-    said: list[KafkaError | None] = []
+    said: list[KafkaError | None] = []  # of the one record
     try:
         client.producer.produce(topic, b"of nobody", on_delivery=lambda error, _: said.append(error))
-    except KafkaException as error:  # it knows already that it may not
-        return int(error.args[0].code())
+    except KafkaException as refused:  # it knows already that it may not
+        return int(refused.args[0].code())
     client.producer.flush(SECONDS)
     (error,) = said
     return None if error is None else error.code()
