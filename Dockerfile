@@ -39,7 +39,7 @@ RUN --mount=type=secret,id=pip.conf --mount=type=cache,target=/var/cache/pip \
     python -m venv /opt/build \
     && awk '/^[a-z]/ { wanted = /^setuptools==/ } wanted' constraints.txt > build.txt \
     && /opt/build/bin/pip install --quiet --require-hashes --requirement build.txt
-COPY pyproject.toml setup.py README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE NOTICE ./
 COPY tokenmill tokenmill
 COPY app app
 COPY consumers consumers

@@ -23,12 +23,21 @@ HAS_TORCH = $(1) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torc
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-stack faults soak bench bench-loader growth latency profile lint format docs lock clean
+.PHONY: help setup env demo test test-stack faults soak bench bench-loader growth latency profile lint format docs lock clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 setup: $(VENV)/.installed ## the virtual environment, without torch
+
+# Made beside and linked into place, so that an .env that is there is never changed, and never half written.
+env: ## .env for docker compose: the defaults of .env.example, and a password for Grafana that nobody knows yet
+	@if test -e .env; then echo ".env is there already, and stays as it is"; else \
+		umask 077 \
+		&& password=$$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n') \
+		&& sed "s/^GRAFANA_PASSWORD=.*/GRAFANA_PASSWORD=$$password/" .env.example > .env.new \
+		&& ln .env.new .env && rm .env.new \
+		&& echo ".env is written; it holds Grafana's password"; fi
 
 demo: $(VENV)/.installed $(if $(filter 0,$(TRAIN)),,$(VENV)/.train) ## text flows through Kafka into a training run (TEXT=path, TRAIN=0)
 	@$(BIN)/tokenmill demo $(if $(TEXT),--text "$(TEXT)") $(if $(filter 0,$(TRAIN)),--no-train)
@@ -76,6 +85,8 @@ docs: $(VENV)/.installed $(VENV)/.train ## writes the pages that are made from t
 	mv docs/trainer_metrics.md.new docs/trainer_metrics.md
 	$(BIN)/python -m tokenmill.app.settings.page > docs/settings.md.new
 	mv docs/settings.md.new docs/settings.md
+	$(BIN)/python -m tokenmill.app.licenses_page > docs/licenses.md.new
+	mv docs/licenses.md.new docs/licenses.md
 
 lock: $(VENV)/.installed ## resolves all dependencies again (UPGRADE=1: to their newest versions)
 	$(COMPILE) --extra app --extra bench --extra broker --extra dev --extra hf --extra produce --extra registry --output-file constraints.txt

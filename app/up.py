@@ -78,7 +78,8 @@ def _explain(state: State, settings: Settings, view: View) -> None:
     view.show(f"Push text into the topic {topic} with any Kafka client, or in another terminal:", "bold")
     config = shlex.quote(str(state.settings_file))
     view.show(f"  {program()} produce --config {config} {topic} PATH", "bold cyan")
-    view.show(f"  {program()} flush --config {config} {topic}", "bold cyan")
+    if settings.for_topic(topic).allow_flush:
+        view.show(f"  {program()} flush --config {config} {topic}", "bold cyan")
     view.show("Ctrl-C ends all of it; what is on disk stays.")
 
 

@@ -133,7 +133,7 @@ class PlainRules:
     def outcome(self, value: bytes | None, *, flush: bool = False, skipped: bool = False) -> PlainOutcome:
         """Return what becomes of a record."""
         if value is None:
-            return PlainOutcome("flush" if flush else "tombstone")
+            return PlainOutcome("flush" if flush and self.recipe.get("allow_flush", True) else "tombstone")
         if skipped:
             return PlainOutcome("dead_lettered", self.split(value), "skipped")
         try:

@@ -12,8 +12,6 @@ from typing import Any, Final
 
 import trustme
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
-from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.admin._scram import (
     ScramCredentialInfo,
     ScramMechanism,
@@ -146,22 +144,6 @@ def remove_user(broker: Broker, name: str) -> None:
     """Let nobody log in by that name any more; who is in stays in until the connection ends."""
     for kind in SCRAM:
         _alter(broker, UserScramCredentialDeletion(name, kind))
-
-
-def allow(broker: Broker, user: str, raw_topic: str, group: str) -> None:
-    """Give somebody the rights that docs/settings.md asks for, on the topics of ``raw_topic``, and no others."""
-    topics = [(ResourceType.TOPIC, f"{prefix}{raw_topic}") for prefix in ("", "tokens.", "control.")]
-    topic_rights = (AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE_CONFIGS)
-    wanted = [(kind, name, right) for kind, name in topics for right in topic_rights]
-    wanted.append((ResourceType.GROUP, group, AclOperation.READ))
-    wanted.append((ResourceType.TRANSACTIONAL_ID, f"{group}.produce.", AclOperation.WRITE))
-    rules = [
-        AclBinding(kind, name, ResourcePatternType.PREFIXED, f"User:{user}", "*", right, AclPermissionType.ALLOW)
-        for kind, name, right in wanted
-    ]
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    for done in admin.create_acls(rules).values():
-        done.result()
 
 
 def _alter(broker: Broker, change: UserScramCredentialUpsertion | UserScramCredentialDeletion) -> None:

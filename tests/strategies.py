@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
@@ -108,10 +109,11 @@ def _source(
 
 
 _recipes = st.builds(
-    lambda decode, normalize, min_chars: replace(RECIPE, decode=decode, normalize=normalize, min_chars=min_chars),
-    st.sampled_from(["auto", "auto", "json", "text"]),
-    st.sampled_from(["none", "NFD"]),
-    st.sampled_from([0, 0, 3]),
+    partial(replace, RECIPE),
+    decode=st.sampled_from(["auto", "auto", "json", "text"]),
+    normalize=st.sampled_from(["none", "NFD"]),
+    min_chars=st.sampled_from([0, 0, 3]),
+    allow_flush=st.sampled_from([True, True, False]),
 )
 
 sources = st.builds(

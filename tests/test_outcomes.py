@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.mills import RECIPE, Source, flush, make_source, named, text, tombstone
+from tests.mills import RECIPE, Source, fates, flush, make_source, named, text, tombstone
 from tests.strategies import record_lists, sources
 from tokenmill.documents import Document
 from tokenmill.outcomes import SKIPPED, Kind
 from tokenmill.records import FLUSH_HEADER, Record, is_flush
+from tokenmill.totals import Totals
 
 TWO = replace(RECIPE, shards=2, splits=(("train", 1), ("validation", 1)), min_chars=2)
 STAGES = make_source(TWO).stages
@@ -114,6 +115,18 @@ def test_tombstones_and_flushes_are_no_documents() -> None:
     assert [is_flush(record) for record in almost] == [False, False, False, True]
     kinds = [STAGES.outcome(record).kind for record in almost]
     assert kinds == [Kind.TOMBSTONE, Kind.TOMBSTONE, Kind.FILTERED, Kind.FLUSH]
+
+
+def test_a_flush_is_a_tombstone_where_the_recipe_allows_none() -> None:
+    """One by one and in a fetch, and the chain's open block stays open."""
+    source = make_source(replace(RECIPE, allow_flush=False))
+    records = [text(0, "a"), flush(1), tombstone(2)]
+    assert [source.stages.outcome(record).kind for record in records[1:]] == [Kind.TOMBSTONE] * 2
+    totals = Totals()
+    fates(source, source.recipes[0], records, [2]).count(totals, 0, 3)
+    assert (totals.kept, totals.tombstones, totals.flushes) == (1, 2, 0)
+    assert source.blocks(source.recipes[0], records) == []
+    assert len(make_source().blocks(RECIPE, records)) == 1
 
 
 def test_what_no_split_owns_is_of_another_split_for_all() -> None:

@@ -17,8 +17,8 @@ import pytest
 
 ROOT: Final = Path(__file__).parents[1]
 README: Final = (ROOT / "README.md").read_text()
-BY_CI: Final = {"make demo", "make test"}
-"""Commands that continuous integration runs, and the test of the demo."""
+BY_CI: Final = {"make demo", "make test", "make env"}
+"""Commands that continuous integration runs, and the tests of the demo and of compose."""
 UP_SECONDS: Final = 120
 
 

@@ -12,9 +12,10 @@ from tests.mills import RECIPE
 from tests.strategies import sources
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import FingerprintError
-from tokenmill.recipe import FINGERPRINT_BYTES, FORMAT, Recipe
+from tokenmill.recipe import FINGERPRINT_BYTES, FORMAT, LATER, Recipe
 
 OTHERS: dict[str, list[Any]] = {
+    "allow_flush": [False],
     "text_fields": [("text",), ("content", "text"), ()],
     "carry": [("label",), ("label", "score")],
     "function": ["a:b"],
@@ -62,7 +63,7 @@ def test_a_recipe_survives_the_genesis(source: object) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"format": FORMAT + 1}, {"format": None}, {"surprise": 1}],
+    [{"format": FORMAT + 1}, {"format": None}, {"surprise": 1}, {"allow_flush": True}],
 )
 def test_recipes_of_other_versions_are_refused(change: dict[str, Any]) -> None:
     """Another format, or fields that this version does not know: their meaning is unknown."""
@@ -71,12 +72,22 @@ def test_recipes_of_other_versions_are_refused(change: dict[str, Any]) -> None:
 
 
 def test_a_recipe_with_a_field_missing_is_refused() -> None:
-    """There are no defaults: what stands in a genesis is complete."""
+    """There are no defaults but those of fields that came later: what stands in a genesis is complete."""
     for field in fields(Recipe):
+        if field.name in LATER:
+            continue
         values = RECIPE.to_dict()
         del values[field.name]
         with pytest.raises(FingerprintError):
             Recipe.from_dict(values)
+
+
+def test_a_field_that_came_later_stands_in_a_recipe_only_where_it_says_something() -> None:
+    """So the streams from before keep their fingerprints, and no two recipes that mean the same have two."""
+    assert not LATER.keys() & RECIPE.to_dict().keys()
+    refusing = replace(RECIPE, allow_flush=False)
+    assert refusing.to_dict() == {**RECIPE.to_dict(), "allow_flush": False}
+    assert Recipe.from_dict(refusing.to_dict()) == refusing
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("uint8", 1), ("uint16", 2), ("uint32", 4)])

@@ -31,6 +31,7 @@ OTHER_TOKENIZER: dict[str, Any] = {
         ({"text_fields": ("body",)}, "text_fields: the stream has text,content, here body"),
         ({"splits": (("train", 998), ("b", 2))}, "splits: the stream has train=1, here train=998,b=2"),
         ({"function": "mine:clean", "steps": ()}, "function: the stream has nothing, here mine:clean"),
+        ({"allow_flush": False}, "allow_flush: the stream has true, here false"),
         ({"min_chars": 7, "steps": ()}, "min_chars: the stream has 0, here 7"),
         (
             OTHER_TOKENIZER,
@@ -57,6 +58,7 @@ def test_no_difference_is_passed_over(name: str, more: int) -> None:
     """Whatever field it is in; of equals there is none."""
     value = getattr(RECIPE, name)
     changes: dict[str, Any] = {"steps": (), "splits": (), "function": "x:y", "carry": ("x",), "text_fields": ("x",)}
+    changes["allow_flush"] = False
     changed = replace(RECIPE, **{name: changes.get(name, value + more if isinstance(value, int) else f"{value}x")})
     (line,) = differences(RECIPE, changed)
     assert re.match(r"[a-z_]+: the (stream|same)", line)

@@ -66,6 +66,7 @@ recipes = st.builds(
     normalize=st.sampled_from(["none", "NFC", "NFKD"]),
     min_chars=st.sampled_from([0, 0, 3]),
     split_by=st.sampled_from(["id", "content"]),
+    allow_flush=st.booleans(),
     shards=st.just(5),
     splits=st.sampled_from([(("a", 5),), (("b", 1), ("a", 2), ("c", 2)), (("a", 2), ("b", 1))]),
 )

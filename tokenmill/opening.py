@@ -61,6 +61,7 @@ def open_stages(
         ),
         engine=choice.engine,
         engine_refused=choice.refused,
+        allow_flush=recipe.allow_flush,
     )
 
 

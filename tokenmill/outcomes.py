@@ -63,6 +63,8 @@ class Stages:
     engine: Engine
     engine_refused: str = ""
     """Why a faster engine is not used; empty where the fastest is, or the reference was asked for."""
+    allow_flush: bool = True
+    """Whether records may fill open blocks; where not, those that ask for it are tombstones."""
 
     @property
     def custom(self) -> bool:
@@ -80,7 +82,7 @@ class Stages:
         Raises nothing for any record: what cannot be a document is dead-lettered.
         """
         if record.value is None:
-            return Outcome(record, Kind.FLUSH if is_flush(record) else Kind.TOMBSTONE)
+            return Outcome(record, Kind.FLUSH if self.allow_flush and is_flush(record) else Kind.TOMBSTONE)
         if record.offset in skips:
             split = self.splits.split_of_bytes(record.value)
             return Outcome(record, Kind.DEAD_LETTERED, split, SKIPPED, "on the skip list")

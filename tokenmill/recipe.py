@@ -13,6 +13,8 @@ from tokenmill.errors import FingerprintError
 FORMAT: Final = 1
 """Version of the rules by which a recipe and a log make tokens; a change of any answer raises it."""
 FINGERPRINT_BYTES: Final = 16
+LATER: Final[Mapping[str, Any]] = {"allow_flush": True}
+"""Fields that came after the first streams, with their defaults, which no recipe spells out (`Recipe.to_dict`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +50,18 @@ class Recipe:
     packing: str
     block_tokens: int
     dtype: str
+    allow_flush: bool = True
+    """Whether records may fill the open blocks with padding; where not, such a record is a tombstone."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the recipe as JSON types, with the format's version."""
-        return {"format": FORMAT, **asdict(self)}
+        """Return the recipe as JSON types, with the format's version.
+
+        A field that came after the first streams stands there only where it is not its default, so that what was
+        settled before it keeps its fingerprint.
+        """
+        values = asdict(self)
+        unsaid = {name for name, default in LATER.items() if values[name] == default}
+        return {"format": FORMAT, **{name: value for name, value in values.items() if name not in unsaid}}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -62,7 +72,9 @@ class Recipe:
 
         """
         known = {field.name for field in fields(cls)}
-        if values.get("format") != FORMAT or set(values) - {"format"} != known:
+        given = set(values) - {"format"}
+        spelled_out = any(values[name] == default for name, default in LATER.items() if name in values)
+        if values.get("format") != FORMAT or not known - LATER.keys() <= given <= known or spelled_out:
             raise FingerprintError(
                 f"the stream was made by format {values.get('format')}, this version knows format {FORMAT}: "
                 "use the version that made it, or a new stream name"

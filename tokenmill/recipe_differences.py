@@ -24,6 +24,7 @@ PLAIN: Final = (
     "split",
     "packing",
     "block_tokens",
+    "allow_flush",
 )
 """Fields that settings say by themselves, without a tokenizer or a function being loaded."""
 _TOKENIZER: Final = ("tokenizer_sha256", "vocabulary_size", "probe", "dtype", "end_of_document")
@@ -83,6 +84,7 @@ def _shown(name: str, value: Any) -> str:
 SETTINGS: Final = {"block_tokens": "sequence_length", "split": "splits", "raw_topic": "raw_topics"}
 """Settings that have another name than the field of a recipe that they decide."""
 _SHOW: Final[Mapping[str, Callable[[Any], str]]] = {
+    "allow_flush": lambda value: str(value).lower(),
     "block_tokens": lambda value: str(value - 1),
     "carry": ",".join,
     "function": lambda value: value or "",

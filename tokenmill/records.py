@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
 FLUSH_HEADER: Final = ("tokenmill", b"flush")
-"""A record with this header and no value fills the open blocks of its partition."""
+"""A record with this header and no value fills the open blocks of its partition, where the recipe allows it."""
 
 
 class SourceRecord(Protocol):
@@ -27,7 +27,7 @@ class SourceRecord(Protocol):
 
     @property
     def value(self) -> bytes | None:
-        """None is a tombstone, or a flush when the header says so."""
+        """None is a tombstone, or a flush when the header says so and the recipe allows it."""
         ...
 
     @property
@@ -47,5 +47,5 @@ class Record(NamedTuple):
 
 
 def is_flush(record: SourceRecord) -> bool:
-    """Return whether the record asks for the open blocks to be filled."""
+    """Return whether the record asks for the open blocks to be filled; the recipe says whether it gets that."""
     return record.value is None and FLUSH_HEADER in record.headers

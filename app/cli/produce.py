@@ -20,6 +20,7 @@ from ..produce import (
     find_sources,
     flush,
     produce,
+    require_flush_allowed,
     shape_for,
 )
 from ..produce.conditions import Condition
@@ -235,6 +236,8 @@ def produce_command(
     )
     _require_run(paths, resume=resume, restart=restart, only_new=only_new)
     _refuse_framed(settings, topic)
+    if then_flush:
+        require_flush_allowed(settings, topic)
     mapping = None if map_name is None else Mapping(map_name, map_processes, map_batch, map_timeout)
     try:
         reading = Reading(
@@ -285,7 +288,8 @@ def _refuse_framed(settings: Settings, topic: str) -> None:
 def flush_command(settings: Settings, topic: Topic) -> None:
     """Ask the mill to fill the open blocks of a raw topic with padding, so that its last tokens become trainable.
 
-    Writes one record to each partition, behind all documents that are there.
+    Writes one record to each partition, behind all documents that are there. Refused where the streams of the topic
+    have allow_flush = false: such a record would be a tombstone.
     """
     partitions = asyncio.run(flush(settings, topic))
     say(f"asked {count(partitions, 'partition')} of {topic} to fill their open blocks")

@@ -19,7 +19,9 @@ def tell_open(settings: Settings, summary: Summary) -> None:
     streams = [stream for stream in settings.streams() if stream.raw_topic == summary.topic]
     most = len(streams) * len(summary.partitions) * settings.for_topic(summary.topic).sequence_length if streams else 0
     if most:
-        say(f"the last {most:,} tokens or less wait in open blocks; to fill these: tokenmill flush {summary.topic}")
+        allowed = settings.for_topic(summary.topic).allow_flush
+        then = f"to fill these: tokenmill flush {summary.topic}" if allowed else "more text fills these"
+        say(f"the last {most:,} tokens or less wait in open blocks; {then}")
 
 
 def tell_refusals(found: PassedOver) -> None:

@@ -70,4 +70,5 @@ def draft_recipe(own: TopicSettings, stream: Stream) -> Recipe:
         packing="concat",
         block_tokens=own.block_tokens,
         dtype="uint32",
+        allow_flush=own.allow_flush,
     )

@@ -107,14 +107,19 @@ async def check_topics(settings: Settings) -> list[Problem]:
         BrokerError: no broker answers.
 
     """
-    needed = needed_topics(settings)
+    return await _problems(settings, needed_topics(settings))
+
+
+async def _problems(settings: Settings, needed: list[NeededTopic]) -> list[Problem]:
     async with admin(settings) as client:
         existing = await describe_topics(client, [topic.name for topic in needed])
     return [problem for topic in needed for problem in find_problems(topic, existing)]
 
 
 async def require_topics(settings: Settings) -> list[Problem]:
-    """Return the warnings about the needed topics. Waits as `patiently` does.
+    """Return the warnings about the topics that workers need. Waits as `patiently` does.
+
+    What `produce` notes is none of their business: their logins need not see its topic.
 
     Raises:
         MissingTopicError: at least one is not there, and nothing else is wrong.
@@ -126,7 +131,8 @@ async def require_topics(settings: Settings) -> list[Problem]:
 
 
 async def _require(settings: Settings) -> list[Problem]:
-    problems = await check_topics(settings)
+    needed = [topic for topic in needed_topics(settings) if topic.kind != "produced"]
+    problems = await _problems(settings, needed)
     errors = [problem for problem in problems if problem.severity == "error"]
     if errors:
         more = f" (and {len(errors) - 1} more: see `tokenmill topics check`)" if len(errors) > 1 else ""

@@ -1,7 +1,7 @@
 """From what people have into a raw topic: `find_sources` finds the documents, `produce` sends them."""
 
 from .dry import Dry, dry_run
-from .flush import flush
+from .flush import flush, require_flush_allowed
 from .identity import Identity
 from .items import Item, Refused
 from .paths import find_sources
@@ -30,5 +30,6 @@ __all__ = [
     "flush",
     "produce",
     "read_items",
+    "require_flush_allowed",
     "shape_for",
 ]

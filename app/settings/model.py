@@ -120,6 +120,11 @@ class TopicSettings(BaseModel):
     start: Start = Field(
         default="earliest", description="Where new streams begin: earliest, or a moment with a time zone."
     )
+    allow_flush: bool = Field(
+        default=True,
+        description="Whether a flush fills open blocks with padding. Whoever may write to the raw topic may flush: "
+        "false where those are not trusted; a flush is a tombstone then.",
+    )
     stream_suffix: str = Field(default="", description="Ends the names of the streams: what new settings need, as -v2.")
     segment_blocks: int = Field(
         default=32768,

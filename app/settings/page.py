@@ -85,16 +85,9 @@ ends a command, and the whole service, with exit code 2 and the setting to look 
 
 ### Rights
 
-Where brokers check rights (ACLs), a login for all commands needs these; `Describe` comes with them. What is missing is
-named when it is wanted. With a login for each role, less will do ([kafka_teams.md](kafka_teams.md#acls)).
-
-| right | on |
-| --- | --- |
-| `Read`, `Write`, `DescribeConfigs` | raw topics, their `.dead-letters` and `.produced`, `tokens.*`, `control.*` |
-| `Read` | the consumer groups `tokenmill` and `tokenmill-store-*` (setting `group`) |
-| `Write` | the transactional ids `tokenmill.produce.*` (setting `group`), for `produce` without `--no-resume` |
-| `Create`, `Alter` | the same topics, for `tokenmill topics create`; `.produced` for a `produce` without that |
-| `Alter` | `tokens.*`, for a mill whose raw topics get partitions while it runs |
+Where brokers check rights (ACLs), the table by role in [kafka_teams.md](kafka_teams.md#acls) says which; a login for
+all commands has the rows of all its roles. What is missing is named when it is wanted. Whoever may write to a raw topic
+may flush it, unless its streams have `allow_flush = false`.
 
 ## Schema registry
 

@@ -2,37 +2,19 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import pytest
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
-from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
-from tests.conftest import topics_on
 from tests.decoding.opened import answer, opened
 from tests.decoding.registered import Registry, avro, framed, written
-from tests.mirrors import Mirroring
-from tests.secured import Secured, add_user
-from tests.service import Raw, Service, send, service_settings
 from tests.strategies import json_bytes
 from tokenmill.app.settings import Settings, load_settings
-from tokenmill.app.verify.run import verify
 from tokenmill.decoding import FORMATS, MODES, REASONS
 from tokenmill.documents import Document
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "kafka_teams.md").read_text()
-OPERATIONS: Final = {
-    "Read": AclOperation.READ,
-    "Write": AclOperation.WRITE,
-    "Describe": AclOperation.DESCRIBE,
-    "IdempotentWrite": AclOperation.IDEMPOTENT_WRITE,
-    "DescribeConfigs": AclOperation.DESCRIBE_CONFIGS,
-}
-
-KINDS: Final = {"topic": ResourceType.TOPIC, "group": ResourceType.GROUP, "cluster": ResourceType.BROKER}
 
 
 def tables() -> list[list[list[str]]]:
@@ -72,57 +54,6 @@ def test_what_it_calls_settings_and_reasons_is_some() -> None:
     others = {"tokenmill_partitions"} | REASONS | set(FORMATS)
     assert names - others <= set(Settings.model_fields)
     assert {"schema_mismatch", "not_framed", "debezium_envelope"} <= names
-
-
-def rights(secured: Secured, raw: str, group: str) -> Mapping[str, str]:
-    """Give each role of the page's table a login with its rights and no others; return their names by role."""
-    (table,) = [table for table in tables() if any(row[0] == "segment" for row in table)]
-    logins = {role: f"{role}-{raw}" for role, *_ in table}
-    rules = []
-    for role, allowed, where in table:
-        kind = KINDS[where.split()[0].removesuffix("s")]
-        for name in quoted(where):
-            ours = re.sub(r"^tokenmill", group, name.replace("R", raw))
-            pattern = ResourcePatternType.PREFIXED if ours.endswith("*") else ResourcePatternType.LITERAL
-            rules += [
-                AclBinding(
-                    kind,
-                    ours.rstrip("*"),
-                    pattern,
-                    f"User:{logins[role]}",
-                    "*",
-                    OPERATIONS[one],
-                    AclPermissionType.ALLOW,
-                )
-                for one in quoted(allowed)
-            ]
-    for login in logins.values():
-        add_user(secured.broker, login)
-    admin = AdminClient({"bootstrap.servers": secured.broker.bootstrap_servers})
-    for done in admin.create_acls(rules).values():
-        done.result()
-    return logins
-
-
-def test_roles_need_the_rights_of_its_table_and_no_others(secured: Secured, tmp_path: Path) -> None:
-    """Each with a login of its own: records are sent, milled, stored, mirrored and verified."""
-    raw = topics_on(secured.broker, "roles")(1)
-    everything = service_settings(
-        secured.broker, raw, tmp_path, splits={"train": 1000}, **secured.values("SASL_PLAINTEXT")
-    )
-    logins = rights(secured, raw, everything.group)
-    roles = {role: everything.model_copy(update={"sasl_username": login}) for role, login in logins.items()}
-    send(roles["producer"], [Raw(b"a document of the mill"), Raw(b"\xff")] * 200)
-    with Service(roles["mill"], tmp_path) as service:
-        service.mill()
-        service.settings = roles["segment"]
-        service.segment()
-        service.settings = everything
-        service.wait_until_complete()
-        service.stop()
-    with Mirroring(roles["mirror"], tmp_path / "mirrored", "--once") as mirror:
-        assert mirror.wait() == 0, mirror.log
-    assert verify(roles["tools"], store=everything.store, processes=1).ok
 
 
 ROW = {"id": 7, "body": "Grüße"}

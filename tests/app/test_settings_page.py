@@ -29,6 +29,7 @@ OTHER: Final[dict[str, Any]] = {
     "splits": {"train": 900, "validation": 20},
     "split_by": "content",
     "start": "2026-01-31T12:00:00Z",
+    "allow_flush": False,
     "stream_suffix": "-v2",
     "segment_blocks": 7,
     "era_blocks": 7,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ class Project:
             "GRAFANA_PORT": grafana_port,
             "DATA": directory,
             "IMAGE_TAG": image_tag,
+            "GRAFANA_PASSWORD": secrets.token_hex(16),
         }
         # A file of its own: somebody's .env is not for tests.
         self._settings = directory.with_suffix(".env")

@@ -13,7 +13,8 @@ from aiokafka import TopicPartition
 
 from tests.conftest import topics_on
 from tests.marked import MARK, marked, until
-from tests.secured import MECHANISMS, NEEDLE, PASSWORD, Secured, add_user, allow
+from tests.rights import grant, roles
+from tests.secured import MECHANISMS, NEEDLE, PASSWORD, Secured
 from tests.service import reference_blocks, service_settings, stored_blocks
 from tokenmill.app.clients.kafka import admin, consumer, offsets, producer, read_range
 from tokenmill.app.clients.security import client_security, password
@@ -110,13 +111,12 @@ def test_faust_is_given_the_same(secured: Secured) -> None:
 def test_the_whole_service_works_over_tls(secured: Secured, tmp_path: Path, protocol: str, user: str | None) -> None:
     """Topics, mills, segment worker, produce, flush, inspect and verify; and nobody sees the password.
 
-    The worker may do what docs/settings.md says that it must be allowed to, and nothing else.
+    The worker may do what docs/kafka_teams.md gives to all roles but the one that creates topics, and nothing else.
     """
     raw = topics_on(secured.broker, "whole")(2)
     settings = service_settings(secured.broker, raw, tmp_path, **secured.values(protocol))
     if user is not None:
-        add_user(secured.broker, user)
-        allow(secured.broker, user, raw, settings.group)
+        grant(secured, user, set(roles()) - {"topics"}, raw, settings.group)
         settings = settings.model_copy(update={"sasl_username": user})
     (tmp_path / "a.jsonl").write_text(
         "".join(f'{{"text": "document {number} of the mill"}}\n' for number in range(500))

@@ -1,0 +1,234 @@
+"""The table of rights by role (docs/kafka_teams.md), held by a broker with Kafka's own StandardAuthorizer.
+
+Each role does its work with its rows alone; what it has no row for is tried, and refused.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+
+from tests.conftest import topics_on
+from tests.mirrors import Mirroring
+from tests.rights import grant, login, roles, table
+from tests.secured import Secured
+from tests.service import Raw, Service, in_own_loop, raw_records, send, service_settings
+from tokenmill.app.cli import main
+from tokenmill.app.produce import flush
+from tokenmill.app.settings import Settings
+from tokenmill.app.verify import verify
+from tokenmill.errors import SettingsError, TopicError
+from tokenmill.records import is_flush
+
+SECONDS: Final = 15.0
+REFUSALS: Final = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError._NOENT,
+}
+PAGES: Final = ("docs/kafka_teams.md", "docs/settings.md", "SECURITY.md")
+ROOT: Final = Path(__file__).parents[2]
+
+
+class Client(NamedTuple):
+    """One login's ways to Kafka."""
+
+    admin: AdminClient
+    producer: Producer
+    settings: Settings
+
+    @classmethod
+    def of(cls, secured: Secured, user: str) -> "Client":
+        """Return clients that log in as somebody."""
+        here = dict(login(secured, user))
+        return cls(
+            AdminClient(here),
+            Producer({**here, "message.timeout.ms": int(SECONDS * 1000)}),
+            secured.settings("SASL_PLAINTEXT", sasl_username=user),
+        )
+
+
+def code(*futures: Any) -> int | None:
+    """Return why what was asked for failed; None if it did not."""
+    try:
+        for future in futures:
+            future.result(SECONDS)
+    except KafkaException as error:
+        return int(error.args[0].code())
+    return None
+
+
+def write(client: Client, topic: str) -> int | None:
+    """Send a record."""
+    said: list[KafkaError | None] = []  # of the one record
+    try:
+        client.producer.produce(topic, b"of nobody", on_delivery=lambda error, _: said.append(error))
+    except KafkaException as refused:  # it knows already that it may not
+        return int(refused.args[0].code())
+    client.producer.flush(SECONDS)
+    (error,) = said
+    return None if error is None else error.code()
+
+
+def read(client: Client, topic: str) -> int | None:
+    """Fetch what is there."""
+    try:
+        raw_records(client.settings, topic)
+    except (SettingsError, TopicError):
+        return KafkaError.TOPIC_AUTHORIZATION_FAILED
+    return None
+
+
+def delete(client: Client, topic: str) -> int | None:
+    """Delete the topic."""
+    return code(*client.admin.delete_topics([topic]).values())
+
+
+def delete_records(client: Client, topic: str) -> int | None:
+    """Delete what is below an offset."""
+    return code(*client.admin.delete_records([TopicPartition(topic, 0, 0)]).values())
+
+
+def grow(client: Client, topic: str) -> int | None:
+    """Add a partition."""
+    return code(*client.admin.create_partitions([NewPartitions(topic, 2)]).values())
+
+
+def configure(client: Client, topic: str) -> int | None:
+    """Let retention remove everything soon."""
+    entry = ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.SET)
+    wanted = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    return code(*client.admin.incremental_alter_configs([wanted]).values())
+
+
+ATTEMPTS: Final[Mapping[Callable[[Client, str], int | None], AclOperation]] = {
+    write: AclOperation.WRITE,
+    read: AclOperation.READ,
+    delete: AclOperation.DELETE,
+    delete_records: AclOperation.DELETE,
+    grow: AclOperation.ALTER,
+    configure: AclOperation.ALTER_CONFIGS,
+}
+"""What anybody may try on a topic, and the operation that it needs."""
+
+
+@pytest.mark.parametrize("role", roles())
+def test_a_role_is_refused_what_it_has_no_row_for(secured: Secured, role: str) -> None:
+    """On each topic of a raw topic: writing, reading, deleting, growing, configuring; and groups, topics and rules."""
+    raw, group = topics_on(secured.broker, "refused")(1), f"group-{role}"
+    topics = [raw, f"{raw}.dead-letters", f"{raw}.produced", f"tokens.{raw}.train", f"control.{raw}.train"]
+    everyone = AdminClient({"bootstrap.servers": secured.broker.bootstrap_servers})
+    assert code(*everyone.create_topics([NewTopic(name, 1) for name in topics[1:]]).values()) is None
+    grant(secured, user := f"{role}-{raw}", [role], raw, group)
+    client = Client.of(secured, user)
+    for name in topics:
+        send(secured.settings("SASL_PLAINTEXT"), [Raw(b"there before")], name)
+    rows = [right for right in table() if right.role == role]
+
+    forbidden = [
+        (attempt, topic)
+        for attempt, operation in ATTEMPTS.items()
+        for topic in topics
+        if not any(right.operation == operation and right.covers(topic, raw, group) for right in rows)
+    ]
+    found = {(attempt.__name__, topic): attempt(client, topic) for attempt, topic in forbidden}
+    for name in (group, f"{group}-store-1"):
+        if not any(right.kind == ResourceType.GROUP and right.covers(name, raw, group) for right in rows):
+            offsets = ConsumerGroupTopicPartitions(name, [TopicPartition(raw, 0, 7)])
+            found["commit", name] = code(*client.admin.alter_consumer_group_offsets([offsets]).values())
+    rule = (f"User:{user}", "*", AclOperation.ALL, AclPermissionType.ALLOW)
+    binding = AclBinding(ResourceType.TOPIC, raw, ResourcePatternType.LITERAL, *rule)
+    found["rule", raw] = code(*client.admin.create_acls([binding]).values())
+    found["create", "other"] = code(*client.admin.create_topics([NewTopic(f"other-{raw}", 1)]).values())
+
+    assert {what: error for what, error in found.items() if error not in REFUSALS} == {}
+    assert len(forbidden) > len(topics) * 2
+    for name in topics:
+        ((record,),) = raw_records(secured.settings("SASL_PLAINTEXT"), name)
+        assert record.value == b"there before"
+
+
+def test_the_table_keeps_raw_text_and_tokens_apart() -> None:
+    """Whoever brings text writes to no token or control topic, and reads none; who trains or looks, writes nothing."""
+    writing = {(right.role, right.name) for right in table() if right.operation == AclOperation.WRITE}
+    of_streams = {role for role, name in writing if name.startswith(("tokens.", "control."))}
+    assert of_streams == {"mill", "operator"}
+    assert {role for role, name in writing if name.startswith("tokens.")} == {"mill"}
+    assert not {role for role, _ in writing} & {"segment", "mirror", "tools", "topics"}
+    readers = {right.role for right in table() if right.name.startswith("tokens.")}
+    assert not readers & {"producer", "produce"}
+    assert not [right for right in table() if right.operation in {AclOperation.ALL, AclOperation.DELETE}]
+
+
+def test_there_is_one_table_of_rights() -> None:
+    """The other pages point to it."""
+    for page in PAGES:
+        text = (ROOT / page).read_text()
+        assert len(re.findall(r"^\| (?:role|right) \|", text, re.MULTILINE)) == (page == "docs/kafka_teams.md")
+        assert "#acls" in text or page == "docs/kafka_teams.md"
+
+
+@pytest.mark.usefixtures("logging_restored")
+def test_each_role_needs_no_more_than_its_rows(
+    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Topics are created, records sent, flushed, milled, stored, mirrored, verified and skipped, each by its role."""
+    raw = topics_on(secured.broker, "roles")(1)
+    values = secured.values("SASL_PLAINTEXT")
+    group = f"group-{raw}"
+    roles_of = {role: f"{role}-{raw}" for role in roles()}
+    for role, user in roles_of.items():
+        grant(secured, user, [role], raw, group)
+    by_admin = {**values, "sasl_username": roles_of["topics"]}
+    everything = service_settings(secured.broker, raw, tmp_path, splits={"train": 1000}, **by_admin)
+    everything = everything.model_copy(update={"sasl_username": values["sasl_username"]})
+    as_role = {role: everything.model_copy(update={"sasl_username": user}) for role, user in roles_of.items()}
+
+    def tokenmill(role: str, *arguments: str) -> str:
+        for name, value in as_role[role].environment().items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        said = capsys.readouterr()
+        assert not ended.value.code, said.err
+        return said.out
+
+    send(as_role["producer"], [Raw(b"a document of the mill"), Raw(b"\xff")] * 200)
+    assert in_own_loop(lambda: flush(as_role["producer"], raw)) == 1
+    (tmp_path / "more.txt").write_text("another document")
+    tokenmill("produce", "produce", raw, str(tmp_path / "more.txt"), "--flush")
+    run_service(as_role, everything, tmp_path)
+    with Mirroring(as_role["mirror"], tmp_path / "mirrored", "--once") as mirror:
+        assert mirror.wait() == 0, mirror.log
+
+    assert verify(as_role["tools"], store=everything.store, processes=1).ok
+    tokenmill("topics", "topics", "check")
+    for command in (["ledger"], ["inspect", "block", f"{raw}.train", "0", "0"]):
+        tokenmill("tools", *command)
+    assert "invalid_utf8" in tokenmill("tools", "dead-letters", "count", raw)
+    ends = raw_records(everything, raw)[0]
+    assert sum(map(is_flush, ends)) == 2
+    send(as_role["producer"], [Raw(b"one to skip")])
+    tokenmill("operator", "skip", raw, "0", str(ends[-1].offset + 1))
+    tokenmill("operator", "close", f"{raw}.train")
+    tokenmill("operator", "dead-letters", "resend", raw, "--reason", "invalid_utf8")
+
+
+def run_service(as_role: Mapping[str, Settings], everything: Settings, directory: Path) -> None:
+    """Mill and store all there is, with a login for each of the two."""
+    with Service(as_role["mill"], directory) as service:
+        service.mill()
+        service.settings = as_role["segment"]
+        service.segment()
+        service.settings = everything
+        service.wait_until_complete()
+        service.stop()
