@@ -302,5 +302,10 @@ class PlainTokenizer:
 
     def ids(self, text: str) -> list[int]:
         """Return a text's ids."""
-        found = self.tokenizer.encode(text, add_special_tokens=False).ids
+        try:
+            found = self.tokenizer.encode(text, add_special_tokens=False).ids
+        except BaseException as error:
+            if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+                raise Refused("tokenizer_failed") from None
+            raise
         return [n for number in found for n in self.spelled(number)]

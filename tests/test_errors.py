@@ -5,10 +5,10 @@ from itertools import combinations
 
 from tokenmill import errors
 from tokenmill.app.ending import HOPELESS_CODES, RESUME_CODE
-from tokenmill.errors import DiskError, MissingTopicError, MovedError, RecordError, TokenMillError
+from tokenmill.errors import DiskError, MissingTopicError, MovedError, PanicError, RecordError, TokenMillError
 
 ALL = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, TokenMillError)]
-SHARED = {MissingTopicError, MovedError}
+SHARED = {MissingTopicError, MovedError, PanicError}
 """Kinds of another error that a command need not tell from it."""
 
 

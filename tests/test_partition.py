@@ -2,17 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from unittest.mock import patch
+from typing import Any, cast
+from unittest.mock import DEFAULT, Mock, patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 
-from tests.mills import RECIPE, Source, assert_follow, divide, make_source, named, text, tiny_bpe, write
+from tests.engines.panicking import HARMFUL, panicking
+from tests.mills import RECIPE, Source, assert_follow, divide, flush, make_source, named, text, tiny_bpe, write
 from tests.strategies import feed_sizes, message_bytes, record_lists, sources
 from tokenmill import fetch, partition
-from tokenmill.engines import Engine, TokenBatch
+from tokenmill.document_columns import DocumentColumns
+from tokenmill.engines import Engine, TokenBatch, TokenizerFile, open_engine
 from tokenmill.engines.raw_bytes import RawBytes
+from tokenmill.errors import PanicError, RecordError
 from tokenmill.message import Message
 from tokenmill.outcomes import Kind
 from tokenmill.partition import PartitionMill
@@ -142,3 +147,67 @@ def test_milled_says_how_much_was_read() -> None:
     """In bytes of all values, kept or not."""
     milled = make_source().mill().feed([text(0, "abc"), text(1, ""), text(2, "de")])
     assert milled.value_bytes == sum(len(text(0, part).value or b"") for part in ("abc", "", "de"))
+
+
+PANICKING = replace(TWO, dtype="uint16", vocabulary_size=257, end_of_document=256, max_text_bytes=10_000)
+
+
+@pytest.fixture(scope="module")
+def panicking_source() -> Source:
+    """Return a source whose tokenizer panics on some texts, in two splits."""
+    return make_source(PANICKING, engine=open_engine(TokenizerFile("panicking", panicking()), "tokenizers"))
+
+
+@pytest.mark.parametrize("size", [3, 100])
+def test_text_on_which_the_tokenizer_panics_is_a_dead_letter(panicking_source: Source, size: int) -> None:
+    """Of its split, once, in the order of offsets, whatever came with it; every chain is its reference."""
+    values = ["one", HARMFUL, "two", "", f"but {HARMFUL}", "four", "\ufeff", "five"]
+    records = [*(text(offset, value) for offset, value in enumerate(values)), flush(len(values))]
+    mill = panicking_source.mill()
+    fed = [mill.feed(feed) for feed in divide(records, [size])]
+    letters = [out for milled in fed for out in milled.dead_letters]
+    assert [(out.record.offset, out.reason, out.exception) for out in letters] == [
+        (offset, "tokenizer_failed", "PanicException") for offset in (1, 4)
+    ]
+    owners = [panicking_source.stages.outcome(records[offset]).split for offset in (1, 4)]
+    assert [out.split for out in letters] == owners
+    assert len(set(owners)) == 2
+    for recipe in panicking_source.recipes:
+        reference = panicking_source.reference(recipe)
+        messages = [message for milled in fed for message in milled.messages[recipe.split]]
+        assert_follow(messages, list(reference.blocks(records)), recipe)
+        totals = mill.chains[recipe.split].totals
+        assert totals == reference.totals
+        assert totals.balanced
+        assert totals.dead_lettered == {"tokenizer_failed": 1}
+
+
+def test_panic_that_is_no_texts_halts_and_names_the_record() -> None:
+    """Native code that decodes, say; the note stands at the record, and nothing of the fetch was published."""
+    source, told = make_source(), []
+
+    class Decoder:
+        def many(self, values: Sequence[bytes]) -> tuple[DocumentColumns, list[tuple[int, RecordError]]]:
+            if b"bad" in values:
+                Tokenizer.from_str(panicking().decode()).encode(HARMFUL)
+            return source.stages.decoder.many(values)
+
+    chains = [source.chain(recipe) for recipe in source.recipes]
+    stages = replace(source.stages, decoder=cast("Any", Decoder()))
+    mill = PartitionMill(stages, chains, note=lambda first, last: told.append((first, last)))
+    with pytest.raises(PanicError, match=r"over the record at offset 5, native code .*retry-limit"):
+        mill.feed([text(3, "good"), text(4, "good"), text(5, "bad"), text(6, "good")])
+    assert told[-1] == (5, 5)
+    assert mill.next_offset == 0
+
+
+def test_panic_that_does_not_come_again_names_all_records() -> None:
+    """Nobody knows which it was."""
+    source = make_source()
+    mill = source.mill()
+    once = Mock(side_effect=[PanicError("native code panicked"), *[DEFAULT] * 9], wraps=source.stages.decoder.many)
+    with (
+        patch.object(type(source.stages.decoder), "many", once),
+        pytest.raises(PanicError, match="in the records at offsets 3 to 4, native code panicked"),
+    ):
+        mill.feed([text(3, "good"), text(4, "good")])

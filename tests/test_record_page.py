@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from tests.bad_inputs import TABLE
+from tests.engines.panicking import HARMFUL, panicking
 from tests.mills import RAW, RECIPE
-from tests.plain_rules import WHITE, PlainRules, PlainTokenizer
+from tests.plain_rules import WHITE, PlainRules, PlainTokenizer, Refused
 from tests.strategies import json_bytes, json_objects, json_values, nasty_bytes, texts
 from tokenmill.decoding import REASONS
 from tokenmill.documents import document_meta
-from tokenmill.engines import TokenizerFile, open_engine
+from tokenmill.engines import TOKENIZER_FAILED, TokenizerFile, open_engine
 from tokenmill.opening import open_stages
 from tokenmill.outcomes import NO_TOKENS, SKIPPED, Kind
 from tokenmill.recipe import Recipe
@@ -192,6 +193,15 @@ def test_the_page_is_enough_to_compute_the_ids(content: bytes, text: str) -> Non
     assert engine.encode([text]).ids.tolist() == PlainTokenizer(content).ids(text)
 
 
+def test_the_page_knows_texts_on_which_the_tokenizer_fails() -> None:
+    """The product and the page refuse the same one, and no other."""
+    engine, page = open_engine(TokenizerFile("any", panicking()), "tokenizers"), PlainTokenizer(panicking())
+    assert engine.encode(["Qaa$"]).ids.tolist() == page.ids("Qaa$")
+    assert engine.encode([HARMFUL]).failed[0].reason == TOKENIZER_FAILED
+    with pytest.raises(Refused, match=f"^{TOKENIZER_FAILED}$"):
+        page.ids(HARMFUL)
+
+
 def test_special_tokens_really_are_spelled() -> None:
     """The test above would see it if they were not."""
     tokenizer = PlainTokenizer(_word_level())
@@ -202,7 +212,7 @@ def test_special_tokens_really_are_spelled() -> None:
 def test_all_reasons_stand_on_the_page() -> None:
     """And no others."""
     dead, filters = (set(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)) for part in PAGE.split("| filter |"))
-    assert dead == REASONS | {FUNCTION_FAILED, REJECTED, SKIPPED}
+    assert dead == REASONS | {FUNCTION_FAILED, REJECTED, SKIPPED, TOKENIZER_FAILED}
     assert filters == {EMPTY, TOO_SHORT, NO_TOKENS, REJECTED}
 
 

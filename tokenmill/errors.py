@@ -18,6 +18,7 @@
     │   └── MovedError         11   a topic lost, while it was read, the offsets that it had held
     ├── InputError             12   a file or record that a person gave cannot be used
     ├── EngineError            13   a tokenizer engine gave other ids than `tokenizers`
+    │   └── PanicError         13   native code panicked; not over a text, which would be a dead letter
     ├── ClockError             14   the brokers refuse the time by this machine's clock
     ├── RegistryError          15   a schema registry does not answer, or lacks a schema that records name
     └── RecordError             -   one record cannot be a document; becomes a dead letter, never an exit
@@ -133,6 +134,10 @@ class EngineError(TokenMillError):
     """A fast tokenizer engine gave other ids than `tokenizers`, the reference; its tokens must not be used."""
 
     exit_code = 13
+
+
+class PanicError(EngineError):
+    """Native code (a tokenizer, a parser) panicked; whoever knows over which record says what becomes of that."""
 
 
 class ClockError(TokenMillError):

@@ -45,10 +45,14 @@ class Part:
             for index, outcome in columns.others
             if outcome.kind_in(recipe.split) is not Kind.OTHER_SPLIT
         ]
+        failed = [(first + int(kept.indices[at]), error.reason) for at, error in tokens.failed.items()]
+        others += [(index, Kind.DEAD_LETTERED, reason) for index, reason in failed]
         lengths = np.diff(tokens.offsets)
         bounds, documents, indices = tokens.offsets, kept.documents, kept.indices
         if not lengths.all():
-            others += [(first + index, Kind.FILTERED, NO_TOKENS) for index in indices[lengths == 0].tolist()]
+            refused = {index for index, _ in failed}
+            none = (first + indices[lengths == 0]).tolist()
+            others += [(index, Kind.FILTERED, NO_TOKENS) for index in none if index not in refused]
             others.sort()
             some = lengths > 0
             documents, indices, bounds = documents.chosen(some), indices[some], np.append(bounds[:-1][some], bounds[-1])

@@ -12,17 +12,19 @@ import numpy as np
 from tokenmill.bounds import divide
 from tokenmill.columns import Columns, Kept
 from tokenmill.engines import REFERENCE, TokenBatch, joined
-from tokenmill.errors import EngineError
+from tokenmill.errors import EngineError, PanicError
 from tokenmill.fates import Fates, Part
 from tokenmill.fetch import Fetch
 from tokenmill.message import Message
 from tokenmill.milling import ChainMill
+from tokenmill.native_calls import NativeCode
 from tokenmill.outcomes import Outcome, Stages
 from tokenmill.records import SourceRecord
 
 BATCH_CHARACTERS: Final = 4 * 1024 * 1024
 """Bound of the text that the engine gets at once, which a user's function may have made longer; one document may be
 larger."""
+_MILLING: Final = NativeCode("native code that mills")
 
 
 class Seconds(NamedTuple):
@@ -78,6 +80,7 @@ class PartitionMill:
 
         Raises:
             EngineError: the engines differ on one of the documents.
+            PanicError: native code panicked (not over a text: that is a dead letter); the note names the record.
             SourceError: a chain stands in the middle of a document that is another one now.
 
         """
@@ -87,11 +90,17 @@ class PartitionMill:
         parts: dict[str, list[Part]] = {split: [] for split in self.chains}
         dead_letters: list[Outcome] = []
         for low, high in fetch.parts():
-            refused, found = self._mill_part(fetch.part(low, high), low, clock)
+            some = fetch.part(low, high)
+            try:
+                with _MILLING:
+                    refused, found = self._mill_part(some, low, clock)
+            except PanicError as error:
+                raise self._narrowed(error, some) from error
             dead_letters += refused
             for split, part in found.items():
                 parts[split].append(part)
-        messages = {split: chain.feed(Fates(fetch, parts[split])) for split, chain in self.chains.items()}
+        with _MILLING:
+            messages = {split: chain.feed(Fates(fetch, parts[split])) for split, chain in self.chains.items()}
         clock.stop("pack")
         return Milled(dead_letters, messages, int(fetch.sizes.sum()), clock.seconds)
 
@@ -109,14 +118,19 @@ class PartitionMill:
         clock.stop("decode")
         encoded = self._encode(part.records, wanted.values())
         clock.stop("tokenize")
-        parts, begin = {}, 0
+        dead_letters, parts, begin = columns.dead_letters, {}, 0
         for split, chain in self.chains.items():
             kept = wanted[split]
             end = begin + len(kept.documents)
-            parts[split] = Part.of(chain.recipe, columns, kept, encoded.part(begin, end), low)
+            tokens = encoded.part(begin, end)
+            for at, error in tokens.failed.items():
+                dead_letters.append(self._stages.refused(part.records[kept.indices[at]], split, error))
+            parts[split] = Part.of(chain.recipe, columns, kept, tokens, low)
             begin = end
+        if encoded.failed:
+            dead_letters.sort(key=_offset_of)
         clock.stop("pack")
-        return columns.dead_letters, parts
+        return dead_letters, parts
 
     def _encode(self, records: Sequence[SourceRecord], wanted: Iterable[Kept]) -> TokenBatch:
         """Encode all wanted documents of ``records``, those of one split after those of the other."""
@@ -126,9 +140,23 @@ class PartitionMill:
             self._tell(records)
             try:
                 batches.append(self._stages.engine.encode(texts[low:high]))
+            except PanicError:
+                raise  # says nothing of blocks made before
             except EngineError as error:
                 raise self._explained(error, records) from error
         return joined(batches)
+
+    def _narrowed(self, error: PanicError, part: Fetch) -> PanicError:
+        """Find the record over which native code panics, if it does so again: it is noted, and named in the error."""
+        for at, record in enumerate(part.records):
+            self._tell([record])
+            try:
+                with _MILLING:
+                    self._mill_part(part.part(at, at + 1), at, _Clock())
+            except PanicError as again:
+                return PanicError(f"over the record at offset {record.offset}, {again}")
+        self._tell(part.records)
+        return PanicError(f"in the records at offsets {part.offsets[0]} to {part.offsets[-1]}, {error}")
 
     def _tell(self, records: Sequence[SourceRecord]) -> None:
         if self._note is not None and records:
@@ -159,3 +187,7 @@ class _Clock:
 
 def _offset(record: SourceRecord) -> int:
     return record.offset
+
+
+def _offset_of(outcome: Outcome) -> int:
+    return outcome.record.offset

@@ -103,8 +103,11 @@ class Reference:
         ids: list[int] = []
         reason = outcome.reason
         if kind is Kind.KEPT and outcome.document is not None:
-            ids = self.stages.engine.encode([outcome.document.text]).ids.tolist()
-            if not ids:
+            batch = self.stages.engine.encode([outcome.document.text])
+            ids = batch.ids.tolist()
+            if batch.failed:
+                kind, reason = Kind.DEAD_LETTERED, batch.failed[0].reason
+            elif not ids:
                 kind, reason = Kind.FILTERED, NO_TOKENS
         if kind is Kind.KEPT and outcome.document is not None:
             yield from self._add_document(record, outcome.document, [*ids, self.recipe.end_of_document])

@@ -16,7 +16,6 @@ needs a new one. ``reasons`` are all that it may give; anything else, None inclu
 """
 
 import re
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -27,6 +26,7 @@ from typing import Any, Final, TypeGuard
 
 from tokenmill.documents import INTEGERS, Document, Limits
 from tokenmill.errors import RecordError, SettingsError
+from tokenmill.native_calls import NativeCode, shown_error
 
 FUNCTION_FAILED: Final = "function_failed"
 """Dead-letter reason: the function raised, or returned what is no document."""
@@ -36,7 +36,7 @@ MAX_REASONS: Final = 64
 """Reasons are counted in the totals of every message and in metrics, so there are few."""
 
 _REASON: Final = re.compile(r"[a-z0-9_]{1,32}")
-_SHOWN_CHARACTERS: Final = 500
+_CALLED: Final = NativeCode("native code that the function calls")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +63,12 @@ class UserFunction:
 
         """
         try:
-            answer = self.function(argument)
+            with _CALLED:
+                answer = self.function(argument)
         except MemoryError:
             raise  # says nothing about the document: the worker ends, and another one tries again
         except Exception as error:  # whatever a user's function raises belongs to this record alone
-            raise RecordError(FUNCTION_FAILED, _shown(error)) from error
+            raise RecordError(FUNCTION_FAILED, shown_error(error)) from error
         if answer is None or isinstance(answer, str):
             return answer if answer in self.reasons else REJECTED
         return self._checked(answer)
@@ -121,10 +122,11 @@ def _imported(said: str, path: str) -> Any:
     if not (module and attribute):
         raise SettingsError(f'{said} is no import path: write "module:function"')
     try:
-        return attrgetter(attribute)(import_module(module))
+        with _CALLED:
+            return attrgetter(attribute)(import_module(module))
     except Exception as error:
         raise SettingsError(
-            f"{said} cannot be imported ({_shown(error)}): "
+            f"{said} cannot be imported ({shown_error(error)}): "
             "is its folder on PYTHONPATH, and does the module import by itself?"
         ) from error
 
@@ -161,9 +163,3 @@ def _is_scalar(value: object) -> bool:
     if type(value) is float:
         return isfinite(value)
     return value == "" or _is_text(value) or _is_id(value)
-
-
-def _shown(error: BaseException) -> str:
-    """Return the error's type and message, short, in ASCII, even if its ``str()`` fails."""
-    text = "".join(traceback.format_exception_only(error)).strip()
-    return text.encode("ascii", "backslashreplace").decode()[:_SHOWN_CHARACTERS]

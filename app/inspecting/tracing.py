@@ -79,6 +79,10 @@ def _fate(stages: Stages, outcome: Outcome, split: str) -> Fate:
     if kind is Kind.OTHER_SPLIT:
         return Fate(kind.value, outcome.split or "of no split")
     document = outcome.document
-    if kind is Kind.KEPT and document is not None and not len(stages.engine.encode([document.text])[0]):
-        return Fate(Kind.FILTERED.value, NO_TOKENS)
+    if kind is Kind.KEPT and document is not None:
+        batch = stages.engine.encode([document.text])
+        if batch.failed:
+            return Fate(Kind.DEAD_LETTERED.value, str(batch.failed[0]))
+        if not len(batch.ids):
+            return Fate(Kind.FILTERED.value, NO_TOKENS)
     return Fate(kind.value, ": ".join(part for part in (outcome.reason, outcome.detail) if part))

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tokenmill.decoding import REASONS
+from tokenmill.engines import TOKENIZER_FAILED
 from tokenmill.outcomes import NO_TOKENS, SKIPPED
 from tokenmill.steps.min_chars import TOO_SHORT
 from tokenmill.steps.not_empty import EMPTY
@@ -23,7 +24,7 @@ from .worker import (
     TOKENS,
 )
 
-DEAD_LETTER_REASONS: Final = REASONS | {SKIPPED, FUNCTION_FAILED}
+DEAD_LETTER_REASONS: Final = REASONS | {SKIPPED, FUNCTION_FAILED, TOKENIZER_FAILED}
 FILTER_REASONS: Final = frozenset({EMPTY, TOO_SHORT, NO_TOKENS, REJECTED})
 """A user's own function may have more, few and closed as well: they appear when they are first given."""
 

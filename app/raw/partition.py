@@ -18,6 +18,7 @@ from tokenmill.errors import (
     EngineError,
     FingerprintError,
     GapError,
+    PanicError,
     SourceError,
     TopicError,
 )
@@ -26,6 +27,7 @@ from tokenmill.message import Message
 from tokenmill.milling import ChainMill
 from tokenmill.outcomes import Outcome, Stages
 from tokenmill.partition import Milled, PartitionMill
+from tokenmill.records import SourceRecord
 
 from .. import metrics
 from ..batch import Batch
@@ -230,12 +232,10 @@ class RawPartition:
             self._meter.clock.enter("other")
             self._meter.fetched(batch.records)
             try:
-                milled = await asyncio.to_thread(self._mill.feed, batch.records)
+                milled = await asyncio.to_thread(self._mill_noted, self._mill, batch.records)
             except HALTING as error:
                 self._halt(error)
                 return
-            finally:
-                self._note.done()
             self._go_on()
             seconds = milled.seconds
             self._meter.clock.divide({"decode": seconds.decode, "tokenize": seconds.tokenize, "pack": seconds.pack})
@@ -251,6 +251,20 @@ class RawPartition:
             self._meter.fed(batch.records, milled.value_bytes)
             await self._publish_carries(self._mill)  # here, too: under load, `tick` always finds it at work
             self._meter.clock.wait()
+
+    def _mill_noted(self, mill: PartitionMill, records: Sequence[SourceRecord]) -> Milled:
+        """Mill in a thread. What ends the process leaves the note of the records; what halts the partition does not."""
+        try:
+            milled = mill.feed(records)
+        except PanicError as error:
+            suspects = self._note.hanging(0)
+            self._note.done()
+            raise PanicError(f"{error}; to go on without it: {suspects}" if suspects else str(error)) from error
+        except HALTING:
+            self._note.done()
+            raise
+        self._note.done()
+        return milled
 
     def _wait_for(self, what: str | None) -> None:
         """Show what the partition waits for; so nobody takes it for one that stands still."""

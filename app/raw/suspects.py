@@ -100,6 +100,7 @@ class Note:
         self._board = board
         self._slot = board.take() if board is not None else None
         self._now: tuple[int, int, float] | None = None
+        self._closed = False
 
     def __call__(self, first: int, last: int) -> None:
         """Note that the records from ``first`` to ``last`` are being milled, or one of them."""
@@ -108,10 +109,12 @@ class Note:
             self._board.write(self._slot, self._encoded, self._partition, first, last)
 
     def done(self) -> None:
-        """Note that nothing is being milled."""
+        """Note that nothing is being milled. Not for who ends the process: the note is to be read afterwards."""
         self._now = None
         if self._board is not None and self._slot is not None:
             self._board.clear(self._slot)
+        if self._closed:
+            self.close()
 
     def hanging(self, seconds: float) -> Suspects | None:
         """Return what has been milled for so long, without a step forward; None if nothing has."""
@@ -121,7 +124,9 @@ class Note:
         return Suspects(self._topic, self._partition, now[0], now[1])
 
     def close(self) -> None:
-        """Give the slot back, unless the records are still being milled."""
-        if self._board is not None and self._slot is not None and self._now is None:
-            self._board.give_back(self._slot)
-        self._slot = None
+        """Give the slot back: now, or when the records are done that are still being milled."""
+        self._closed = True
+        if self._now is None:
+            if self._board is not None and self._slot is not None:
+                self._board.give_back(self._slot)
+            self._slot = None

@@ -41,9 +41,7 @@ class Ahead:
         """Return the ids of ``texts``."""
         if len(texts) == 1 and self._batch is not None and texts[0] in self._numbers:
             number = self._numbers[texts[0]]
-            ids = self._batch[number]
-            bounds = self._batch.offsets[number : number + 2]
-            return TokenBatch(ids, bounds - bounds[0])
+            return self._batch.part(number, number + 1)
         return self._engine.encode(texts)
 
     def decode(self, ids: Sequence[int]) -> str:

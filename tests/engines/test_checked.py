@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.engines.panicking import HARMFUL, panicking
 from tokenmill.engines import PROBE, TokenBatch
 from tokenmill.engines.checked import SAMPLE_CHARACTERS, SAMPLE_ONE_IN, Checked, first_difference, sampled
 from tokenmill.engines.hugging_face import HuggingFace
-from tokenmill.errors import EngineError, SettingsError
+from tokenmill.errors import EngineError, PanicError, SettingsError
 
 TEXTS = [f"document {number} says {number * number}" for number in range(3 * SAMPLE_ONE_IN)]
 
@@ -142,3 +143,30 @@ def test_first_difference(one: list[int], other: list[int], at: int | None) -> N
 def _batch(texts: Sequence[Sequence[int]]) -> TokenBatch:
     offsets: npt.NDArray[np.int64] = np.cumsum([0, *map(len, texts)], dtype=np.int64)
     return TokenBatch(np.array([number for text in texts for number in text], np.uint32), offsets)
+
+
+def test_engine_that_fails_on_the_probe_text_is_refused(reference: HuggingFace) -> None:
+    """Though the reference would encode all of it in its place."""
+
+    class Panicking(Wrong):
+        def encode(self, texts: Sequence[str]) -> TokenBatch:
+            if any("snake_case" in text for text in texts):
+                raise PanicError("fast panicked")
+            return super().encode(texts)
+
+    with pytest.raises(SettingsError, match="fast fails on texts that every engine has to encode"):
+        Checked("fast", Panicking(reference), reference)
+
+
+def test_engine_that_encodes_what_the_reference_cannot_is_stopped() -> None:
+    """The text has no ids, so any are wrong."""
+
+    class Bold(Wrong):
+        def encode(self, texts: Sequence[str]) -> TokenBatch:
+            return self.right.encode([text.replace(HARMFUL, "aaa") for text in texts])
+
+    reference = HuggingFace(panicking())
+    checked = Checked("fast", Bold(reference), reference)
+    assert not checked.encode(["one"]).failed
+    with pytest.raises(EngineError, match=r"tokenizers fails on a text that fast encodes \(.*retry-limit"):
+        checked._compare(HARMFUL, reference.encode(["aaa"])[0])

@@ -1,7 +1,12 @@
 """The engine ``tokenizers``."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -10,8 +15,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from tests.engines.conftest import words
+from tests.engines.panicking import HARMFUL, SLOW, panicking
 from tests.strategies import texts
-from tokenmill.engines import PROBE, Engine
+from tokenmill.engines import PROBE, TOKENIZER_FAILED, Engine, hugging_face, joined
 from tokenmill.engines.hugging_face import HuggingFace
 from tokenmill.errors import SettingsError
 
@@ -168,3 +174,64 @@ def test_a_tokenizer_that_cannot_encode_every_text_is_refused(content: bytes, me
     """At start, not at the first text that it fails on."""
     with pytest.raises(SettingsError, match=message):
         HuggingFace(content)
+
+
+def test_text_on_which_the_library_panics_has_no_ids_and_the_others_have_theirs() -> None:
+    """Wherever it stands among them; its refusal says what the library said."""
+    engine = HuggingFace(panicking())
+    for some in (["one", HARMFUL, "two", HARMFUL], [HARMFUL], ["one", f"three {HARMFUL} four"]):
+        batch = engine.encode(some)
+        assert set(batch.failed) == {at for at, text in enumerate(some) if HARMFUL in text}
+        assert [ids.tolist() for ids in batch] == [
+            [] if at in batch.failed else engine.encode([text]).ids.tolist() for at, text in enumerate(some)
+        ]
+        assert {error.reason for error in batch.failed.values()} == {TOKENIZER_FAILED}
+        assert "retry-limit-in-match" in batch.failed[max(batch.failed)].detail
+    assert not engine.encode(["one", "two"]).failed
+
+
+def test_failed_texts_are_known_beyond_one_call_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their indices are those of all texts, also where these are divided, parted and joined."""
+    monkeypatch.setattr(hugging_face, "_CALL_CHARACTERS", 10)
+    engine = HuggingFace(panicking())
+    batch = engine.encode(["one", "two", HARMFUL, "three", HARMFUL])
+    assert set(batch.failed) == {2, 4}
+    assert set(batch.part(2, 4).failed) == {0}
+    assert set(joined([batch.part(0, 3), batch.part(3, 5), batch]).failed) == {2, 4, 7, 9}
+
+
+def test_library_is_the_same_after_panics_in_several_threads() -> None:
+    """Nothing in it stays locked or half done."""
+    engine, fresh = HuggingFace(panicking()), HuggingFace(panicking())
+    many = [HARMFUL if number % 2 else f"text {number} " * 50 for number in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        batches = list(pool.map(lambda text: engine.encode([text]), many))
+    assert [bool(batch.failed) for batch in batches] == [text == HARMFUL for text in many]
+    for batch, text in zip(batches, many, strict=True):
+        if not batch.failed:
+            assert batch.ids.tolist() == engine.encode([text]).ids.tolist() == fresh.encode([text]).ids.tolist()
+
+
+def test_other_threads_run_while_a_pattern_takes_long() -> None:
+    """So a worker's heart beats, and a text that takes for ever is named."""
+    engine, turns, done = HuggingFace(panicking()), 0, Event()
+
+    def encode() -> None:
+        engine.encode([SLOW])
+        done.set()
+
+    thread = Thread(target=encode)
+    thread.start()
+    while not done.wait(0.001):
+        turns += 1
+    thread.join()
+    assert turns > 10
+
+
+def test_other_errors_of_the_library_refuse_the_text_as_well() -> None:
+    """An error of its own is as much a function of the text as a panic; no memory is not."""
+    engine = HuggingFace(words())
+    for error, refused in ((ValueError("no such word"), True), (MemoryError(), False)):
+        library = SimpleNamespace(encode_batch_fast=Mock(side_effect=error))
+        with patch.object(engine, "_tokenizer", library), nullcontext() if refused else pytest.raises(MemoryError):
+            assert "no such word" in engine.encode(["a"]).failed[0].detail

@@ -3,8 +3,12 @@
 import hashlib
 import struct
 
+import pytest
+
 from tests.engines.conftest import words
+from tests.engines.panicking import panicking
 from tokenmill.engines import PROBE, Engine, TokenizerFile, open_engine, probe
+from tokenmill.errors import SettingsError
 
 
 def test_the_probe_of_raw_bytes_is_known() -> None:
@@ -36,3 +40,10 @@ def test_the_probe_looks_at_all_kinds_of_text() -> None:
     assert "" in PROBE
     assert any("<|endoftext|>" in text for text in PROBE)
     assert max(map(len, PROBE)) > 500
+
+
+def test_tokenizer_that_panics_on_the_probe_is_refused() -> None:
+    """With what the library said, and the text; so it never comes to a record."""
+    engine = open_engine(TokenizerFile("own", panicking("(a+)+\\$")), "tokenizers")
+    with pytest.raises(SettingsError, match=r"fails on a text .*retry-limit-in-match.*'a{40}'.* mend its file"):
+        probe(engine)

@@ -1,15 +1,18 @@
 """Special tokens that a model finds by itself are spelled out, whichever engine found them."""
 
 from collections.abc import Sequence
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, normalizers
 
 from tests.engines.conftest import words
-from tokenmill.engines import TokenBatch, TokenizerFile, open_engine
+from tests.engines.panicking import HARMFUL, panicking
+from tokenmill.engines import TokenBatch, TokenizerFile, open_engine, spelling
 from tokenmill.engines.hugging_face import HuggingFace
 from tokenmill.engines.spelling import Spelled, has_new_characters
+from tokenmill.errors import PanicError
 
 
 class _Words:
@@ -63,3 +66,58 @@ def test_names_of_added_tokens_beside_other_than_ascii_are_left_to_the_reference
     engine = open_engine(TokenizerFile("tools", content), "gigatoken")
     texts = ["<tool>", "<tool>\u0338", "a<tool>\u00e9<tool>\u0338", "<odd>\u0338 <odd>", "\u00e9 <tool\u0338>"]
     assert engine.encode(texts).ids.tolist() == HuggingFace(content).encode(texts).ids.tolist()
+
+
+class _Failing(_Words):
+    """A fast encoder that fails on texts with a ``b``: in a batch, and by themselves."""
+
+    def encode(self, texts: Sequence[str]) -> TokenBatch:
+        if any("b" in text for text in texts):
+            raise PanicError("fast panicked")
+        return super().encode(texts)
+
+
+def test_text_on_which_the_fast_encoder_fails_is_the_references(caplog: pytest.LogCaptureFixture) -> None:
+    """The others stay with the fast one; the log tells."""
+    reference = HuggingFace(words())
+    spelled = Spelled(_Failing(), reference)
+    texts = ["a", "a b", "b", "a a"]
+    batch = spelled.encode(texts)
+    assert [ids.tolist() for ids in batch] == [[1], [1, 2], [2], [1, 1]]
+    assert spelled.failures == 2
+    assert "fast panicked" in caplog.text
+    assert not spelled.encode([]).ids.tolist()
+
+
+def test_text_on_which_both_fail_is_refused() -> None:
+    """As the reference refuses it."""
+    batch = Spelled(_Never(), HuggingFace(panicking())).encode(["one", HARMFUL])
+    assert set(batch.failed) == {1}
+
+
+class _Never:
+    def encode(self, texts: Sequence[str]) -> TokenBatch:
+        raise PanicError(f"not even one of {len(texts)}")
+
+
+def test_no_memory_is_no_answer() -> None:
+    """It says nothing about the text."""
+
+    class Full(_Words):
+        def encode(self, texts: Sequence[str]) -> TokenBatch:
+            raise MemoryError(len(texts))
+
+    with pytest.raises(MemoryError):
+        Spelled(Full(), HuggingFace(words())).encode(["a"])
+
+
+@pytest.mark.parametrize("run", [" ", "a"])
+def test_uniform_text_is_the_references(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern that steps back over all of it makes the reference fail, and only the reference tells."""
+    monkeypatch.setattr(spelling, "LONG_RUN", 4)
+    reference = HuggingFace(words())
+    with patch.object(reference, "encode", wraps=reference.encode) as asked:
+        Spelled(_Words(), reference).encode([f"a b{run * 2} a b a", "a b"])
+        assert not asked.called
+        Spelled(_Words(), reference).encode([f"a {run * 5} b", "a b"])
+        assert [call.args for call in asked.call_args_list] == [([f"a {run * 5} b"],)]

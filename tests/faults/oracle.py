@@ -18,10 +18,10 @@ from tests.faults.trial import Trial
 from tokenmill.app.settings import Settings, Stream, dead_letter_topic
 from tokenmill.chain import genesis_hash
 from tokenmill.control_log import ControlLog
-from tokenmill.engines import REFERENCE, load_tokenizer
+from tokenmill.engines import REFERENCE, TOKENIZER_FAILED, Engine, load_tokenizer
 from tokenmill.message import HEADER_NAME, Message, decode_message
 from tokenmill.opening import reopen_stages
-from tokenmill.outcomes import Kind
+from tokenmill.outcomes import Kind, Outcome
 from tokenmill.records import Record
 from tokenmill.reference import Reference, ReferenceBlock
 from tokenmill.segments import open_partition
@@ -161,8 +161,14 @@ def expected_chains(settings: Settings, logs: Mapping[int, list[Kept]] | None = 
             blocks = list(reference.blocks(records))
             outcomes = [stages.outcome(record, skips) for record in records if record.offset >= start]
             dead = {o.record.offset: o.reason for o in outcomes if o.kind is Kind.DEAD_LETTERED}
+            dead |= {o.record.offset: TOKENIZER_FAILED for o in outcomes if fails(stages.engine, o)}
             chains.append(Expected(stream, partition, blocks, reference.totals, dead))
     return chains
+
+
+def fails(engine: Engine, outcome: Outcome) -> bool:
+    """Return whether the tokenizer fails on a record's text."""
+    return outcome.document is not None and bool(engine.encode([outcome.document.text]).failed)
 
 
 def judge(service: Judged, trial: Trial | None = None) -> tuple[Account, list[Expected]]:

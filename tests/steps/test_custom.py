@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.engines.panicking import HARMFUL
 from tests.steps import user_functions
 from tokenmill.documents import Document, Limits
 from tokenmill.errors import RecordError, SettingsError
@@ -79,3 +80,10 @@ def test_a_function_that_cannot_be_used_is_refused_at_start(path: str, message: 
     """The message names the setting and what to do."""
     with pytest.raises(SettingsError, match=f"^function = .*{re.escape(message)}"):
         open_steps(function=path, limits=LIMITS)
+
+
+def test_native_code_that_panics_is_a_dead_letter_as_well() -> None:
+    """A step may call a tokenizer or a language model; its panic passes by every `except Exception` of ours."""
+    with pytest.raises(RecordError, match=r"function_failed: .*panicked .*retry-limit-in-match"):
+        _opened("tokenizing")(Document(HARMFUL))
+    assert _opened("tokenizing")(Document("harmless")) == Document("8")

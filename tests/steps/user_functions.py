@@ -1,5 +1,8 @@
 """Functions as a user would write them, good and bad; named by import path in the tests."""
 
+from tokenizers import Tokenizer
+
+from tests.engines.panicking import panicking
 from tokenmill.documents import Document
 
 
@@ -90,3 +93,11 @@ bad_reasons.version = "1"  # type: ignore[attr-defined]
 bad_reasons.reasons = ("Too Long; Didn't Read",)  # type: ignore[attr-defined]
 
 A_CONSTANT = 5
+
+
+def tokenizing(document: Document) -> Document:
+    """Return how many tokens the text has, if native code does not panic over it."""
+    return Document(str(len(Tokenizer.from_str(panicking().decode()).encode(document.text).ids)))
+
+
+tokenizing.version = "1"  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ package imports no tokenizer library; opening an engine imports the one that it 
 
 from tokenmill.engines.opening import AUTO, REFERENCE, Choice, EngineName, choose_engine, open_engine, reference_of
 from tokenmill.engines.probe import PROBE, probe
-from tokenmill.engines.protocol import Encoder, Engine, TokenBatch, joined
+from tokenmill.engines.protocol import TOKENIZER_FAILED, Encoder, Engine, TokenBatch, joined
 from tokenmill.engines.tokenizer_file import RAW_BYTES, TokenizerFile, load_tokenizer
 from tokenmill.engines.vocabulary import dtype_for, end_of_document_id
 
@@ -15,6 +15,7 @@ __all__ = [
     "PROBE",
     "RAW_BYTES",
     "REFERENCE",
+    "TOKENIZER_FAILED",
     "Choice",
     "Encoder",
     "Engine",

@@ -48,6 +48,8 @@ class Checked:
                 self._compare(text, self._fast.encode([text])[0])
         except EngineError as error:
             raise SettingsError(f"{kind} does not give the ids of tokenizers: {error}") from error
+        if self._fast.failures:
+            raise SettingsError(f"{kind} fails on texts that every engine has to encode")
 
     @property
     def kind(self) -> str:
@@ -90,7 +92,10 @@ class Checked:
 
     def _compare(self, text: str, ids: npt.NDArray[np.uint32]) -> None:
         """Raise `EngineError` if these are not the reference's ids."""
-        right = self._reference.encode([text])[0]
+        answer = self._reference.encode([text])
+        if answer.failed and len(ids):
+            raise EngineError(f"tokenizers fails on a text that {self._kind} encodes ({answer.failed[0].detail})")
+        right = answer[0]
         at = first_difference(ids, right)
         if at is not None:
             raise EngineError(self._explain(text, ids, right, at))

@@ -17,7 +17,8 @@ from tokenizers import Tokenizer
 
 from tokenmill.engines.description import parts_of
 from tokenmill.engines.protocol import TokenBatch
-from tokenmill.errors import SettingsError
+from tokenmill.errors import PanicError, SettingsError
+from tokenmill.native_calls import NativeCode
 
 CACHE_BYTES: Final = 256 * 1024 * 1024
 """How much the process may grow before the library's cache of words, which has no bound of its own, is thrown away.
@@ -32,6 +33,7 @@ CACHE_CHECK_BYTES: Final = 32 * 1024 * 1024
 
 _UNICODE_FORMS: Final = frozenset({"NFC", "NFD", "NFKC", "NFKD"})
 """Normalizers that leave ASCII alone."""
+_LIBRARY: Final = NativeCode("gigatoken")
 
 
 class Gigatoken:
@@ -68,8 +70,12 @@ class Gigatoken:
         self._size = _process_bytes()
 
     def encode(self, texts: Sequence[str]) -> TokenBatch:
-        """Return the ids of ``texts``; see `tokenmill.engines.Engine`."""
-        data = list(self._normalized(texts))
+        """Return the ids of ``texts``; see `tokenmill.engines.Engine`.
+
+        What the library raises is raised, a panic as `tokenmill.errors.PanicError`; the next call finds it as new.
+        """
+        with _LIBRARY:
+            data = list(self._normalized(texts))
         if not data:
             return TokenBatch(np.empty(0, np.uint32), np.zeros(1, np.int64))
         characters = sum(map(len, data))
@@ -77,9 +83,17 @@ class Gigatoken:
         # Most of a worker's time is not the engine's, so its threads seldom meet.
         with self._one_at_a_time:
             self._bound_cache(characters)
-            if characters <= SINGLY_CHARACTERS:
-                return _batch_of([self._tokenizer.encode(text) for text in data])
-            layout = self._tokenizer.encode_batch(data, parallel=self._parallel).layout
+            try:
+                with _LIBRARY:
+                    return self._ids(data, characters)
+            except PanicError:
+                self._tokenizer = self._load()  # nobody knows what the panic left in the other one
+                raise
+
+    def _ids(self, data: list[str], characters: int) -> TokenBatch:
+        if characters <= SINGLY_CHARACTERS:
+            return _batch_of([self._tokenizer.encode(text) for text in data])
+        layout = self._tokenizer.encode_batch(data, parallel=self._parallel).layout
         return TokenBatch(np.asarray(layout.content.data), np.asarray(layout.offsets.data))  # views, not copies
 
     def _normalized(self, texts: Sequence[str]) -> Sequence[str]:
@@ -94,11 +108,13 @@ class Gigatoken:
     def _normalize_first(self, content: bytes) -> None:
         self._ascii_is_normal = self._is_unicode_form()
         self._file["normalizer"] = None
-        self._normalize = Tokenizer.from_str(content.decode()).normalizer.normalize_str
+        with _LIBRARY:
+            self._normalize = Tokenizer.from_str(content.decode()).normalizer.normalize_str
 
     def _load(self) -> Any:
         try:
-            return gigatoken.Tokenizer.from_json(json.dumps(self._file))
+            with _LIBRARY:
+                return gigatoken.Tokenizer.from_json(json.dumps(self._file))
         except Exception as error:  # the library's own types vary with the cause
             raise SettingsError(f"gigatoken cannot do this tokenizer: {str(error).partition(chr(10))[0]}") from error
 

@@ -9,14 +9,16 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from tokenmill.engines.protocol import TokenBatch
-from tokenmill.errors import SettingsError
+from tokenmill.engines.protocol import TOKENIZER_FAILED, TokenBatch
+from tokenmill.errors import RecordError, SettingsError
+from tokenmill.native_calls import NativeCode, shown_error
 
 _CALL_CHARACTERS: Final = 1 << 20
 """Characters given to the library in one call, one text at least: its results take some 50 times the text's memory."""
 
 _UNKNOWN: Final = "\ue000\U0010fffd"
 """Two private-use characters, in nobody's vocabulary."""
+_LIBRARY: Final = NativeCode("tokenizers")
 
 
 class HuggingFace:
@@ -38,7 +40,8 @@ class HuggingFace:
         if not self._vocabulary_size:
             raise SettingsError("the tokenizer has no token at all: name another one (tokenizer)")
         try:
-            unknown = self._tokenizer.encode(_UNKNOWN, add_special_tokens=False).ids
+            with _LIBRARY:
+                unknown = self._tokenizer.encode(_UNKNOWN, add_special_tokens=False).ids
         except Exception as error:
             raise SettingsError(
                 f"the tokenizer fails on text outside its vocabulary ({error}): "
@@ -80,9 +83,10 @@ class HuggingFace:
     def may_find_special(self) -> bool:
         """Whether the model itself makes special tokens of their names, so that `encode` has to spell them out."""
         names = (self._tokenizer.id_to_token(number) for number in self._spelled)
-        return any(
-            token.id in self._spelled for name in names if name for token in self._tokenizer.model.tokenize(name)
-        )
+        with _LIBRARY:
+            return any(
+                token.id in self._spelled for name in names if name for token in self._tokenizer.model.tokenize(name)
+            )
 
     def is_special(self, ids: npt.NDArray[np.uint32]) -> bool:
         """Whether one of these ids is a special token that `encode` spells out."""
@@ -92,9 +96,10 @@ class HuggingFace:
         """Return the ids of ``texts``; see `tokenmill.engines.Engine`."""
         ids: list[npt.NDArray[np.uint32]] = []
         lengths: list[int] = []
+        failed: dict[int, RecordError] = {}
         for part in _parts(texts):
-            encodings = self._tokenizer.encode_batch_fast(part, add_special_tokens=False)
-            lists: list[list[int]] = [encoding.ids for encoding in encodings]
+            lists, wrong = self._lists(part)
+            failed |= {len(lengths) + at: error for at, error in wrong.items()}
             part_ids = _flat(lists)
             if self._is_special[part_ids].any():
                 lists = [[n for number in numbers for n in self._spelled.get(number, (number,))] for numbers in lists]
@@ -102,11 +107,27 @@ class HuggingFace:
             ids.append(part_ids)
             lengths += map(len, lists)
         flat = np.concatenate(ids) if ids else np.empty(0, np.uint32)
-        return TokenBatch(flat, np.fromiter(accumulate(lengths, initial=0), np.int64, len(lengths) + 1))
+        return TokenBatch(flat, np.fromiter(accumulate(lengths, initial=0), np.int64, len(lengths) + 1), failed)
+
+    def _lists(self, texts: list[str]) -> tuple[list[list[int]], dict[int, RecordError]]:
+        """Return the library's ids of each text, and why it fails on some: those that it fails on by themselves."""
+        try:
+            with _LIBRARY:
+                encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        except MemoryError:
+            raise  # says nothing about the text: the worker ends, and another one tries again
+        except Exception as error:  # noqa: BLE001 - a panic, or an error of whatever part it has
+            if len(texts) == 1:
+                return [[]], {0: _failure(error)}
+            answers = [self._lists([text]) for text in texts]
+            failed = {at: wrong[0] for at, (_, wrong) in enumerate(answers) if wrong}
+            return [lists[0] for lists, _ in answers], failed
+        return [encoding.ids for encoding in encodings], {}
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return text for people, special tokens included."""
-        text: str = self._tokenizer.decode([int(number) for number in ids], skip_special_tokens=False)
+        with _LIBRARY:
+            text: str = self._tokenizer.decode([int(number) for number in ids], skip_special_tokens=False)
         return text
 
     def token_id(self, token: str) -> int | None:
@@ -117,7 +138,8 @@ class HuggingFace:
 
 def _load(content: bytes) -> Tokenizer:
     try:
-        tokenizer = Tokenizer.from_str(content.decode())
+        with _LIBRARY:
+            tokenizer = Tokenizer.from_str(content.decode())
     except Exception as error:
         raise SettingsError(f"the tokenizer cannot be loaded ({error}): name a tokenizer.json (tokenizer)") from error
     tokenizer.encode_special_tokens = True
@@ -135,6 +157,13 @@ def _unknown_ids(tokenizer: Tokenizer) -> set[int]:
     return set() if number is None else {int(number)}
 
 
+def _failure(error: Exception) -> RecordError:
+    """Return the refusal of a text on which the library fails: it fails on it wherever it is tried."""
+    refusal = RecordError(TOKENIZER_FAILED, shown_error(error))
+    refusal.__cause__ = error.__cause__ or error
+    return refusal
+
+
 def _flat(lists: Sequence[Sequence[int]]) -> npt.NDArray[np.uint32]:
     return np.fromiter(chain.from_iterable(lists), np.uint32, sum(map(len, lists)))
 
@@ -149,7 +178,8 @@ def _spelled(tokenizer: Tokenizer, unknown: Collection[int]) -> dict[int, tuple[
     spelled = {}
     for number, name in special.items():
         for cut in range(1, len(name)):
-            ids = tuple(token.id for part in (name[:cut], name[cut:]) for token in tokenizer.model.tokenize(part))
+            with _LIBRARY:
+                ids = tuple(token.id for part in (name[:cut], name[cut:]) for token in tokenizer.model.tokenize(part))
             if not (special.keys() - unknown) & set(ids):
                 spelled[number] = ids
                 break

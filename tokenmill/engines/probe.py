@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from tokenmill.engines.protocol import Engine
+from tokenmill.errors import SettingsError
 
 PROBE: Final = (
     "The quick brown fox jumps over the lazy dog. It's 3.14159, isn't it? We'll see: they've won; you're next!",
@@ -34,10 +35,23 @@ PROBE: Final = (
 """Prose, code, markup, many scripts, digits, emoji, combining and invisible characters, white space, control
 characters, unassigned ones, text that looks like special tokens, long words, and nothing."""
 
+_SHOWN_CHARACTERS: Final = 40
+
 
 def probe(engine: Engine) -> str:
-    """Return the hexadecimal SHA-256 of the ids of `PROBE`: of each text, their number and then they, as ``<u4``."""
+    """Return the hexadecimal SHA-256 of the ids of `PROBE`: of each text, their number and then they, as ``<u4``.
+
+    Raises:
+        SettingsError: the tokenizer fails on one of the texts.
+
+    """
     digest = sha256()
-    for ids in engine.encode(PROBE):
+    batch = engine.encode(PROBE)
+    for at, error in batch.failed.items():
+        raise SettingsError(
+            f"the tokenizer fails on a text that every tokenizer has to encode ({error.detail}), "
+            f"{PROBE[at][:_SHOWN_CHARACTERS]!a}: mend its file (most often a pattern in it) or name another (tokenizer)"
+        )
+    for ids in batch:
         digest.update(np.array([len(ids)], "<u4").tobytes() + ids.astype("<u4").tobytes())
     return digest.hexdigest()

@@ -1,14 +1,18 @@
 """What every engine promises."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from tokenmill.bounds import join_bounds
+from tokenmill.errors import RecordError
+
+TOKENIZER_FAILED: Final = "tokenizer_failed"
+"""Dead-letter reason: `tokenizers`, which says which ids are right, fails on the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,8 @@ class TokenBatch:
     """Shape ``[tokens]``: all ids, one text after the other."""
     offsets: npt.NDArray[np.int64]
     """Shape ``[texts + 1]``: where each text begins, from 0, and where the last one ends."""
+    failed: Mapping[int, RecordError] = field(default_factory=dict)
+    """Why the reference engine fails on a text (`TOKENIZER_FAILED`), by the text's index; it has no ids here."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -35,7 +41,8 @@ class TokenBatch:
     def part(self, low: int, high: int) -> "TokenBatch":
         """Return a view of the ids of texts ``[low, high)``."""
         first, last = self.offsets[low], self.offsets[high]
-        return TokenBatch(self.ids[first:last], self.offsets[low : high + 1] - first)
+        failed = {at - low: error for at, error in self.failed.items() if low <= at < high}
+        return TokenBatch(self.ids[first:last], self.offsets[low : high + 1] - first, failed)
 
     def __iter__(self) -> Iterator[npt.NDArray[np.uint32]]:
         bounds = self.offsets.tolist()
@@ -47,7 +54,10 @@ def joined(batches: Sequence[TokenBatch]) -> TokenBatch:
     if len(batches) == 1:
         return batches[0]
     ids = [batch.ids for batch in batches] or [np.empty(0, np.uint32)]
-    return TokenBatch(np.concatenate(ids), join_bounds(batch.offsets for batch in batches))
+    firsts = accumulate(map(len, batches[:-1]), initial=0)
+    placed = zip(firsts, batches, strict=True) if batches else ()
+    failed = {first + at: error for first, batch in placed for at, error in batch.failed.items()}
+    return TokenBatch(np.concatenate(ids), join_bounds(batch.offsets for batch in batches), failed)
 
 
 class Encoder(Protocol):
@@ -60,7 +70,8 @@ class Encoder(Protocol):
         """Return the ids of ``texts``, any Unicode texts without lone surrogates, of any length.
 
         Special tokens that stand in a text are ordinary text, and none are added. (Added tokens that the tokenizer
-        file does not call special are matched.) A text may have no tokens. Other threads run meanwhile.
+        file does not call special are matched.) A text may have no tokens. One on which the reference engine fails
+        stands in ``failed``, whatever the engine; the others have their ids. Other threads run meanwhile.
         """
         ...
 

@@ -1,5 +1,6 @@
 """Texts that a fast encoder is known to get wrong, now and then; the reference encodes these."""
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -7,7 +8,9 @@ from typing import Final
 import numpy as np
 
 from tokenmill.engines.hugging_face import HuggingFace
-from tokenmill.engines.protocol import Encoder, TokenBatch
+from tokenmill.engines.protocol import Encoder, TokenBatch, joined
+from tokenmill.errors import RecordError
+from tokenmill.native_calls import shown_error
 
 _NEW_RANGES: Final = (
     *((0x88F, 0x88F), (0xC5C, 0xC5C), (0xCDC, 0xCDC), (0x1ACF, 0x1ADD), (0x1AE0, 0x1AEB)),
@@ -31,13 +34,22 @@ _FIRST_BYTES: Final = sorted({beginning[0] for beginning in _BEGINNINGS})
 """Bytes are found many times faster than anything else, and most texts have none of these."""
 _BEGINNING: Final = re.compile(b"|".join(map(re.escape, _BEGINNINGS)))
 
+LONG_RUN: Final = 2 << 20
+"""Characters without a change between white space and others. Within longer runs the reference may fail where a fast
+encoder does not: its library gives up a match after 10,000,000 steps back, and the patterns that fast encoders know
+take up to two for each character (``\\s*[\\r\\n]+`` over spaces), and two runs at most."""
+_RUNS: Final = re.compile(r"\s+|\S+")
+
+log = logging.getLogger(__name__)
+
 
 class Spelled:
-    """A fast encoder; where it may be wrong, ``reference`` encodes the text.
+    """A fast encoder; where it may be wrong, or fails, ``reference`` encodes the text.
 
-    It may be wrong about letters that are new in Unicode; about the names of added tokens beside characters that a
-    normalizer changes; and about special tokens, whose names are text: a model that has them in its own vocabulary,
-    like other words, may find them by itself, and the reference spells them out.
+    It may be wrong about letters that are new in Unicode; about texts so uniform that the reference fails on them;
+    about the names of added tokens beside characters that a normalizer changes; and about special tokens, whose names
+    are text: a model that has them in its own vocabulary, like other words, may find them by itself, and the reference
+    spells them out.
     """
 
     def __init__(self, fast: Encoder, reference: HuggingFace) -> None:
@@ -46,23 +58,47 @@ class Spelled:
         self._reference = reference
         self._may_find_special = reference.may_find_special
         self._names = reference.found_tokens if reference.normalizes else []
+        self.failures = 0
+        """On how many texts the fast encoder failed so far."""
 
     def encode(self, texts: Sequence[str]) -> TokenBatch:
         """Return the ids of ``texts``; see `tokenmill.engines.Engine`."""
-        batch = self._fast.encode(texts)
-        doubtful = [number for number, text in enumerate(texts) if not text.isascii() and self._is_doubtful(text)]
+        batch, doubtful = self._tried(texts)
+        doubtful += [number for number, text in enumerate(texts) if self._is_doubtful(text)]
         if self._may_find_special and self._reference.is_special(batch.ids):
             doubtful += [number for number, ids in enumerate(batch) if self._reference.is_special(ids)]
         return self._replaced(batch, texts, doubtful) if doubtful else batch
 
+    def _tried(self, texts: Sequence[str]) -> tuple[TokenBatch, list[int]]:
+        """Return the fast encoder's ids, and the texts on which it fails by themselves; these have none."""
+        try:
+            return self._fast.encode(texts), []
+        except MemoryError:
+            raise  # says nothing about the text: the worker ends, and another one tries again
+        except Exception as error:  # noqa: BLE001 - whatever it raises, the reference has the right answer
+            if len(texts) == 1:
+                self.failures += 1
+                log.warning("a fast engine fails on a text, which tokenizers encodes instead: %s", shown_error(error))
+                return TokenBatch(np.empty(0, np.uint32), np.zeros(2, np.int64)), [0]
+        answers = [self._tried([text]) for text in texts]
+        return joined([batch for batch, _ in answers]), [number for number, (_, failed) in enumerate(answers) if failed]
+
     def _is_doubtful(self, text: str) -> bool:
+        if len(text) > LONG_RUN and any(run.end() - run.start() > LONG_RUN for run in _RUNS.finditer(text)):
+            return True
+        if text.isascii():
+            return False
         return has_new_characters(text) or any(name in text for name in self._names)
 
     def _replaced(self, batch: TokenBatch, texts: Sequence[str], numbers: Sequence[int]) -> TokenBatch:
         parts = list(batch)
+        failed: dict[int, RecordError] = {}
         for number in numbers:
-            parts[number] = self._reference.encode([texts[number]])[0]
-        return TokenBatch(np.concatenate(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64))
+            answer = self._reference.encode([texts[number]])
+            parts[number] = answer[0]
+            if answer.failed:
+                failed[number] = answer.failed[0]
+        return TokenBatch(np.concatenate(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64), failed)
 
 
 def has_new_characters(text: str) -> bool:

@@ -23,7 +23,7 @@ def _worst(settings: Settings, blocks: int) -> int:
     own = settings.for_topic("raw-text")
     meta = b"m" * Limits(own.max_text_bytes, own.max_id_bytes, own.max_fields_bytes).max_meta_bytes
     entry = encode_entry([Piece(n, HUGE, 0, meta) for n in range(own.block_tokens)])
-    dead = Counter(dict.fromkeys([*REASONS, "skipped", "function_failed"], HUGE))
+    dead = Counter(dict.fromkeys([*REASONS, "skipped", "function_failed", "tokenizer_failed"], HUGE))
     filtered = Counter({f"{n:032}": HUGE for n in range(68)})
     totals = Totals(HUGE, HUGE, HUGE, HUGE, HUGE, filtered, dead, HUGE, HUGE)
     tokens = bytes(4 * own.block_tokens * blocks)

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from aiokafka import ConsumerRecord, TopicPartition
@@ -20,8 +21,9 @@ from tokenmill.app.raw import partition as raw_partition
 from tokenmill.app.raw.partition import MillContext, RawPartition
 from tokenmill.app.raw.recipes import plan_topic
 from tokenmill.app.raw.skip_list import SkipList
+from tokenmill.app.raw.suspects import Board, Note, Suspects
 from tokenmill.app.settings import Settings
-from tokenmill.errors import TopicError
+from tokenmill.errors import EngineError, PanicError, TopicError
 
 EPOCH = 7
 DOCUMENTS = [Raw(b"document %d " % number * 5) for number in range(20)]
@@ -73,11 +75,11 @@ async def resumed(
             milled.stop()
 
 
-async def fetched(settings: Settings) -> list[ConsumerRecord]:
+async def fetched(settings: Settings, count: int = len(DOCUMENTS)) -> list[ConsumerRecord]:
     """Return what the raw topic holds."""
     where = TopicPartition(settings.raw_topics[0], 0)
     async with consumer(settings) as client:
-        return [record async for record in read_range(client, where, 0, len(DOCUMENTS))]
+        return [record async for record in read_range(client, where, 0, count)]
 
 
 async def test_batch_of_another_epoch_is_not_milled(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
@@ -144,3 +146,40 @@ async def test_partition_waits_for_its_token_partition(
 
     waits = [line for line in said if line["event"] == "waiting"]
     assert [line["reason"] for line in waits] == ["partition 0 is missing: grant Alter"] * 3
+
+
+@pytest.mark.parametrize(
+    ("error", "noted"),
+    [
+        (RuntimeError("unexpected"), True),
+        (MemoryError(), True),
+        (EngineError("the engines differ"), False),
+        (PanicError("native code panicked"), False),
+    ],
+)
+async def test_what_ends_the_worker_leaves_the_note(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, error: Exception, *, noted: bool
+) -> None:
+    """Its supervisor reads there what was in flight; a partition that halts says it itself, with the command."""
+    settings = service_settings(broker, topic(), tmp_path, splits={"train": 1000})
+    send(settings, DOCUMENTS[:2])
+    (raw_topic,) = settings.raw_topics
+    records = await fetched(settings, 2)
+    with Board.file() as file:
+        board = Board(file.fileno())
+    async with resumed(settings) as partition:
+        partition._note = note = Note(raw_topic, 0, board)
+
+        def fail(_records: Sequence[object]) -> None:
+            note(1, 1)
+            raise error
+
+        assert partition._mill is not None
+        raised = pytest.raises(type(error)) if noted else nullcontext()
+        with patch.object(partition._mill, "feed", fail), raised:
+            await partition.feed(Batch(partition.tp, records, len(records), EPOCH))
+        assert list(board.suspects()) == ([Suspects(raw_topic, 0, 1, 1)] if noted else [])
+        assert (partition.halted is None) == noted
+        if isinstance(error, PanicError):
+            assert f"`tokenmill skip {raw_topic} 0 1`" in str(partition.halted)
+    board.close()

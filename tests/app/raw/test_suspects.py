@@ -60,3 +60,19 @@ def test_the_command_is_named() -> None:
     """For one record it can be run as it stands."""
     assert str(Suspects("raw", 1, 5, 5)) == "offset 5 of raw[1] (`tokenmill skip raw 1 5`)"
     assert str(Suspects("raw", 1, 5, 6)) == "one of the offsets 5 to 6 of raw[1] (`tokenmill skip raw 1 OFFSET`)"
+
+
+def test_slot_of_a_partition_that_is_given_up_is_free_when_its_records_are_done() -> None:
+    """Until then they are noted, for a thread still has them; afterwards nothing is blamed on them."""
+    with Board.file() as file:
+        board = Board(file.fileno())
+    note = Note("raw", 0, board)
+    note(4, 8)
+    note.close()
+    assert list(board.suspects()) == [Suspects("raw", 0, 4, 8)]
+    note.done()
+    assert list(board.suspects()) == []
+    slots = {board.take() for _ in range(256)}
+    assert len(slots) == 256
+    assert None not in slots
+    board.close()
