@@ -15,7 +15,7 @@ from .settings import Loaded, Settings
 from .settings.explain import DEFAULT_ORIGIN
 from .supervisor import Event, Supervisor, beside, run_until_signalled
 
-STYLES: Final = {"ended": "red", "suspected": "red", "took over": "green"}
+STYLES: Final = {"ended": "red", "not started": "red", "suspected": "red", "took over": "green"}
 
 
 def settings_in(state: State, loaded: Loaded) -> Settings:

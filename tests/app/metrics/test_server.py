@@ -42,7 +42,7 @@ def probes(port: int, clock: Clock) -> Iterator[Probes]:
     probes = Probes(clock)
     fleet = Fleet()
     fleet.heard("mill", 1, [("tokenmill_records_consumed_total", {"topic": "t"}, 3.0)])
-    with serving(Settings(metrics_port=port), [fleet], probes):
+    with serving(Settings(metrics_port=port), [fleet], probes, dict):
         yield probes
 
 
@@ -72,7 +72,7 @@ def test_metrics_are_served_and_other_paths_are_not(port: int, probes: Probes) -
         samples = scrape(port)
         assert total(samples, "tokenmill_records_consumed_total", worker="mill", topic="t") == 3
         assert total(samples, "tokenmill_build_info") == 1
-    assert ask(port, "/") == (404, "there are /metrics, /healthz and /readyz\n")
+    assert ask(port, "/") == (404, "there are /metrics, /healthz, /readyz, /status\n")
 
 
 def test_a_port_that_is_taken_stops_no_work_and_is_told(port: int) -> None:
@@ -80,7 +80,7 @@ def test_a_port_that_is_taken_stops_no_work_and_is_told(port: int) -> None:
     with (
         socket.create_server(("127.0.0.1", port)),
         structlog.testing.capture_logs() as logs,
-        serving(Settings(metrics_port=port), [], Probes()),
+        serving(Settings(metrics_port=port), [], Probes(), dict),
     ):
         pass
     assert [(entry["log_level"], entry["port"]) for entry in logs] == [("warning", port)]
@@ -89,18 +89,18 @@ def test_a_port_that_is_taken_stops_no_work_and_is_told(port: int) -> None:
 
 def test_port_0_serves_nothing_and_the_end_frees_the_port(port: int) -> None:
     """Afterwards nobody listens, and the port can be had again at once."""
-    with structlog.testing.capture_logs() as logs, serving(Settings(metrics_port=0), [], Probes()):
+    with structlog.testing.capture_logs() as logs, serving(Settings(metrics_port=0), [], Probes(), dict):
         pass
     assert logs == []
     for _ in range(2):
-        with serving(Settings(metrics_port=port), [], Probes()):
+        with serving(Settings(metrics_port=port), [], Probes(), dict):
             assert ask(port, "/healthz").code == 200
         assert ask(port, "/healthz").code == 0
 
 
 def test_the_address_of_metrics_host_serves_and_no_other(port: int) -> None:
     """127.0.0.2 is loopback as well, and another address."""
-    with serving(Settings(metrics_port=port, metrics_host="127.0.0.2"), [], Probes()):
+    with serving(Settings(metrics_port=port, metrics_host="127.0.0.2"), [], Probes(), dict):
         with urllib.request.urlopen(f"http://127.0.0.2:{port}/healthz", timeout=10) as answer:
             assert answer.status == 200
         assert ask(port, "/healthz").code == 0

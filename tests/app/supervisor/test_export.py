@@ -13,6 +13,7 @@ from tokenmill.app.supervisor import export as export_module
 from tokenmill.app.supervisor.child import Child
 from tokenmill.app.supervisor.cluster import Cluster
 from tokenmill.app.supervisor.export import Export
+from tokenmill.app.supervisor.ledger import Ledger
 from tokenmill.app.supervisor.limits import Limits
 from tokenmill.app.supervisor.post import CAUSES, Listener, Post
 
@@ -54,7 +55,7 @@ def contact(monkeypatch: pytest.MonkeyPatch) -> Hands:
 def test_ready_is_when_all_workers_are_and_a_broker_answers(contact: Hands) -> None:
     """The answer names those that are waited for, and says since when no broker answers."""
     all_posts, cluster = posts(), Cluster(SETTINGS, ["raw-text"])
-    export = Export(SETTINGS, all_posts, cluster)
+    export = Export(SETTINGS, all_posts, cluster, Ledger())
     all_posts["mill-1"].child = cast("Child", Ready())
     export.turn()
     assert export.probes.not_ready() == "not ready: mill-2"
@@ -75,7 +76,7 @@ def test_ready_is_when_all_workers_are_and_a_broker_answers(contact: Hands) -> N
 def test_a_worker_whom_no_broker_answers_is_not_up() -> None:
     """It runs and is ready, and does nothing: its state says so, and it is up again when a broker answers it."""
     all_posts = posts()
-    export = Export(SETTINGS, all_posts, Cluster(SETTINGS, ["raw-text"]))
+    export = Export(SETTINGS, all_posts, Cluster(SETTINGS, ["raw-text"]), Ledger())
     child = Ready()
     all_posts["mill-1"].child = cast("Child", child)
     assert (all_posts["mill-1"].state, total(page(export), "tokenmill_worker_up", worker="mill-1")) == ("running", 1)
@@ -86,7 +87,7 @@ def test_a_worker_whom_no_broker_answers_is_not_up() -> None:
 def test_workers_and_restarts_are_told_from_the_beginning() -> None:
     """Each reason stands at 0 before it happens."""
     all_posts = posts()
-    export = Export(SETTINGS, all_posts, Cluster(SETTINGS, ["raw-text"]))
+    export = Export(SETTINGS, all_posts, Cluster(SETTINGS, ["raw-text"]), Ledger())
     all_posts["mill-1"].child = cast("Child", Ready())
     all_posts["mill-2"].restarts["killed"] += 3
     export.turn()
@@ -103,7 +104,7 @@ def test_workers_and_restarts_are_told_from_the_beginning() -> None:
 
 def test_last_words_of_a_process_are_counted() -> None:
     """What came with the last heartbeat, after the last look, is in the sum."""
-    export = Export(SETTINGS, posts(), Cluster(SETTINGS, ["raw-text"]))
+    export = Export(SETTINGS, posts(), Cluster(SETTINGS, ["raw-text"]), Ledger())
     child = cast("Child", Ready())
     export.ended("mill-1", child)
     assert total(page(export), "tokenmill_gaps_total", worker="mill-1") == 2
