@@ -96,6 +96,7 @@ class PageServer:
         except OSError:
             self._socket.close()
             raise
+        self._crowd: Crowd | None = None
         self._told: dict[str, float] = {}
         self._ends = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="pages", daemon=True)
@@ -105,6 +106,11 @@ class PageServer:
         """The port; the one that the kernel chose where 0 was asked for."""
         port: int = self._socket.getsockname()[1]
         return port
+
+    @property
+    def connections(self) -> int:
+        """How many there are now."""
+        return len(self._crowd.deadlines) if self._crowd is not None else 0
 
     def start(self) -> None:
         """Answer from now on.
@@ -136,7 +142,7 @@ class PageServer:
             self._loop.close()
 
     async def _serve(self) -> None:
-        crowd = Crowd(self._answer)
+        crowd = self._crowd = Crowd(self._answer)
         server = await self._loop.create_server(crowd, sock=self._socket, backlog=ACCEPTED_AT_ONCE)
         self._socket.listen(WAITING_CONNECTIONS)  # asyncio takes one number for both
         await self._ends.wait()
@@ -187,7 +193,8 @@ class Crowd(web.Server):
         """Connections that have not sent a whole request, the oldest first."""
         self._asked: dict[web.RequestHandler, asyncio.Transport] = {}
         """Those that have, until the answer is sent."""
-        self._deadlines: dict[web.RequestHandler, asyncio.TimerHandle] = {}
+        self.deadlines: dict[web.RequestHandler, asyncio.TimerHandle] = {}
+        """What ends each of them, until they are closed."""
 
     def __call__(self) -> web.RequestHandler:
         """Return the protocol of a new connection."""
@@ -199,7 +206,7 @@ class Crowd(web.Server):
         """Give it its time. Of too many the oldest is ended: of those that have not asked, if there are others."""
         super().connection_made(handler, transport)
         self._silent[handler] = transport
-        self._deadlines[handler] = asyncio.get_running_loop().call_later(LIFE_SECONDS, transport.abort)
+        self.deadlines[handler] = asyncio.get_running_loop().call_later(LIFE_SECONDS, transport.abort)
         if len(self._silent) + len(self._asked) > most_connections():
             crowd = self._silent if len(self._silent) > 1 else self._asked
             crowd.pop(next(iter(crowd))).abort()
@@ -209,7 +216,7 @@ class Crowd(web.Server):
         super().connection_lost(handler, exc)
         self._silent.pop(handler, None)
         self._asked.pop(handler, None)
-        if (deadline := self._deadlines.pop(handler, None)) is not None:
+        if (deadline := self.deadlines.pop(handler, None)) is not None:
             deadline.cancel()
 
     def end_all(self) -> None:

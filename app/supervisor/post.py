@@ -132,9 +132,6 @@ class Post:
             if pause is None:
                 raise hopeless_error(code, f"{self.name} cannot go on: {child.words or 'its log says why'}")
             await self._pause(pause)
-            while CONTACT.away_since is not None:  # noqa: ASYNC110 - no event tells; it could do nothing but end again
-                await asyncio.sleep(LOOK_SECONDS)
-            self.next_start = None
 
     async def _put_off(self, error: OSError) -> None:
         """Wait after a start that failed, as after a process that lived for no time."""
@@ -142,11 +139,14 @@ class Post:
         self.restarts["not started"] += 1
         self._listener.not_started(self, str(error), pause)
         await self._pause(pause)
-        self.next_start = None
 
     async def _pause(self, seconds: float) -> None:
+        """Wait so long before the next start, and for a broker that answers."""
         self.next_start = time.monotonic() + seconds
         await asyncio.sleep(seconds)
+        while CONTACT.away_since is not None:  # noqa: ASYNC110 - no event tells; it could do nothing but end again
+            await asyncio.sleep(LOOK_SECONDS)
+        self.next_start = None
 
     def condemn(self, reason: str) -> None:
         """Kill the process with SIGKILL because of ``reason``; another one is started in its place."""
