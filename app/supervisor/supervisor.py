@@ -149,7 +149,7 @@ class Supervisor:
             return self._settings.group
         try:
             return f"{self._settings.group}-store-{Store.open(self._settings.store).id}"
-        except StoreError:  # the worker has not made it yet, or will say what is wrong with it
+        except (StoreError, OSError):  # the worker has not made it yet, or will say what is wrong with it
             return self._settings.group
 
     def started(self, post: Post, child: Child) -> None:

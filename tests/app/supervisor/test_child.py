@@ -107,7 +107,7 @@ async def test_both_outputs_are_appended_to_the_log(tmp_path: Path) -> None:
 
 
 async def test_a_start_that_lacks_descriptors_fails_as_a_whole_and_leaves_nothing(tmp_path: Path) -> None:
-    """Whichever step has none left: the error is the system's, nothing stays open, and with enough of them it starts."""
+    """Whichever step has none left: the error is the system's, nothing stays open, and with enough it starts."""
     child = await start("say(ready=True)")  # what the event loop opens once is open
     assert await child.wait() == 0
     child.board.close()
