@@ -40,10 +40,10 @@ again is counted again. Gauges are measured twice a second, and those of a worke
 | path | 200 | 503 |
 |---|---|---|
 | `/healthz` | the event loop turns | it has stood still for 20 s: restart the process |
-| `/readyz?strict` | the same, and nothing is halted | also where a partition is halted, or no more eras of a stream are \
-stored: the text names it, with a reason of a few words |
 | `/readyz` | the streams are settled and a broker answers; under a supervisor: every worker is ready | \
 not yet, or not now: the answer's text says why, and since when no broker answers |
+| `/readyz?strict` | the same, and nothing is halted | also where a partition is halted, or no more eras of a stream \
+are stored: the text names it, with a reason of a few words |
 
 A halted partition makes nothing unready by `/readyz`: the others go on, and a restart does not help. `/readyz?strict`,
 `tokenmill_partitions`, `/status` and the exit code of `tokenmill status` tell of it, and the log and the live view say

@@ -92,6 +92,7 @@ def ask(url: str) -> dict[str, Any]:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(where, timeout=SECONDS) as answer:
             told = json.loads(answer.read(MOST_BYTES))
     except urllib.error.HTTPError as error:
+        error.close()
         raise InputError(f"{where} answers {error.code}: another program, or another version of TokenMill") from error
     except (OSError, http.client.HTTPException) as error:
         raise BrokerError(

@@ -1,5 +1,6 @@
 """The three pages over HTTP."""
 
+import json
 import socket
 import urllib.request
 from collections.abc import Iterator
@@ -54,6 +55,31 @@ def test_ready_is_what_the_event_loop_said_last(port: int, probes: Probes) -> No
     probes.turn("no broker is connected")
     assert ask(port, "/readyz") == (503, "no broker is connected\n")
     assert ask(port, "/healthz") == (200, "ok\n")
+
+
+def test_a_halted_partition_makes_the_strict_probe_unready_and_no_other(port: int, probes: Probes) -> None:
+    """It is named, with a few words; a long list is cut. What is not ready at all goes first."""
+    probes.turn(None, {"raw-text/3": "blocks are missing", "eras of raw-text.train": "two messages differ"})
+    assert ask(port, "/readyz") == ask(port, "/healthz") == (200, "ok\n")
+    words = "halted: raw-text/3 (blocks are missing), eras of raw-text.train (two messages differ)\n"
+    assert ask(port, "/readyz?strict") == ask(port, "/readyz?strict=1") == (503, words)
+    probes.turn("not ready: mill-2", {"raw-text/3": "blocks are missing"})
+    assert ask(port, "/readyz?strict") == (503, "not ready: mill-2\n")
+    probes.turn(None, {f"raw-text/{number}": "blocks are missing" for number in range(1000)})
+    assert ask(port, "/readyz?strict").text.endswith("raw-text/9 (blocks are missing), 990 more\n")
+    probes.turn(None)
+    assert ask(port, "/readyz?strict") == (200, "ok\n")
+
+
+def test_the_status_is_json(port: int) -> None:
+    """As it is when somebody asks."""
+    told = {"halted": {}, "at": 1.5}
+    with serving(Settings(metrics_port=port), [], Probes(), lambda: told):
+        for number in range(2):
+            told["at"] = number
+            assert json.loads(ask(port, "/status").text) == told
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=10) as answer:
+            assert (answer.headers["Content-Type"], answer.headers["Cache-Control"]) == ("application/json", "no-store")
 
 
 def test_an_event_loop_that_stands_still_is_unhealthy(port: int, clock: Clock, probes: Probes) -> None:

@@ -313,6 +313,7 @@ async def test_what_only_a_person_mends_halts_the_partition(world: World, error:
     partition = RawPartition(TP0, world.partition()._context)
     await partition.resume()
     assert (partition.halted, partition.standing().state) == (str(error), "halted")
+    assert partition.status()["halted_by"] == error.brief
     assert world.told("started", "settled") == []
     await partition.feed(batch(TEXT))
     assert partition.position == 0

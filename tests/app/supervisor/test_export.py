@@ -1,5 +1,6 @@
 """What the supervisor shows of its workers."""
 
+import json
 from typing import cast
 
 import pytest
@@ -16,6 +17,7 @@ from tokenmill.app.supervisor.export import Export
 from tokenmill.app.supervisor.ledger import Ledger
 from tokenmill.app.supervisor.limits import Limits
 from tokenmill.app.supervisor.post import CAUSES, Listener, Post
+from tokenmill.errors import DifferenceError, GapError
 
 SETTINGS = Settings()
 
@@ -82,6 +84,37 @@ def test_a_worker_whom_no_broker_answers_is_not_up() -> None:
     assert (all_posts["mill-1"].state, total(page(export), "tokenmill_worker_up", worker="mill-1")) == ("running", 1)
     child.status = {**Ready.status, "away_since": 1000.0}
     assert (all_posts["mill-1"].state, total(page(export), "tokenmill_worker_up", worker="mill-1")) == ("cut off", 0)
+
+
+def test_what_a_worker_says_of_its_halts_is_in_the_strict_probe_and_in_the_status() -> None:
+    """Until it says otherwise, or another worker, of another supervisor perhaps, has the partition."""
+    all_posts, cluster, ledger = posts(), Cluster(SETTINGS, ["raw-text"]), Ledger()
+    for post in all_posts.values():
+        post.child = cast("Child", Ready())
+    cluster._ends = {"raw-text/0": 9, "raw-text/1": 9}
+    export = Export(SETTINGS, all_posts, cluster, ledger)
+    halted = {"position": 4, "halted": "secret words", "halted_by": GapError.brief}
+    ledger.heard("mill-1", {"partitions": {"raw-text/0": halted, "raw-text/1": {"position": 9}}})
+    ledger.heard("mill-2", {"era_halts": {"raw-text.train": DifferenceError.brief}})
+    export.turn()
+    assert export.probes.not_ready() is None
+    assert (
+        export.probes.not_ready(strict=True)
+        == "halted: raw-text/0 (blocks are missing), eras of raw-text.train (two messages differ)"
+    )
+    told = export.document()
+    assert "secret" not in json.dumps(told)
+    assert told["ready"]
+    assert [(row["state"], row["halted"], row["worker"], row["lag"]) for row in told["partitions"]] == [
+        ("halted", "blocks are missing", "mill-1", 5),
+        ("running", None, "mill-1", 0),
+    ]
+    assert [(row["name"], row["state"]) for row in told["workers"]] == [("mill-1", "running"), ("mill-2", "running")]
+    ledger.ended("mill-1")
+    ledger.heard("mill-2", {"era_halts": {}})
+    export.turn()
+    assert export.probes.not_ready(strict=True) is None
+    assert [row["state"] for row in export.document()["partitions"]] == ["unowned", "unowned"]
 
 
 def test_workers_and_restarts_are_told_from_the_beginning() -> None:
