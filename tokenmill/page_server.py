@@ -44,6 +44,8 @@ HEADERS: Final = {"Server": "TokenMill", "Cache-Control": "no-store", "X-Content
 """Of every answer. Without the first, aiohttp would tell its version and Python's."""
 
 log = logging.getLogger(__name__)
+OPTIONS: Final[Mapping[str, Any]] = {"access_log": None, "logger": log, "lingering_time": LINGER_SECONDS}
+"""Of each connection. No request is logged: there is one every few seconds, and logs are for events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +200,7 @@ class Crowd(web.Server):
 
     def __call__(self) -> web.RequestHandler:
         """Return the protocol of a new connection."""
-        return Conversation(
-            self, loop=asyncio.get_running_loop(), access_log=None, logger=log, lingering_time=LINGER_SECONDS
-        )
+        return Conversation(self, loop=asyncio.get_running_loop(), **OPTIONS)
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         """Give it its time. Of too many the oldest is ended: of those that have not asked, if there are others."""
