@@ -5,6 +5,7 @@ Linux only: it reads ``/proc`` and uses the parent-death signal.
 """
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Self
 
 POLL_SECONDS = 0.05
+MOST_FILES = 65_536
+"""Open at a time: far more than segments and connections take; some programs look at each number that is allowed."""
 
 # Runs in the new process before the program: asks the kernel for SIGKILL at the owner's death (prctl 1 is
 # PR_SET_PDEATHSIG), and ends if the owner died before that. A program of its own, because code between fork and exec is
@@ -72,6 +75,14 @@ class Process:
                 return False
             time.sleep(POLL_SECONDS)
         return True
+
+
+def allow_more_files() -> None:
+    """Let this process, and those that it starts, open as many files as it may allow itself; `MOST_FILES` will do."""
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if most == resource.RLIM_INFINITY else min(most, MOST_FILES)
+    if allowed != resource.RLIM_INFINITY and allowed < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def guarded(command: Sequence[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, Final, Literal
 
@@ -14,6 +14,7 @@ from .metrics.samples import Sample, taken
 from .metrics.server import serving
 from .metrics.worker import BROKER, PROCESS, WORKER
 from .settings import Settings
+from .status_document import Look
 
 INTERVAL_SECONDS: Final = 0.5
 """How often partitions are measured: numbers are as old."""
@@ -49,8 +50,9 @@ class Reporter:
     def start(self) -> None:
         """Report from now on; under a supervisor, which serves the numbers of all its workers, nothing is served."""
         if self._task is None:
+            self._look = self._looked({})
             if not self._heart.heard:
-                self._open.enter_context(serving(self._settings, [self._fleet], self._probes))
+                self._open.enter_context(serving(self._settings, [self._fleet], self._probes, self._document))
             self._task = asyncio.get_running_loop().create_task(self._run(), name="report")
 
     def stop(self) -> None:
@@ -65,12 +67,42 @@ class Reporter:
             CONTACT.turn()
             if not self._heart.heard:  # else the supervisor says so, once for all
                 outage.look()
-            self._probes.turn(self._why_not())
+            status = self._status()
+            self._look = self._looked(status)
+            self._probes.turn(self._look.not_ready, self._look.halted)
             self._measure()
             samples: list[Sample] = taken(WORKER, PROCESS, BROKER)
             self._fleet.heard(self._role, os.getpid(), samples)
-            self._heart.beat({**self._status(), "away_since": CONTACT.away_since}, samples)
+            self._heart.beat({**status, "away_since": CONTACT.away_since}, samples)
             await asyncio.sleep(INTERVAL_SECONDS)
+
+    def _document(self) -> Mapping[str, Any]:
+        return self._look.document()
+
+    def _looked(self, status: Mapping[str, Any]) -> Look:
+        said: Mapping[str, Mapping[str, Any]] = status.get("partitions", {})
+        not_ready, away_since = self._why_not(), CONTACT.away_since
+        state = "starting" if not_ready else "running"
+        worker = {
+            "name": self._role,
+            "role": self._role,
+            "state": "cut off" if away_since is not None else state,
+            "pid": os.getpid(),
+            "restarts": 0,
+            "restart_in": None,
+            "partitions": sorted(said),
+        }
+        return Look(
+            role=self._role,
+            not_ready=not_ready,
+            away_since=away_since,
+            said=said,
+            owners=dict.fromkeys(said, self._role),
+            ends={name: partition.get("end") for name, partition in said.items()},
+            workers=[worker],
+            eras=status.get("eras", {}),
+            era_halts=status.get("era_halts", {}),
+        )
 
     def _why_not(self) -> str | None:
         since = CONTACT.away_since

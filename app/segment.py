@@ -137,6 +137,7 @@ class SegmentWriter:
             "store": self._store.id,
             "ready": self._ready,
             "eras": dict(self._bringer.eras) if self._bringer is not None else {},
+            "era_halts": self._bringer.halted_by if self._bringer is not None else {},
             "partitions": {
                 f"{tp.topic}/{tp.partition}": {
                     **partition.status(),

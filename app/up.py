@@ -11,11 +11,12 @@ from .live import Scene, View, log_to_file, telling_of_its_end
 from .local.broker import Broker
 from .local.keeping import keep_broker
 from .local.state import State, program
+from .process import allow_more_files
 from .settings import Loaded, Settings
 from .settings.explain import DEFAULT_ORIGIN
 from .supervisor import Event, Supervisor, beside, run_until_signalled
 
-STYLES: Final = {"ended": "red", "suspected": "red", "took over": "green"}
+STYLES: Final = {"ended": "red", "not started": "red", "suspected": "red", "took over": "green"}
 
 
 def settings_in(state: State, loaded: Loaded) -> Settings:
@@ -43,6 +44,7 @@ def run_up(state: State, settings: Settings, console: Console, *, partitions: in
 
     """
     log_to_file(state.logs / "supervisor.log", settings.log_level)
+    allow_more_files()
     view = View(console)
     view.say(f"starting Apache Kafka in {state.broker} (the very first start downloads 45 MB)")
     with Broker(state.broker, port=port) as broker:

@@ -19,16 +19,19 @@ print(batches.metrics.tokens_per_second, batches.metrics.wait_ratio, batches.beh
 says that the model is the bottleneck, one near 1 that the data is; where `store_wait_seconds` makes most of it, text
 comes more slowly than it is trained on. `behind()` says how many blocks and eras the store has beyond the next step.
 
-For Prometheus (`pip install prometheus-client`), register a collector in the training process; the numbers of the
-service are in [metrics.md](metrics.md).
+For Prometheus (`pip install prometheus-client aiohttp`; the extra `train` has both), register a collector in the
+training process; the numbers of the service are in [metrics.md](metrics.md).
 
 ```python
-from prometheus_client import REGISTRY, start_http_server
-from tokenmill.consumers.prometheus import BatchesCollector
+from prometheus_client import REGISTRY
+from tokenmill.consumers.prometheus import BatchesCollector, serve_metrics
 
 REGISTRY.register(BatchesCollector(batches, rank="0"))
-start_http_server(9465)
+serve_metrics(9465)
 ```
+
+That is at 127.0.0.1; `serve_metrics(9465, "0.0.0.0")` lets other hosts ask. One thread answers, and ends connections
+after ten seconds, whatever their other end does.
 
 Every number has the label `stream` and those that the collector was given. They are read when they are asked for; the
 counters begin with the process.

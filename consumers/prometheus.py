@@ -1,14 +1,18 @@
-"""A run's metrics for Prometheus, where prometheus-client is installed (it comes with the extra ``train``).
+"""A run's metrics for Prometheus, where prometheus-client and aiohttp are installed (the extra ``train`` has both).
 
-``REGISTRY.register(BatchesCollector(batches, rank="0"))`` adds them to what ``start_http_server(port)`` serves, both of
-prometheus_client.
+``REGISTRY.register(BatchesCollector(batches, rank="0"))`` adds them to prometheus_client's registry, which
+``serve_metrics(port)`` serves. Its own ``start_http_server`` does as well, but whoever reaches that can make it start
+threads without end, in the training process.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from tokenmill.page_server import PageServer, metrics_of
 
 from .batches import Batches
 from .metrics import Metrics
@@ -57,6 +61,18 @@ def described(labels: Sequence[str] = ()) -> Iterator[Metric]:
     """Return all metrics, without samples."""
     yield from (CounterMetricFamily(_PREFIX + one.name, one.meaning, labels=labels) for one in _COUNTED)
     yield from (GaugeMetricFamily(_PREFIX + name, meaning, labels=labels) for name, meaning in (_STEP, _BLOCKS, _ERAS))
+
+
+def serve_metrics(port: int, host: str = "127.0.0.1", registry: CollectorRegistry = REGISTRY) -> PageServer:
+    """Serve a registry at ``/metrics`` from one thread that ends with the process; its ``stop()`` ends it sooner.
+
+    Raises:
+        OSError: the address cannot be had.
+
+    """
+    server = PageServer(host, port, {"/metrics": metrics_of(registry)})
+    server.start()
+    return server
 
 
 class BatchesCollector(Collector):

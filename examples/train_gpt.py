@@ -27,12 +27,13 @@ from typing import BinaryIO, NamedTuple
 import torch
 from gpt import GPT
 from meter import Meter, Progress
-from prometheus_client import REGISTRY, start_http_server
+from prometheus_client import REGISTRY
 from torch import distributed, nn
 from torch.nn import functional
 
 from tokenmill.consumers import Batch, Batches
 from tokenmill.consumers.prometheus import BatchesCollector
+from tokenmill.consumers.prometheus import serve_metrics as serve_registry
 from tokenmill.errors import StoreError, TokenMillError
 from tokenmill.segments import StreamInfo, read_stream
 
@@ -189,7 +190,7 @@ def serve_metrics(run: Run) -> None:
     arguments, rank = run.arguments, run.world.rank
     if arguments.metrics_port:
         REGISTRY.register(BatchesCollector(run.batches, rank=str(rank)))
-        start_http_server(arguments.metrics_port + rank, arguments.metrics_host)
+        serve_registry(arguments.metrics_port + rank, arguments.metrics_host)
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:

@@ -143,7 +143,7 @@ def test_prometheus_asks_the_default_ports() -> None:
     assert (asked["names"], asked["port"]) == (["trainer"], TRAINER_PORT)
     command = compose["services"]["trainer"]["command"]
     assert command[-4:] == ["--metrics-host", "0.0.0.0", "--metrics-port", str(TRAINER_PORT)]  # noqa: S104
-    assert f"start_http_server({TRAINER_PORT})" in (DEPLOY.parent / "docs/trainer_metrics.md").read_text()
+    assert f"serve_metrics({TRAINER_PORT})" in (DEPLOY.parent / "docs/trainer_metrics.md").read_text()
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)

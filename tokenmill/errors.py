@@ -33,6 +33,8 @@ class TokenMillError(Exception):
     """The root: catch this to catch everything that TokenMill raises on purpose."""
 
     exit_code: ClassVar[int] = 1
+    brief: ClassVar[str] = "its log says why"
+    """Why a partition stands, where nothing that a record says may be told: in a probe's answer, for example."""
 
 
 class SettingsError(TokenMillError):
@@ -51,6 +53,7 @@ class TopicError(TokenMillError):
     """A topic is missing or cannot keep the promises (partitions, compaction, size limits, retention)."""
 
     exit_code = 4
+    brief = "a topic cannot keep the promises"
 
 
 class MissingTopicError(TopicError):
@@ -61,6 +64,7 @@ class FingerprintError(TokenMillError):
     """A stream's genesis was written with other settings; a changed setting needs a new stream name."""
 
     exit_code = 5
+    brief = "the stream was made with other settings"
 
 
 class StoreError(TokenMillError):
@@ -92,6 +96,7 @@ class DamagedError(TokenMillError):
     """
 
     exit_code = 8
+    brief = "committed bytes are damaged"
 
     def __init__(self, what: str, advice: str = "") -> None:
         """Say what is wrong, then what to do."""
@@ -103,18 +108,21 @@ class DifferenceError(TokenMillError):
     """A message continues a chain with other tokens than those accepted before."""
 
     exit_code = 9
+    brief = "two messages differ"
 
 
 class GapError(TokenMillError):
     """Blocks are missing from the token topic and no retained message holds them."""
 
     exit_code = 10
+    brief = "blocks are missing"
 
 
 class SourceError(TokenMillError):
     """The raw topic was recreated or rewritten, or its retention passed the cursor."""
 
     exit_code = 11
+    brief = "the raw topic was rewritten, or its retention passed the cursor"
 
 
 class MovedError(SourceError):
@@ -134,6 +142,7 @@ class EngineError(TokenMillError):
     """A fast tokenizer engine gave other ids than `tokenizers`, the reference; its tokens must not be used."""
 
     exit_code = 13
+    brief = "the tokenizer engine gave other ids"
 
 
 class PanicError(EngineError):

@@ -5,6 +5,7 @@ from typing import Final
 import tokenmill
 
 EXTRA_OF: Final = {
+    "aiohttp": "app",
     "aiokafka": "app",
     "backports": "app",
     "cramjam": "app",

@@ -44,6 +44,7 @@ COMMANDS: Final = {
     "segment": "segment",
     "mirror": "mirror",
     "verify": "verify",
+    "status": "status",
     "ledger": "ledger",
     "eras": "eras",
     "close": "eras",

@@ -6,6 +6,7 @@ import typer
 
 from ..clients.settled import require_ready
 from ..logs import set_up_logging
+from ..process import allow_more_files
 from ..settings import Settings
 from ..supervisor import Limits, Supervisor, run_until_signalled
 from .options import examples, with_settings
@@ -42,6 +43,7 @@ def serve(
     broker that goes away later is waited for, and one that is not there yet for --wait-seconds.
     """
     set_up_logging(settings.log_format, settings.log_level)
+    allow_more_files()
     supervisor = Supervisor(settings, only=only, limits=Limits(heartbeat=heartbeat, grace=grace))
 
     async def run() -> int:

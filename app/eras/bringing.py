@@ -12,7 +12,7 @@ import structlog
 from aiokafka import AIOKafkaConsumer
 
 from tokenmill.eras import EraFollower
-from tokenmill.errors import DamagedError, DifferenceError, DiskError, GapError, LockedError
+from tokenmill.errors import DamagedError, DifferenceError, DiskError, GapError, LockedError, TokenMillError
 from tokenmill.segments import EraWriter, Store
 
 from .. import metrics
@@ -39,7 +39,7 @@ class EraBringer:
         """Ask ``owns`` whether partition 0 of a token topic is ours; ``settled`` may grow meanwhile."""
         self.looked: set[str] = set()
         """The streams of which the store has held, at some time, all eras that there were."""
-        self.halts: dict[str, Exception] = {}
+        self.halts: dict[str, TokenMillError] = {}
         """The streams of which no more eras are stored until a person acts, and why."""
         self.eras: dict[str, int] = {}
         """Eras in the store of each stream that is ours to bring."""
@@ -48,6 +48,11 @@ class EraBringer:
         self._owns = owns
         self._open: dict[str, tuple[EraWriter, EraFollower]] = {}
         self._said: dict[str, str] = {}
+
+    @property
+    def halted_by(self) -> dict[str, str]:
+        """The same streams, and why in short."""
+        return {stream: error.brief for stream, error in self.halts.items()}
 
     async def run(self, settings: Settings) -> None:
         """Look at each stream again and again; raises only what nobody expected."""

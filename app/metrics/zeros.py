@@ -14,6 +14,7 @@ from ..settings import Stream
 from .worker import (
     BLOCKS,
     CONSUMED_BYTES,
+    CONTROL_JUNK,
     DEAD_LETTERS,
     DOCUMENTS,
     FILTERED,
@@ -41,6 +42,7 @@ def mill_at_zero(streams: Iterable[Stream]) -> None:
         DOCUMENTS.labels(stream.raw_topic, stream.split)
         TOKENS.labels(stream.raw_topic, stream.split)
         BLOCKS.labels(stream.name, "topic")
+        CONTROL_JUNK.labels(stream.control_topic)
         MESSAGE_BYTES.labels(stream.tokens_topic)
         PUBLISH_SECONDS.labels(stream.tokens_topic)
 
@@ -49,4 +51,5 @@ def store_at_zero(streams: Iterable[Stream]) -> None:
     """Show what a segment worker counts of these streams; what it has counted already stays."""
     for stream in streams:
         BLOCKS.labels(stream.name, "segment")
+        CONTROL_JUNK.labels(stream.control_topic)
         LATENCY_SECONDS.labels(stream.name)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -80,7 +80,9 @@ class Mirror:
         self._settled: list[Settled] = []
         self._bringer = EraBringer(self._settled, store, lambda _topic: True)
         self._missing: list[str] = []
-        self._reporter = Reporter("mirror", settings, status=dict, measure=self._measure, not_ready=self._why_not_ready)
+        self._reporter = Reporter(
+            "mirror", settings, status=self._status, measure=self._measure, not_ready=self._why_not_ready
+        )
 
     async def run(self) -> None:
         """Mirror; with ``once``, return when everything is durable that the topics held at the beginning.
@@ -188,6 +190,15 @@ class Mirror:
         ends = {tp: end for flow in self._all_flows() for tp, end in flow.ends().items()}
         measure(partitions, ends, reached=CONTACT.away_since is None)
         metrics.DISK_FREE_BYTES.labels("segment").set(free_bytes(self._store.path))
+
+    def _status(self) -> dict[str, Any]:
+        partitions: dict[str, dict[str, Any]] = {}
+        for flow in self._all_flows():
+            ends = flow.ends()
+            for tp, partition in flow.partitions.items():
+                where = {"position": flow.reached.get(tp), "end": ends.get(tp)}
+                partitions[f"{tp.topic}/{tp.partition}"] = {**partition.status(), **where}
+        return {"partitions": partitions, "era_halts": self._bringer.halted_by}
 
     def _why_not_ready(self) -> str | None:
         if not self._flows:

@@ -20,6 +20,7 @@ from tokenmill.errors import (
     GapError,
     PanicError,
     SourceError,
+    TokenMillError,
     TopicError,
 )
 from tokenmill.log_end import LogEnd
@@ -46,6 +47,8 @@ from .tail import messages_between, read_tail
 HANG_SECONDS = 15.0
 """A record that takes as long is named, and its partition shown as halted, until it is done. Nothing else follows from
 it: what becomes of a record depends on no clock."""
+HANGS: Final = "a record takes long"
+"""The same in short, as `TokenMillError.brief` says it of errors."""
 HALTING = (SourceError, GapError, DifferenceError, DamagedError, FingerprintError, EngineError)
 """What a new start cannot mend for this partition, while the others can go on: it stands until a person acts."""
 WAIT_SECONDS: Final = 5.0
@@ -90,6 +93,7 @@ class RawPartition:
         self.position = 0
         """The source offset up to which records have been milled."""
         self._context = context
+        self._halted_by = TokenMillError.brief
         self._epoch: int | None = None
         self._mill: PartitionMill | None = None
         self._publishers: dict[str, Publisher] = {}
@@ -135,9 +139,10 @@ class RawPartition:
     def _stands(self) -> bool:
         return self.halted is not None
 
-    def _halt(self, error: Exception) -> None:
+    def _halt(self, error: TokenMillError) -> None:
         self._stand_still()
         self.halted = str(error)
+        self._halted_by = error.brief
         self._meter.clock.enter("halted")
         log.critical("partition halted", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
 
@@ -320,6 +325,7 @@ class RawPartition:
         if hanging is None or hanging == self._hanging:
             return
         self._hanging = hanging
+        self._halted_by = HANGS
         self.halted = f"milling has hung for {HANG_SECONDS:.0f} s at {hanging}"
         log.critical("partition hangs", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
 
@@ -364,6 +370,7 @@ class RawPartition:
         return {
             "position": self.position,
             "halted": self.halted,
+            "halted_by": self._halted_by if self.halted else None,
             "waiting": self.waiting,
             "dead_letter": self._dead_letter,
             "chains": {split: self._chain_status(split, chain) for split, chain in mill.chains.items()} if mill else {},

@@ -225,7 +225,7 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings, BaseSettings
         default=-1, ge=-1, description="Copies that Kafka keeps of a topic that is created; -1: the broker's default."
     )
     metrics_host: str = Field(
-        default="127.0.0.1", min_length=1, description="Address that serves /metrics, /healthz and /readyz."
+        default="127.0.0.1", min_length=1, description="Address that serves /metrics, /healthz, /readyz and /status."
     )
     metrics_port: int = Field(
         default=9464,

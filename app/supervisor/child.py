@@ -1,6 +1,7 @@
 """One worker process: started so that it ends with us, heard through its heartbeat, ended in order or at once."""
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -39,27 +40,32 @@ class Child:
 
         The kernel kills it when this process's main thread ends. It has a session of its own: Ctrl-C at a terminal
         reaches us alone, and we end it in order.
+
+        Raises:
+            OSError: the system refuses a descriptor, a process, a thread or memory, or the log's file. Nothing is left.
+
         """
         ours, its = os.pipe()
+        heart = os.fdopen(ours, "rb", 0)
+        transport: asyncio.ReadTransport | None = None
         try:
+            reader = asyncio.StreamReader(limit=LONGEST_BEAT)
+            transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(reader), heart
+            )
             with Board.file() as file:
-                notes = file.fileno()
+                notes, board = file.fileno(), Board(file.fileno())
                 variables = {**environment, HEARTBEAT_VARIABLE: str(its), BOARD_VARIABLE: str(notes)}
-                child = cls(await _spawn(guarded(command), variables, (its, notes), log), Board(notes))
+                child = cls(await _spawn(guarded(command), variables, (its, notes), log), board)
         except BaseException:
-            os.close(ours)
+            (transport or heart).close()
             raise
         finally:
             os.close(its)
-        child._listener = asyncio.create_task(child._listen(ours), name=f"listen to {child.pid}")
+        child._listener = asyncio.create_task(child._listen(transport, reader), name=f"listen to {child.pid}")
         return child
 
-    async def _listen(self, descriptor: int) -> None:
-        reader = asyncio.StreamReader(limit=LONGEST_BEAT)
-        pipe = os.fdopen(descriptor, "rb", 0)
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), pipe
-        )
+    async def _listen(self, transport: asyncio.ReadTransport, reader: asyncio.StreamReader) -> None:
         try:
             while line := await reader.readline():
                 self._hear(line)
@@ -112,6 +118,8 @@ async def _spawn(
             pass_fds=descriptors,
             start_new_session=True,
         )
+    except RuntimeError as error:  # of a thread that cannot be started: Python has no error of the system's for it
+        raise OSError(errno.EAGAIN, str(error)) from error
     finally:
         if output is not None:
             output.close()

@@ -56,7 +56,7 @@ class Cluster:
                 raise
             self._ends = {f"{tp.topic}/{tp.partition}": end for tp, end in ends.items()}
 
-        await keep_asking(self._settings, ask, LOOK_SECONDS, "the brokers do not say where partitions end")
+        await keep_asking(self._settings, ask, LOOK_SECONDS, "the brokers do not say where partitions end", (OSError,))
 
     async def _partitions(self, client: AIOKafkaConsumer) -> list[TopicPartition]:
         metadata = await client._client.fetch_all_metadata()  # noqa: SLF001 - a consumer knows only what it reads

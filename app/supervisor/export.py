@@ -1,8 +1,9 @@
 """What the supervisor shows on its ``/metrics``: all workers' numbers, its own process, and the workers' fates."""
 
 import os
+import time
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -13,12 +14,29 @@ from ..metrics.probes import Probes
 from ..metrics.samples import received, taken
 from ..metrics.worker import BROKER, PROCESS
 from ..settings import Settings
+from ..status_document import Look
 from .child import Child
 from .cluster import Cluster
+from .ledger import Ledger
 from .post import Post
+from .status import WorkerStatus
 
 SUPERVISOR: Final = "supervisor"
 """The label ``worker`` of this process's own numbers."""
+
+
+def worker_status(post: Post, ledger: Ledger) -> WorkerStatus:
+    """Return how a post and the process at it are now."""
+    return WorkerStatus(
+        post.name,
+        post.role,
+        post.state,
+        post.child.pid if post.child else None,
+        max(0, post.starts - 1),
+        max(0.0, post.next_start - time.monotonic()) if post.next_start is not None else None,
+        tuple(sorted(name for name, owner in ledger.owners.items() if owner == post.name)),
+        ledger.counters_of(post.name),
+    )
 
 
 class PostsCollector(Collector):
@@ -51,13 +69,15 @@ class PostsCollector(Collector):
 class Export:
     """Hears what the posts say, and has it all ready for a server in another thread."""
 
-    def __init__(self, settings: Settings, posts: Mapping[str, Post], cluster: Cluster) -> None:
+    def __init__(self, settings: Settings, posts: Mapping[str, Post], cluster: Cluster, ledger: Ledger) -> None:
         """Have nothing to show yet."""
+        self._ledger = ledger
         self._servers = settings.bootstrap_servers
         self.probes = Probes()
         self._posts = posts
         self._cluster = cluster
         self._fleet = Fleet()
+        self._look = self._looked()
 
     @property
     def collectors(self) -> list[Collector]:
@@ -65,8 +85,9 @@ class Export:
         return [self._fleet, PostsCollector(self._posts)]
 
     def turn(self) -> None:
-        """Take note that the event loop turns, and of this process's numbers."""
-        self.probes.turn(self._not_ready())
+        """Take note that the event loop turns, of where all stands, and of this process's numbers."""
+        self._look = self._looked()
+        self.probes.turn(self._look.not_ready, self._look.halted)
         self._fleet.heard(SUPERVISOR, os.getpid(), taken(PROCESS, BROKER))
 
     def heard(self, worker: str, child: Child) -> None:
@@ -78,6 +99,24 @@ class Export:
         """Take the last words of a process that has ended, and keep what it counted."""
         self.heard(worker, child)
         self._fleet.ended(worker)
+
+    def document(self) -> Mapping[str, Any]:
+        """Return what ``/status`` tells, as of the last `turn`; in any thread."""
+        return self._look.document()
+
+    def _looked(self) -> Look:
+        ledger = self._ledger
+        return Look(
+            role="serve",
+            not_ready=self._not_ready(),
+            away_since=CONTACT.away_since,
+            said=dict(ledger.partitions),
+            owners=dict(ledger.owners),
+            ends=dict(self._cluster.ends),
+            workers=[worker_status(post, ledger).row() for post in self._posts.values()],
+            eras=dict(ledger.eras),
+            era_halts=dict(ledger.era_halts),
+        )
 
     def _not_ready(self) -> str | None:
         if (since := CONTACT.away_since) is not None:

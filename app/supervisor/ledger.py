@@ -31,6 +31,8 @@ class Ledger:
         """The last that was heard of each partition, kept while nobody owns it."""
         self.eras: dict[str, int] = {}
         """Eras in the store, by stream, as the worker said last that brings them."""
+        self.era_halts: dict[str, str] = {}
+        """Why no more eras of a stream are stored, as that worker said last."""
         self._last_owners: dict[str, str] = {}
         self._orphans: set[str] = set()
         self._ended: Counter[str] = Counter()
@@ -40,6 +42,7 @@ class Ledger:
         """Take a heartbeat of ``worker``, and return the partitions that it has from another."""
         self._running[worker] = status.get("counters", {})
         self.eras |= status.get("eras", {})
+        self.era_halts = dict(status.get("era_halts", self.era_halts))
         partitions: Mapping[str, Mapping[str, Any]] = status.get("partitions", {})
         self._release(worker, partitions)
         moves = []

@@ -28,15 +28,16 @@ SILENT_LOOKS: Final = 4
 """Looks without a beat after which a worker is shown as silent: with two beats a second, no accident."""
 
 
-Cause = Literal["condemned", "killed", "resume", "broker", "error"]
+Cause = Literal["condemned", "killed", "resume", "broker", "not started", "error"]
 CAUSES: Final[Mapping[Cause, str]] = {
     "condemned": "the supervisor killed it, for it was silent or stood still",
     "killed": "somebody else killed it",
     "resume": "it ended to check everything and continue",
     "broker": "no broker answered",
+    "not started": "the system refused to start it: no descriptor, process, thread or memory was left",
     "error": "another exit code",
 }
-"""Why a worker had to be started again."""
+"""Why a worker had to be started again, or a start tried again."""
 
 
 class Listener(Protocol):
@@ -50,6 +51,9 @@ class Listener(Protocol):
 
     def ended(self, post: "Post", child: Child, reason: str, pause: float | None) -> None:
         """Take note that the process ended; the next is started after ``pause`` seconds, None: never."""
+
+    def not_started(self, post: "Post", reason: str, pause: float) -> None:
+        """Take note that no process could be started; it is tried again after ``pause`` seconds."""
 
 
 class Post:
@@ -103,13 +107,20 @@ class Post:
     async def keep(self) -> None:
         """Keep a worker running until cancelled; on return none runs.
 
+        A start that the system refuses is tried again, however often: what is used up now may be free then.
+
         Raises:
             TokenMillError: the worker ended with what a new start cannot mend; has the worker's exit code.
 
         """
         while True:
             started = time.monotonic()
-            code, reason = await self._run_one()
+            try:
+                running = await self._start()
+            except OSError as error:
+                await self._put_off(error)
+                continue
+            code, reason = await self._run_one(running)
             child, self.child = self.child, None
             if child is None:
                 return
@@ -120,11 +131,22 @@ class Post:
             self._listener.ended(self, child, reason, pause)
             if pause is None:
                 raise hopeless_error(code, f"{self.name} cannot go on: {child.words or 'its log says why'}")
-            self.next_start = time.monotonic() + pause
-            await asyncio.sleep(pause)
-            while CONTACT.away_since is not None:  # noqa: ASYNC110 - no event tells; it could do nothing but end again
-                await asyncio.sleep(LOOK_SECONDS)
-            self.next_start = None
+            await self._pause(pause)
+
+    async def _put_off(self, error: OSError) -> None:
+        """Wait after a start that failed, as after a process that lived for no time."""
+        pause = self._backoff.after(0.0)
+        self.restarts["not started"] += 1
+        self._listener.not_started(self, str(error), pause)
+        await self._pause(pause)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait so long before the next start, and for a broker that answers."""
+        self.next_start = time.monotonic() + seconds
+        await asyncio.sleep(seconds)
+        while CONTACT.away_since is not None:  # noqa: ASYNC110 - no event tells; it could do nothing but end again
+            await asyncio.sleep(LOOK_SECONDS)
+        self.next_start = None
 
     def condemn(self, reason: str) -> None:
         """Kill the process with SIGKILL because of ``reason``; another one is started in its place."""
@@ -132,12 +154,21 @@ class Post:
             self._verdict = reason
             self.child.signal(signal.SIGKILL)
 
-    async def _run_one(self) -> tuple[int, str]:
-        """Start a process, wait for its end, and return its exit code and why it ended."""
+    async def _start(self) -> Child:
+        """Start a process.
+
+        Raises:
+            OSError: the system refuses; none runs.
+
+        """
         self._verdict, self._silent_looks = None, 0
         command = [sys.executable, "-P", "-m", "tokenmill.app.cli", self.role]
         child = self.child = await Child.start(command, self._environment, self._log)
         self.starts += 1
+        return child
+
+    async def _run_one(self, child: Child) -> tuple[int, str]:
+        """Wait for the end of a process, and return its exit code and why it ended."""
         self._listener.started(self, child)
         waiter = asyncio.ensure_future(child.wait())
         try:

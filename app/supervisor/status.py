@@ -1,7 +1,7 @@
 """What the supervisor knows at one moment, for a view or a pipe."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from ..settings import Settings, Stream
@@ -25,6 +25,12 @@ class WorkerStatus:
     """What it owns, as ``topic/number``."""
     counters: Mapping[str, float] = field(default_factory=dict)
     """Work done by its process since that began (`tokenmill.app.heartbeat`); the next one begins at 0."""
+
+    def row(self) -> dict[str, Any]:
+        """Return it as ``/status`` tells it: without counters, which are on ``/metrics``."""
+        fields = asdict(self)
+        del fields["counters"]
+        return fields
 
 
 @dataclass(frozen=True, slots=True)

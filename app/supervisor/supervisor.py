@@ -18,11 +18,11 @@ from ..settings import Settings
 from .beside import beside
 from .child import Child
 from .cluster import Cluster
-from .export import Export
+from .export import Export, worker_status
 from .ledger import Ledger
 from .limits import Limits
 from .post import Post
-from .status import Known, Status, WorkerStatus, partition_statuses
+from .status import Known, Status, partition_statuses
 from .suspicion import Suspicion
 from .watchdog import Scene, Watchdog
 
@@ -38,9 +38,10 @@ LOOK_SECONDS: Final = 1.0
 class Event:
     """Something that happened to a worker, for people who watch."""
 
-    kind: Literal["started", "ended", "took over", "moved", "suspected"]
+    kind: Literal["started", "not started", "ended", "took over", "moved", "suspected"]
     worker: str
     pid: int
+    """0 where there is none."""
     text: str
     """All of it in one line."""
 
@@ -84,7 +85,7 @@ class Supervisor:
             if only in {role, None}
         }
         self._suspicion = Suspicion()
-        self._export = Export(settings, self._posts, self._cluster)
+        self._export = Export(settings, self._posts, self._cluster, self._ledger)
 
     async def run(self) -> None:
         """Keep all workers running until cancelled; on return, however it comes, every one of them has ended.
@@ -95,13 +96,13 @@ class Supervisor:
 
         """
         keepers = [post.keep() for post in self._posts.values()]
-        with serving(self._settings, self._export.collectors, self._export.probes):
+        with serving(self._settings, self._export.collectors, self._export.probes, self._export.document):
             async with beside(*keepers, self._cluster.watch(), self._guard(), self._report()):
                 await asyncio.Event().wait()
 
     def status(self) -> Status:
         """Return what is known now."""
-        workers = tuple(self._worker_status(post) for post in self._posts.values())
+        workers = tuple(worker_status(post, self._ledger) for post in self._posts.values())
         known = Known(self._cluster.ends, self._ledger.owners, self._ledger.partitions)
         return Status(
             self._ledger.counters(),
@@ -117,18 +118,6 @@ class Supervisor:
         pid = post.child.pid if post.child else None
         post.condemn(reason)
         return pid
-
-    def _worker_status(self, post: Post) -> WorkerStatus:
-        return WorkerStatus(
-            post.name,
-            post.role,
-            post.state,
-            post.child.pid if post.child else None,
-            max(0, post.starts - 1),
-            max(0.0, post.next_start - time.monotonic()) if post.next_start is not None else None,
-            tuple(sorted(name for name, owner in self._ledger.owners.items() if owner == post.name)),
-            self._ledger.counters_of(post.name),
-        )
 
     async def _report(self) -> None:
         """Show that the event loop turns, and say whether brokers answer: once for all workers."""
@@ -160,7 +149,7 @@ class Supervisor:
             return self._settings.group
         try:
             return f"{self._settings.group}-store-{Store.open(self._settings.store).id}"
-        except StoreError:  # the worker has not made it yet, or will say what is wrong with it
+        except (StoreError, OSError):  # the worker has not made it yet, or will say what is wrong with it
             return self._settings.group
 
     def started(self, post: Post, child: Child) -> None:
@@ -189,6 +178,12 @@ class Supervisor:
             again = f"; the next one starts in {pause:.0f} s" if pause is not None else ""
             text = f"{post.name}, process {child.pid}, ended ({reason}){again}"
             self._on_event(Event("ended", post.name, child.pid, text))
+
+    def not_started(self, post: Post, reason: str, pause: float) -> None:
+        """Take note that the system refused to start a process."""
+        log.error("worker cannot be started", worker=post.name, reason=reason, retry_in=pause)
+        text = f"{post.name} cannot be started ({reason}); the next attempt is in {pause:.0f} s"
+        self._on_event(Event("not started", post.name, 0, text))
 
     def _suspect(self, post: Post, child: Child) -> None:
         """Name the records that workers died of twice; one that ended in order was milling none."""

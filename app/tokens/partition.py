@@ -10,7 +10,7 @@ import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.acceptance import Acceptor, Gap, Taken
-from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, GapError, StoreError
+from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, GapError, StoreError, TokenMillError
 from tokenmill.following import Search, find_start
 from tokenmill.message import Message
 from tokenmill.records import SourceRecord
@@ -47,7 +47,7 @@ class TokenPartition:
     def __init__(self, tp: TopicPartition, context: SegmentContext) -> None:
         """Do nothing yet."""
         self.tp = tp
-        self.halt: Exception | None = None
+        self.halt: TokenMillError | None = None
         """What only a person can mend, and why the partition stands; or None."""
         self.waiting: str | None = None
         """What the partition waits for at the moment, or None."""
@@ -354,7 +354,7 @@ class TokenPartition:
         self._trail.begin(0)
         self._clock.wait()
 
-    def _halt(self, error: Exception) -> None:
+    def _halt(self, error: TokenMillError) -> None:
         """Stand still, and let go of the directory, so that it can be repaired beside this process."""
         self.halt = error
         self._epoch = None
@@ -391,5 +391,6 @@ class TokenPartition:
         return {
             "block": self._committed if self._opened else None,
             "halted": self.halted,
+            "halted_by": self.halt.brief if self.halt is not None else None,
             "waiting": self.waiting,
         }

@@ -9,12 +9,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.conftest import TopicFactory, topics_on
 from tests.faults.feeding import flush_all
 from tests.marked import until
 from tests.scraping import Key, ask, free_port, scrape, total
 from tests.service import Raw, in_own_loop, reference_blocks, send, service_settings
+from tokenmill.app.cli import create_cli
 from tokenmill.app.clients.control import settle
 from tokenmill.app.clients.kafka import producer
 from tokenmill.app.local.broker import Broker
@@ -22,6 +24,7 @@ from tokenmill.app.metrics.stage_clock import STAGES
 from tokenmill.app.metrics_page import described
 from tokenmill.app.raw.recipes import plan_topic
 from tokenmill.app.settings import Settings
+from tokenmill.errors import DamagedError
 
 SECONDS = 60.0
 HOUR = 3600
@@ -216,6 +219,10 @@ def test_a_halted_partition_is_told_and_makes_nothing_unready(settings: Settings
     with lone("segment", settings, tmp_path) as segment:
         assert until(lambda: total(segment.samples, "tokenmill_partitions", state="halted") == 1, SECONDS)
         assert ask(segment.port, "/readyz").code == ask(segment.port, "/healthz").code == 200
+        words = f"halted: {damaged.tokens_topic}/0 ({DamagedError.brief})\n"
+        assert until(lambda: ask(segment.port, "/readyz?strict") == (503, words), SECONDS)
+        told = CliRunner().invoke(create_cli("status"), ["status", "--url", f"http://127.0.0.1:{segment.port}"])
+        assert (told.exit_code, words.strip() in told.output) == (1, True)
         assert total(segment.samples, "tokenmill_partitions") == 1
         before = total(segment.samples, "tokenmill_stage_seconds_total", stage="halted")
         assert until(lambda: total(segment.samples, "tokenmill_stage_seconds_total", stage="halted") > before, SECONDS)

@@ -28,7 +28,7 @@ def started(monkeypatch: pytest.MonkeyPatch, logging_restored: None) -> None:
         """Look at nothing."""
 
     monkeypatch.setattr(serve_module, "Supervisor", Recorder)
-    monkeypatch.setattr(serve_module, "require_topics", all_is_there)
+    monkeypatch.setattr(serve_module, "require_ready", all_is_there)
 
 
 def serve(*flags: str) -> tuple[Settings, str | None, Limits]:

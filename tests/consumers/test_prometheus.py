@@ -1,14 +1,18 @@
 """A run's metrics as Prometheus sees them."""
 
+import socket
+import threading
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.consumers.scenes import era_store, open_batches
+from tests.scraping import scrape, total
 from tests.segments.chains import STREAM
 from tokenmill.consumers.metrics_page import page
-from tokenmill.consumers.prometheus import BatchesCollector
+from tokenmill.consumers.prometheus import BatchesCollector, serve_metrics
 
 PAGE = Path(__file__).parents[2] / "docs" / "trainer_metrics.md"
 
@@ -32,6 +36,21 @@ def test_what_is_scraped_is_what_the_object_says(tmp_path: Path) -> None:
         ("behind_eras", 4),
     ):
         assert registry.get_sample_value(f"tokenmill_trainer_{name}", labels) == value
+
+
+def test_a_run_is_served_by_a_server_that_nobody_can_fill(tmp_path: Path) -> None:
+    """Its numbers come over HTTP; half-open requests start no threads in the training process."""
+    registry = CollectorRegistry()
+    registry.register(BatchesCollector(open_batches(era_store(tmp_path)), rank="0"))
+    server = serve_metrics(0, registry=registry)
+    before = threading.active_count()
+    with ExitStack() as stack:
+        for _ in range(100):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            client.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+        assert total(scrape(server.port), "tokenmill_trainer_behind_eras", rank="0") == 5
+        assert threading.active_count() == before
+    server.stop()
 
 
 def test_the_page_is_up_to_date_and_names_all(tmp_path: Path) -> None:

@@ -118,5 +118,5 @@ def test_extra_that_is_not_installed_is_named(mode: str, monkeypatch: pytest.Mon
         raise ModuleNotFoundError(name=name)
 
     monkeypatch.setattr("tokenmill.decoding.opening.import_module", lacking)
-    with pytest.raises(SettingsError, match=r"pip install 'tokenmill\[registry\]'"):
+    with pytest.raises(SettingsError, match=r"pip install '\.\[registry\]'"):
         opened(mode, schemas=Registry({1: avro(AVRO)}))

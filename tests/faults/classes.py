@@ -59,6 +59,7 @@ CLASSES: Final = {
     "settings-changed": "other settings on an existing stream, or settings that cannot work",
     "clock-moved": "the clock jumps by a day while blocks are made and segments roll",
     "backlog": "far more text than the service takes in a while",
+    "http-held-open": "hundreds of half-open requests at few descriptors, while workers die",
     "metrics-scraped": "`/metrics` is read while workers die and start",
     "simulated": "kills, zombies, lost and rewritten logs, retention and refused sends at any step of the pure code",
     "mixed": "all of the above at random, for as long as one likes (`make soak`)",

@@ -202,6 +202,11 @@ class SimulatedWriter:
         process.store.holder = cls(process)
         return process.store.holder
 
+    @property
+    def next_number(self) -> int:
+        """How many eras there are."""
+        return len(self._store.eras)
+
     def append(self, eras: Sequence[tuple[Era, int]]) -> None:
         """Take eras that continue; a disk that fails has taken some."""
         files, log = self._store, EraLog(FINGERPRINT, self.last)

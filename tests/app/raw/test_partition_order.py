@@ -49,6 +49,8 @@ class World:
     """What was done, in order: a message sent (topic, first block, next offset), a mark, a start."""
     gates: dict[str, asyncio.Event] = field(default_factory=dict)
     """What is sent to these topics is acknowledged when its event is set."""
+    refused: set[str] = field(default_factory=set)
+    """What is sent to these topics is refused."""
     now: float = 1000.0
     tails: dict[str, Tail | TokenMillError] = field(default_factory=dict)
     skipped: frozenset[int] = frozenset()
@@ -110,6 +112,8 @@ class World:
     ) -> int:
         """Take a record, and acknowledge it when it is let through."""
         assert (partition, key) == (0, None)
+        if topic in self.refused:
+            raise OSError("refused")
         header = dict(headers).get(HEADER_NAME)
         what: Any = value
         if header is not None:
@@ -159,7 +163,7 @@ def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, splits: dict[str
     monkeypatch.setattr(module, "read_tail", read_tail)
     monkeypatch.setattr(module, "end_process", end_process)
     monkeypatch.setattr(publisher, "end_process", end_process)
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: found.now))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: found.now, time=lambda: found.now))
     return found
 
 
@@ -225,15 +229,9 @@ async def test_nothing_past_a_dead_letter_is_sent_before_that_is_acknowledged(wo
         assert partition.position == 3
 
 
-async def test_a_dead_letter_that_is_refused_stops_what_is_past_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_dead_letter_that_is_refused_stops_what_is_past_it(world: World) -> None:
     """The error goes up, and ends the worker; no message was queued."""
-
-    async def refuse(*_: object) -> None:
-        raise OSError("refused")
-
-    monkeypatch.setattr(module, "send_dead_letters", refuse)
+    world.refused.add("raw.dead-letters")
     async with resumed(world) as partition:
         with pytest.raises(OSError, match="refused"):
             await partition.feed(batch(TEXT, b"\xff"))
@@ -313,6 +311,7 @@ async def test_what_only_a_person_mends_halts_the_partition(world: World, error:
     partition = RawPartition(TP0, world.partition()._context)
     await partition.resume()
     assert (partition.halted, partition.standing().state) == (str(error), "halted")
+    assert partition.status()["halted_by"] == error.brief
     assert world.told("started", "settled") == []
     await partition.feed(batch(TEXT))
     assert partition.position == 0

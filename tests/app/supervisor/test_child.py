@@ -2,10 +2,13 @@
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
 from typing import Final
+
+import pytest
 
 from tests.marked import until
 from tokenmill.app.heartbeat import HEARTBEAT_VARIABLE
@@ -101,3 +104,48 @@ async def test_both_outputs_are_appended_to_the_log(tmp_path: Path) -> None:
     child = await start("print('out', flush=True)\nprint('err', file=sys.stderr)", log)
     assert await child.wait() == 0
     assert log.read_text() == "before\nout\nerr\n"
+
+
+async def test_a_start_that_lacks_descriptors_fails_as_a_whole_and_leaves_nothing(tmp_path: Path) -> None:
+    """Whichever step has none left: the error is the system's, nothing stays open, and with enough it starts."""
+    child = await start("say(ready=True)")  # what the event loop opens once is open
+    assert await child.wait() == 0
+    child.board.close()
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = descriptors()
+    lowest = next(number for number in range(allowed[0]) if number not in before)  # the next one that is given
+    refused = 0
+    for more in range(40):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + more, allowed[1]))
+        try:
+            child = await start("say(ready=True)", tmp_path / "log")
+        except OSError:
+            refused += 1
+        else:
+            assert await child.wait() == 0
+            child.board.close()
+            break
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
+        await asyncio.sleep(0)  # a transport closes at the loop's next turn
+        assert descriptors() == before
+    assert child.status == {"ready": True}
+    assert refused > 3
+
+
+async def test_a_start_that_lacks_a_thread_is_the_systems_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python has another kind of error for it, which would have ended the supervisor."""
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+    with pytest.raises(BlockingIOError, match="can't start new thread"):
+        await start("")
+
+
+def descriptors() -> set[int]:
+    """Return what this process has open."""
+    with os.scandir("/proc/self/fd") as found:
+        own = {int(entry.name) for entry in found}
+    return {number for number in own if Path(f"/proc/self/fd/{number}").exists()}

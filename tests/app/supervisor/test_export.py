@@ -1,5 +1,6 @@
 """What the supervisor shows of its workers."""
 
+import json
 from typing import cast
 
 import pytest
@@ -13,8 +14,10 @@ from tokenmill.app.supervisor import export as export_module
 from tokenmill.app.supervisor.child import Child
 from tokenmill.app.supervisor.cluster import Cluster
 from tokenmill.app.supervisor.export import Export
+from tokenmill.app.supervisor.ledger import Ledger
 from tokenmill.app.supervisor.limits import Limits
 from tokenmill.app.supervisor.post import CAUSES, Listener, Post
+from tokenmill.errors import DifferenceError, GapError
 
 SETTINGS = Settings()
 
@@ -54,7 +57,7 @@ def contact(monkeypatch: pytest.MonkeyPatch) -> Hands:
 def test_ready_is_when_all_workers_are_and_a_broker_answers(contact: Hands) -> None:
     """The answer names those that are waited for, and says since when no broker answers."""
     all_posts, cluster = posts(), Cluster(SETTINGS, ["raw-text"])
-    export = Export(SETTINGS, all_posts, cluster)
+    export = Export(SETTINGS, all_posts, cluster, Ledger())
     all_posts["mill-1"].child = cast("Child", Ready())
     export.turn()
     assert export.probes.not_ready() == "not ready: mill-2"
@@ -75,7 +78,7 @@ def test_ready_is_when_all_workers_are_and_a_broker_answers(contact: Hands) -> N
 def test_a_worker_whom_no_broker_answers_is_not_up() -> None:
     """It runs and is ready, and does nothing: its state says so, and it is up again when a broker answers it."""
     all_posts = posts()
-    export = Export(SETTINGS, all_posts, Cluster(SETTINGS, ["raw-text"]))
+    export = Export(SETTINGS, all_posts, Cluster(SETTINGS, ["raw-text"]), Ledger())
     child = Ready()
     all_posts["mill-1"].child = cast("Child", child)
     assert (all_posts["mill-1"].state, total(page(export), "tokenmill_worker_up", worker="mill-1")) == ("running", 1)
@@ -83,10 +86,41 @@ def test_a_worker_whom_no_broker_answers_is_not_up() -> None:
     assert (all_posts["mill-1"].state, total(page(export), "tokenmill_worker_up", worker="mill-1")) == ("cut off", 0)
 
 
+def test_what_a_worker_says_of_its_halts_is_in_the_strict_probe_and_in_the_status() -> None:
+    """Until it says otherwise, or another worker, of another supervisor perhaps, has the partition."""
+    all_posts, cluster, ledger = posts(), Cluster(SETTINGS, ["raw-text"]), Ledger()
+    for post in all_posts.values():
+        post.child = cast("Child", Ready())
+    cluster._ends = {"raw-text/0": 9, "raw-text/1": 9}
+    export = Export(SETTINGS, all_posts, cluster, ledger)
+    halted = {"position": 4, "halted": "secret words", "halted_by": GapError.brief}
+    ledger.heard("mill-1", {"partitions": {"raw-text/0": halted, "raw-text/1": {"position": 9}}})
+    ledger.heard("mill-2", {"era_halts": {"raw-text.train": DifferenceError.brief}})
+    export.turn()
+    assert export.probes.not_ready() is None
+    assert (
+        export.probes.not_ready(strict=True)
+        == "halted: raw-text/0 (blocks are missing), eras of raw-text.train (two messages differ)"
+    )
+    told = export.document()
+    assert "secret" not in json.dumps(told)
+    assert told["ready"]
+    assert [(row["state"], row["halted"], row["worker"], row["lag"]) for row in told["partitions"]] == [
+        ("halted", "blocks are missing", "mill-1", 5),
+        ("running", None, "mill-1", 0),
+    ]
+    assert [(row["name"], row["state"]) for row in told["workers"]] == [("mill-1", "running"), ("mill-2", "running")]
+    ledger.ended("mill-1")
+    ledger.heard("mill-2", {"era_halts": {}})
+    export.turn()
+    assert export.probes.not_ready(strict=True) is None
+    assert [row["state"] for row in export.document()["partitions"]] == ["unowned", "unowned"]
+
+
 def test_workers_and_restarts_are_told_from_the_beginning() -> None:
     """Each reason stands at 0 before it happens."""
     all_posts = posts()
-    export = Export(SETTINGS, all_posts, Cluster(SETTINGS, ["raw-text"]))
+    export = Export(SETTINGS, all_posts, Cluster(SETTINGS, ["raw-text"]), Ledger())
     all_posts["mill-1"].child = cast("Child", Ready())
     all_posts["mill-2"].restarts["killed"] += 3
     export.turn()
@@ -103,7 +137,7 @@ def test_workers_and_restarts_are_told_from_the_beginning() -> None:
 
 def test_last_words_of_a_process_are_counted() -> None:
     """What came with the last heartbeat, after the last look, is in the sum."""
-    export = Export(SETTINGS, posts(), Cluster(SETTINGS, ["raw-text"]))
+    export = Export(SETTINGS, posts(), Cluster(SETTINGS, ["raw-text"]), Ledger())
     child = cast("Child", Ready())
     export.ended("mill-1", child)
     assert total(page(export), "tokenmill_gaps_total", worker="mill-1") == 2

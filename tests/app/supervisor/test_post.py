@@ -1,6 +1,7 @@
 """A worker's place: when its process counts as dead, how soon the next one comes, and with what it ends for good."""
 
 import asyncio
+import errno
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import Any, Self, cast
 
 import pytest
 
+from tests.outages import Hands
 from tokenmill.app.heartbeat import STORE_VARIABLE
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor import post as post_module
@@ -32,6 +34,8 @@ class Life:
     words: str | None = None
     beats: Sequence[Mapping[str, Any]] = ()
     for_ever: bool = False
+    refused: OSError | None = None
+    """What the system refuses the start with; there is no life then."""
     condemned: str | None = None
     """The supervisor's verdict on it, in the middle of its life."""
 
@@ -116,8 +120,14 @@ class Script:
         if not self.lives:
             self.over.set()
         life = self.lives.pop(0) if self.lives else Life(for_ever=True)
+        if life.refused is not None:
+            raise life.refused
         self.children.append(ScriptedChild(len(self.children) + 1, life, self))
         return cast("Child", self.children[-1])
+
+    def not_started(self, _post: Post, reason: str, pause: float) -> None:
+        """Take note of a start that was refused."""
+        self.told.append((reason, pause))
 
     def started(self, *_: object) -> None:
         """Take no note."""
@@ -151,6 +161,7 @@ StageOf = Callable[..., Script]
 def script(monkeypatch: pytest.MonkeyPatch) -> StageOf:
     """Return what makes a script of lives: neither its processes nor its time are real, the post is."""
     monkeypatch.setattr(post_module, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(post_module, "CONTACT", Hands().contact())  # a broker answers, whatever other tests did
 
     def make(*lives: Life, **limits: float) -> Script:
         made = Script(list(lives), Clock(), Limits(**limits))
@@ -168,6 +179,17 @@ async def test_each_life_is_counted_from_its_own_start(script: StageOf) -> None:
     assert [pause for _, pause in played.told[:-1]] == [0.001, 0.002, 0.004, 0.008, 0.016, 0.02, 0.02, 0.001, 0.002]
     assert played.post.restarts["error"] == 9
     assert played.post.starts == 10
+
+
+async def test_a_start_that_the_system_refuses_is_tried_again(script: StageOf) -> None:
+    """Later each time, however often, under a cause of its own; in the end a process runs, and its life counts anew."""
+    refusals = [OSError(errno.EMFILE, "Too many open files"), OSError(errno.EAGAIN, "try again")] * 3
+    lives = [Life(refused=error) for error in refusals] + [Life(61.0)]
+    played = await script(*lives, healthy=60.0, first_backoff=0.001, longest_backoff=0.004).play()
+    assert [pause for _, pause in played.told[:-1]] == [0.001, 0.002, 0.004, 0.004, 0.004, 0.004, 0.001]
+    assert played.told[0][0] == "[Errno 24] Too many open files"
+    assert +played.post.restarts == {"not started": 6, "error": 1}
+    assert (played.post.starts, played.post.next_start) == (2, None)
 
 
 async def test_a_verdict_ends_with_the_process_that_it_was_spoken_on(script: StageOf) -> None:

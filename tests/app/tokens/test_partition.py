@@ -31,6 +31,7 @@ from tokenmill.app.tokens import partition as token_partition
 from tokenmill.app.tokens.context import SegmentContext
 from tokenmill.app.tokens.partition import TokenPartition
 from tokenmill.chain import genesis_hash
+from tokenmill.errors import DamagedError, DifferenceError, GapError
 from tokenmill.ignoring import ignore_record, record_hash
 from tokenmill.message import HEADER_NAME, Message, encode_header
 from tokenmill.milling import ChainMill, genesis_point
@@ -242,7 +243,7 @@ async def test_partition_waits_for_its_disk(appending: Appending, monkeypatch: p
     store.with_name("away").rename(store)
     async with asyncio.timeout(30):
         await resuming
-    assert heir.status() == {"block": 2, "halted": None, "waiting": None}
+    assert heir.status() == {"block": 2, "halted": None, "halted_by": None, "waiting": None}
     heir.stop()
 
 
@@ -302,6 +303,7 @@ async def test_a_partition_goes_on_once_a_message_is_ignored(appending: Appendin
     await partition.feed(Batch(partition.tp, records, BLOCKS + 1, EPOCH))
     assert f"`tokenmill ignore {partition.tp.topic} 0 2`" in (partition.halted or "")
     assert partition.standing().state == "halted"
+    assert partition.status()["halted_by"] in {DamagedError.brief, DifferenceError.brief, GapError.brief}
     assert not partition.may_go_on()
     control.add(*ignore_record(1, 2, record_hash(foreign)))
     assert not partition.may_go_on()

@@ -1,0 +1,140 @@
+"""``tokenmill status``: how a running service is, by what it tells over HTTP."""
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import typer
+from rich.table import Table
+
+from tokenmill.errors import BrokerError, InputError
+
+from ..contact import moment
+from ..settings import Settings
+from ..status_document import VERSION, halted_words
+from .options import examples, with_settings
+from .output import AsJson, say, show, show_json, show_table
+
+SECONDS: Final = 10.0
+"""For the answer, which a service makes from what it knows."""
+MOST_BYTES: Final = 16 << 20
+"""Of the answer; a partition takes about 200."""
+TROUBLED: Final = 1
+"""The exit code where something stands or is not ready."""
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="The service's address; default: http:// with metrics_host and metrics_port.",
+        show_default=False,
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    commands = ("tokenmill status", "tokenmill status --json", "tokenmill status --url http://mill-3:9464")
+    app.command("status", epilog=examples(*commands))(with_settings(status, "metrics_host", "metrics_port"))
+
+
+def status(settings: Settings, *, url: Url = None, as_json: AsJson = False) -> None:
+    """Show how a running service is: broker, workers, partitions, lag, and what stands until a person acts.
+
+    Asks `tokenmill serve` or `up`, or a mill, segment worker or mirror that runs alone, at its /status. Exit code 0:
+    all is ready and nothing is halted; 1: something is not; 3: nobody answers.
+    """
+    told = ask(url or own_url(settings))
+    if as_json:
+        show_json(told)
+    else:
+        for line in lines(told):
+            show(line)
+        show_table(workers_table(told["workers"]))
+        show_table(partitions_table(told["partitions"]))
+    if (halted := halted_words(told["halted"])) is not None:
+        say(f"{halted}; the log, and the live view of `tokenmill up`, say what to do")
+    if told["not_ready"] is not None:
+        say(f"not ready: {told['not_ready']}")
+    if halted is not None or told["not_ready"] is not None:
+        raise typer.Exit(TROUBLED)
+
+
+def own_url(settings: Settings) -> str:
+    """Return where a service with these settings serves.
+
+    Raises:
+        InputError: it serves nothing.
+
+    """
+    if not settings.metrics_port:
+        raise InputError("metrics_port is 0, so the service tells nothing: name another one's address with --url")
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.metrics_host, settings.metrics_host)  # noqa: S104 - compared
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.metrics_port}"
+
+
+def ask(url: str) -> dict[str, Any]:
+    """Return what the service at an address tells of itself; no proxy has a say.
+
+    Raises:
+        BrokerError: nobody answers (exit code 3).
+        InputError: who answers is no service of this version.
+
+    """
+    where = f"{url.rstrip('/')}/status"
+    if not where.startswith(("http://", "https://")):
+        raise InputError(f"{url} is no address of a service: it begins with http:// or https://")
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(where, timeout=SECONDS) as answer:
+            told = json.loads(answer.read(MOST_BYTES))
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise InputError(f"{where} answers {error.code}: another program, or another version of TokenMill") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise BrokerError(
+            f"nobody answers at {where} ({error}): is the service up, and does it serve there (metrics_port, --url)?"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where} answers with something else than JSON: it is another program's") from error
+    if not isinstance(told, dict) or told.get("version") != VERSION:
+        raise InputError(f"{where} is of another program, or of another version of TokenMill: ask with its command")
+    return told
+
+
+def lines(told: Mapping[str, Any]) -> list[str]:
+    """Return what holds for all of it."""
+    away, lags = told["away_since"], [row["lag"] for row in told["partitions"] if row["end"] is not None]
+    lag = "unknown" if not lags or None in lags else f"{sum(lags):,}"
+    return [
+        f"{told['role']} {told['tokenmill']}, {'not ready' if told['not_ready'] else 'ready'}",
+        f"broker   {'answers' if away is None else f'none has answered since {moment(away)}'}",
+        f"lag      {lag} records and messages",
+        f"halted   {len(told['halted'])}",
+    ]
+
+
+def workers_table(workers: list[Mapping[str, Any]]) -> Table:
+    """Return a row for each worker."""
+    table = Table("worker", "process", "state", "restarts", "partitions", box=None, pad_edge=False)
+    for worker in workers:
+        wait = worker["restart_in"]
+        state = worker["state"] if wait is None else f"starts in {wait:.0f} s"
+        row = (worker["name"], str(worker["pid"] or "-"), state, str(worker["restarts"]), len(worker["partitions"]))
+        table.add_row(*map(str, row))
+    return table
+
+
+def partitions_table(partitions: list[Mapping[str, Any]]) -> Table:
+    """Return a row for each partition."""
+    table = Table("partition", "worker", "state", "position", "end", "lag", "why", box=None, pad_edge=False)
+    for column in table.columns[3:6]:
+        column.justify = "right"
+    for row in partitions:
+        numbers = ("?" if row[name] is None else f"{row[name]:,}" for name in ("position", "end", "lag"))
+        place = f"{row['topic']}/{row['partition']}"
+        table.add_row(place, row["worker"] or "nobody", row["state"], *numbers, row["halted"] or "")
+    return table

@@ -1,0 +1,133 @@
+"""`tokenmill status`: what a service tells of itself, as tables and as an exit code."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.scraping import free_port
+from tokenmill.app.cli import main
+from tokenmill.app.status_document import Look
+from tokenmill.errors import BrokerError, InputError
+from tokenmill.page_server import Page, PageServer
+
+SAID: Mapping[str, Mapping[str, Any]] = {
+    "raw-text/10": {"position": 1200},
+    "raw-text/2": {"position": 7, "waiting": "a schema"},
+    "tokens.raw-text.train/2": {"position": None},
+}
+OWNERS = dict.fromkeys(SAID, "mill-1")
+ENDS = {"raw-text/10": 1200, "raw-text/2": 3007, "raw-text/3": 5}
+WORKER = {
+    "name": "mill-1",
+    "role": "mill",
+    "state": "running",
+    "pid": 7,
+    "restarts": 2,
+    "restart_in": None,
+    "partitions": list(SAID),
+}
+
+
+def look(**other: Any) -> Look:
+    """Return a service in good order, but for ``other``."""
+    fields = {"role": "serve", "not_ready": None, "away_since": None, "said": SAID, "owners": OWNERS, "ends": ENDS}
+    return Look(**{**fields, "workers": [WORKER], "eras": {"raw-text.train": 4}, **other})
+
+
+@contextmanager
+def served(body: bytes, status: int = 200) -> Iterator[str]:
+    """Serve a status while the block runs; yield the address."""
+    server = PageServer("127.0.0.1", 0, {"/status": lambda _: Page(body, status)})
+    server.start()
+    yield f"http://127.0.0.1:{server.port}"
+    server.stop()
+
+
+Told = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, logging_restored: None) -> Told:
+    """Return what runs the command: its exit code, standard output, and standard error."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["status", *arguments])
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return run
+
+
+def document(at: Look) -> bytes:
+    """Return it as it is served."""
+    return json.dumps(at.document()).encode()
+
+
+def test_a_service_in_good_order_ends_the_command_with_0(told: Told) -> None:
+    """Broker, workers, partitions in the order of their numbers, lag."""
+    with served(document(look())) as url:
+        code, out, err = told("--url", url)
+    assert (code, err) == (0, "")
+    words = [line.split() for line in out.splitlines()]
+    assert ["broker", "answers"] in words
+    assert ["mill-1", "7", "running", "2", "3"] in words
+    rows = [line[:6] for line in words if "/" in line[0] and line[0] != "serve"]
+    assert rows == [
+        ["raw-text/2", "mill-1", "waiting", "7", "3,007", "3,000"],
+        ["raw-text/3", "nobody", "unowned", "?", "5", "?"],
+        ["raw-text/10", "mill-1", "running", "1,200", "1,200", "0"],
+        ["tokens.raw-text.train/2", "mill-1", "resuming", "?", "?", "?"],
+    ]
+
+
+def test_a_halted_partition_ends_it_with_1_and_is_named(told: Told) -> None:
+    """Nobody has to read the table; JSON has it as well."""
+    halted = {**SAID, "raw-text/2": {"position": 7, "halted": "text", "halted_by": "blocks are missing"}}
+    with served(document(look(said=halted))) as url:
+        code, out, err = told("--url", f"{url}/")
+        as_json = told("--url", url, "--json")
+    assert (code, as_json[0]) == (1, 1)
+    assert "halted: raw-text/2 (blocks are missing)" in err
+    assert "blocks are missing" in out
+    assert json.loads(as_json[1])["halted"] == {"raw-text/2": "blocks are missing"}
+
+
+def test_a_service_that_is_not_ready_ends_it_with_1(told: Told) -> None:
+    """With its own words, and the time at which a broker last answered."""
+    with served(document(look(not_ready="not ready: mill-1", away_since=1000.0))) as url:
+        code, out, err = told("--url", url)
+    assert code == 1
+    assert "not ready: mill-1" in err
+    assert "none has answered since 1970-01-01T00:16:40Z" in out
+
+
+def test_nobody_there_ends_it_with_3(told: Told) -> None:
+    """The address is the settings', where no other is said."""
+    port = str(free_port())
+    code, out, err = told("--metrics-port", port)
+    assert (code, out) == (BrokerError.exit_code, "") == (3, "")
+    assert f"http://127.0.0.1:{port}/status" in err
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [(b"{}", 404), (b"<html>", 200), (b"[1]", 200), (b'{"version": 99}', 200), (b"[" * 100_000, 200)],
+    ids=["no such page", "no JSON", "no object", "another version", "brackets"],
+)
+def test_another_program_is_told_as_such(told: Told, body: bytes, status: int) -> None:
+    """In one line, without a traceback."""
+    with served(body, status) as url:
+        code, out, err = told("--url", url)
+    assert (code, out) == (InputError.exit_code, "")
+    assert len(err.splitlines()) == 1
+
+
+def test_what_serves_nothing_cannot_be_asked(told: Told) -> None:
+    """metrics_port 0; and an address that is none."""
+    assert told("--metrics-port", "0")[0] == InputError.exit_code
+    assert told("--url", "file:///etc/passwd")[0] == InputError.exit_code
