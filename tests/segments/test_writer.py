@@ -15,6 +15,10 @@ from tests.segments.chains import STREAM, contents, cut, directory_of, fill, mak
 from tokenmill.acceptance import Blocks
 from tokenmill.errors import DiskError, GapError, InputError, LockedError, StoreError
 from tokenmill.segments import PartitionWriter, Store, open_partition
+from tokenmill.segments.commit_log import scan
+from tokenmill.segments.layout import SegmentPaths
+from tokenmill.segments.manifest import Manifest
+from tokenmill.segments.sealing import seal as real_seal
 
 INFO = make_info()
 CHAIN = make_chain(INFO, 22)
@@ -222,3 +226,17 @@ def test_a_failed_write_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         FailingDisk(monkeypatch, 1, errno.ENOSPC)
         with pytest.raises(StoreError, match=r"No space left on device.*committed stands"):
             writer.append(cut(CHAIN, INFO, 0, 1), token_offset=0)
+
+
+def test_a_full_segment_is_committed_before_it_is_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A manifest vouches for what is durable: all blocks stand in the commit log, behind their data."""
+    committed: list[int] = []
+
+    def seal(paths: SegmentPaths, *arguments: Any, **options: Any) -> Manifest:
+        found = scan(paths.commits.read_bytes(), block_bytes=INFO.block_bytes, segment_blocks=INFO.segment_blocks)
+        committed.append(len(found.rows))
+        return real_seal(paths, *arguments, **options)
+
+    monkeypatch.setattr("tokenmill.segments.writer.seal", seal)
+    fill(make_store(tmp_path, INFO), INFO, CHAIN, [10])
+    assert committed == [INFO.segment_blocks] * (10 // INFO.segment_blocks)

@@ -152,3 +152,17 @@ def test_every_end_has_a_cause() -> None:
     post.child = cast("Child", type("Deaf", (Ready,), {"signal": lambda *_: None})())
     post.condemn("it stands still")
     assert post._cause(-9) == "condemned"
+
+
+def test_a_worker_that_no_broker_answers_makes_all_not_ready() -> None:
+    """Though the supervisor itself hears from one."""
+    all_posts, cluster = posts(), Cluster(SETTINGS, ["raw-text"])
+    cluster._ends = {"raw-text/0": 0}
+    for post in all_posts.values():
+        post.child = cast("Child", Ready())
+    all_posts["mill-2"].child = cast(
+        "Child", type("CutOff", (Ready,), {"status": {**Ready.status, "away_since": 1.0}})()
+    )
+    export = Export(SETTINGS, all_posts, cluster)
+    export.turn()
+    assert export.probes.not_ready() == "no broker answers mill-2"

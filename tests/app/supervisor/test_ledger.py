@@ -95,3 +95,12 @@ def test_each_heartbeat_says_what_its_worker_has_and_nothing_of_the_others() -> 
     assert ledger.heard("b", mill("t/1", "t/2")) == [Move("t/1", "b", "a", orphan=False)]
     ledger.ended("b")
     assert ledger.owners == {"t/0": "a"}
+
+
+def test_a_stores_block_never_falls_and_the_newest_dead_letter_wins() -> None:
+    """A new owner begins a little earlier, or knows of none; what it says later counts."""
+    ledger = Ledger()
+    for said, kept in ((9, 9), (None, 9), (7, 9), (12, 12)):
+        ledger.heard("segment", {"partitions": {"t/0": {"block": said, "dead_letter": {"offset": said}}}})
+        assert ledger.partitions["t/0"]["block"] == kept
+        assert ledger.partitions["t/0"]["dead_letter"] == {"offset": said}
