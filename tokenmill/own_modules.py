@@ -14,7 +14,7 @@ from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from operator import attrgetter
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 
@@ -79,11 +79,11 @@ def _let_find(name: str) -> None:
 
 def _importing_file() -> str:
     """Return the file of the code whose import is under way; empty where nobody knows."""
-    frame = sys._getframe(1)  # noqa: SLF001 - the interpreter tells a finder nothing else of who asks
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the interpreter tells nothing else of who asks
     while frame is not None:
         if frame.f_globals is not globals() and not _is_machinery(frame.f_globals.get("__name__")):
             return str(frame.f_globals.get("__file__") or "")
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return ""
 
 

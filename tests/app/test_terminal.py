@@ -12,10 +12,12 @@ import sys
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import structlog
+from aiokafka import AIOKafkaProducer
+from aiokafka.client import AIOKafkaClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
@@ -30,8 +32,10 @@ from tokenmill.app.cli.progress import Line
 from tokenmill.app.live import View
 from tokenmill.app.logs import set_up_logging
 from tokenmill.app.produce import PassedOver, Refused
+from tokenmill.app.settings import ConnectionSettings
 from tokenmill.app.terminal import GuardedStream, escaped, escaped_json, escaped_lines
 from tokenmill.app.terminal_console import EscapingConsole, PlainColumn
+from tokenmill.app.worker import Worker
 from tokenmill.dead_letters import DeadLetter, RecordPlace
 
 APP = Path(tokenmill.__file__).parents[1] / "app"
@@ -146,7 +150,7 @@ def test_nothing_is_taken_for_markup(capsys: pytest.CaptureFixture[str]) -> None
     bar.print(PlainColumn("{task.description}").render(task_of(MARKUP)))
 
     out, err = capsys.readouterr()
-    assert out.count(MARKUP) == 4
+    assert out.count(MARKUP) == 5
     assert err.count(MARKUP) == 4
     assert isinstance(bar.file, io.StringIO)
     assert MARKUP in bar.file.getvalue()
@@ -178,28 +182,65 @@ def test_there_is_no_other_console_and_no_other_way_out() -> None:
 SECRETS = ("hunter2-of-the-broker", "record-of-somebody")
 
 
+async def connecting() -> None:
+    """Fail inside Kafka's client, which holds a password."""
+    login = ConnectionSettings(
+        bootstrap_servers="127.0.0.1:1",
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="PLAIN",
+        sasl_username="miller",
+        sasl_password=SECRETS[0],
+    )
+    client = AIOKafkaProducer(**connection(login))
+    await client.start()
+
+
+async def sending() -> None:
+    """Fail inside Kafka's client, which holds a record."""
+    client = AIOKafkaProducer(bootstrap_servers="127.0.0.1:1")
+    await client.send("topic", SECRETS[1].encode())
+
+
 @pytest.mark.usefixtures("logging_restored")
+@pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")
 @pytest.mark.parametrize("terminal", [False, True])
 @pytest.mark.parametrize("log_format", ["auto", "console", "json"])
-def test_no_log_shows_local_variables(log_format: str, *, terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are passwords and records; a traceback says where it happened, and no more."""
+async def test_no_log_shows_local_variables(
+    log_format: str, *, terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are passwords and records; a traceback says where in a client it happened, and no more."""
     stream = io.StringIO()
     stream.isatty = lambda: terminal  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stderr", stream)
     set_up_logging(log_format)
 
-    def connect(sasl_plain_password: str, value: str) -> None:
-        raise ConnectionError(f"refused after {len(sasl_plain_password + value)} bytes")
+    async def fail(*_: object) -> None:
+        raise RuntimeError("the client failed")
 
+    monkeypatch.setattr(AIOKafkaClient, "bootstrap", fail)
+    monkeypatch.setattr(AIOKafkaClient, "_wait_on_metadata", fail)
     for log in (structlog.get_logger("tokenmill.test"), logging.getLogger("aiokafka.conn"), logging.getLogger("mode")):
-        try:
-            connect(*SECRETS)
-        except ConnectionError:
-            log.exception("failed")
+        for work in (connecting, sending):
+            try:
+                await work()
+            except RuntimeError:
+                log.exception("failed")
 
     said = stream.getvalue()
-    assert said.count("refused after 39 bytes") == 3
+    assert said.count("RuntimeError: the client failed") == 6
     assert not [secret for secret in SECRETS if secret in said]
+
+
+def test_a_worker_that_is_asked_where_it_is_shows_no_local_variables(capfd: pytest.CaptureFixture[str]) -> None:
+    """Faust would print those of all threads at SIGUSR1."""
+    password = SECRETS[0]
+
+    Worker._on_sigusr1(cast("Worker", None))
+    Worker._on_sigusr2(cast("Worker", None))
+
+    said = capfd.readouterr().err
+    assert said.count("test_a_worker_that_is_asked_where_it_is") == 2
+    assert password not in said
 
 
 def test_no_command_shows_local_variables(tmp_path: Path) -> None:
