@@ -29,6 +29,7 @@ from tokenmill.app.cli import inspect as inspect_command
 from tokenmill.app.cli import output, produced
 from tokenmill.app.cli.dead_letters import cells, values
 from tokenmill.app.cli.progress import Line
+from tokenmill.app.clients.kafka import connection
 from tokenmill.app.live import View
 from tokenmill.app.logs import set_up_logging
 from tokenmill.app.produce import PassedOver, Refused
