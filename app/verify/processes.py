@@ -111,7 +111,7 @@ def _shielded() -> Iterator[None]:
     """
     safe = os.environ.get(SAFE_PATH)
     os.environ[SAFE_PATH] = "1"
-    before = set[signal.Signals]()
+    before: set[int | signal.Signals] = set()
     try:
         ensure_running()  # multiprocessing's own helper would be started next, and lift the mask again
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

@@ -20,6 +20,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import SecretStr
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -190,7 +191,7 @@ async def connecting() -> None:
         security_protocol="SASL_PLAINTEXT",
         sasl_mechanism="PLAIN",
         sasl_username="miller",
-        sasl_password=SECRETS[0],
+        sasl_password=SecretStr(SECRETS[0]),
     )
     client = AIOKafkaProducer(**connection(login))
     await client.start()
@@ -303,7 +304,7 @@ def test_a_guarded_stream_lets_styles_through_and_nothing_else(*, text: str, ter
     guarded.write("\x1b[1mbold\x1b[0m" + text)
     guarded.flush()
 
-    said = inner.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    said = inner.buffer.getvalue().decode()
     assert ("\x1b[1mbold\x1b[0m" in said) == terminal
     assert harmless(re.sub(r"\x1b\[[?0-9;]*[mABCDGHJKhl]|\r", "", said) if terminal else said)
     with pytest.raises(TypeError):
