@@ -1,6 +1,6 @@
 """Faust's own settings for both apps, each with the reason why it is not the default."""
 
-import tempfile
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,8 @@ LEAST_FETCH_BYTES: Final = 1280 * 1024
 one partition in a fetch."""
 QUEUED_BATCHES: Final = 3
 """Size of an agent's queue, in batches; its high-water mark is two. Bounds memory with the size of a fetch."""
+NO_DIRECTORY: Final = Path(os.devnull) / "faust"
+"""Where Faust keeps tables; there are none, and below a device there is nothing that anybody could put there."""
 NEVER_SECONDS: Final = 10 * 86400.0
 """Faust lets a worker leave its group when nobody asks it for records for this long, and never lets it return."""
 REQUEST_SECONDS: Final = 10.0
@@ -51,7 +53,7 @@ def faust_options(settings: Settings) -> dict[str, Any]:
         "key_serializer": "raw",
         "value_serializer": "raw",
         "store": "memory://",
-        "datadir": Path(tempfile.gettempdir()) / "tokenmill-faust",  # nothing is ever written there
+        "datadir": NO_DIRECTORY,
         "web_enabled": False,  # Faust's page says OK whatever happens
         "topic_disable_leader": True,  # no table, so no leader topic
         "topic_allow_declare": False,  # topics are made by `tokenmill topics`, with the settings that they need

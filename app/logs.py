@@ -9,9 +9,12 @@ import structlog
 
 from .absence import is_broken_connection, says_unreached
 from .contact import CONTACT, QUIET_SECONDS, REPEAT_SECONDS, Contact
+from .terminal import escaped, escaped_lines
 
 NOISY: Final = ("aiokafka", "kafka", "faust", "mode", "asyncio")
 """Libraries that repeat themselves hundreds of times a second while a broker is away."""
+SEVERAL_LINES: Final = ("exception", "stack")
+"""Fields of an event that are tracebacks."""
 LINES: Final = 5
 """What one noisy logger may say ..."""
 WINDOW_SECONDS: Final = 10
@@ -129,9 +132,26 @@ def set_up_logging(log_format: str = "auto", log_level: str = "info", libraries:
 
 def _renderers(*, console: bool) -> list[structlog.typing.Processor]:
     strip = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    # Tracebacks are plain in both: the console's own would show local variables, which are passwords and records.
+    formatted = structlog.processors.format_exc_info
     if console:
-        return [strip, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
-    return [strip, structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        plain = structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
+        return [strip, formatted, _escape, plain]
+    return [strip, formatted, structlog.processors.JSONRenderer()]
+
+
+def _escape(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Let nothing in a line but what may reach a terminal; only tracebacks and stacks are several lines."""
+    return {
+        escaped(name): escaped_lines(str(value)) if name in SEVERAL_LINES else _escaped_value(value)
+        for name, value in event.items()
+    }
+
+
+def _escaped_value(value: object) -> object:
+    return value if value is None or isinstance(value, (bool, int, float)) else escaped(str(value))
 
 
 def _limit_noise(handler: logging.Handler, level: str) -> None:

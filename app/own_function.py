@@ -8,13 +8,13 @@ import pickle
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
-from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
 from tokenmill.errors import InputError
+from tokenmill.own_modules import import_own
 
 COUNT_BYTES: Final = 8
 """Of the shared memory that says from how many rows of the list in hand the function has returned."""
@@ -41,15 +41,15 @@ def find_function(name: str) -> Function:
         InputError: there is none.
 
     """
-    module, _, function = name.partition(":")
     try:
-        found = getattr(import_module(module), function)
+        found = import_own(name)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(
-            f"--map {name}: {error}; give it as module:function, from a module that can be imported"
+            f"--map {name}: {error}; give it as module:function, from a module that can be imported; the working "
+            "directory is looked in last"
         ) from error
     if not callable(found):
-        raise InputError(f"--map {name}: {function} is no function")
+        raise InputError(f"--map {name}: that is no function")
     return found  # type: ignore[no-any-return]
 
 

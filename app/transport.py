@@ -351,9 +351,8 @@ class BatchApp(faust.App):
     """Whether a fetch waits for as much, or `GATHER_WAIT_MS`: many small fetches cost more than few large ones."""
 
     async def on_first_start(self) -> None:
-        """Prepare, then start as Faust does."""
+        """Prepare; Faust would make directories for tables, of which there are none."""
         await self.prepare()
-        await super().on_first_start()
 
     async def on_stop(self) -> None:
         """Give up all partitions before the clients go, then stop as Faust does."""

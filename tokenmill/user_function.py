@@ -18,15 +18,14 @@ needs a new one. ``reasons`` are all that it may give; anything else, None inclu
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from inspect import iscoroutinefunction
 from math import isfinite
-from operator import attrgetter
 from typing import Any, Final, TypeGuard
 
 from tokenmill.documents import INTEGERS, Document, Limits
 from tokenmill.errors import RecordError, SettingsError
 from tokenmill.native_calls import NativeCode, shown_error
+from tokenmill.own_modules import import_own
 
 FUNCTION_FAILED: Final = "function_failed"
 """Dead-letter reason: the function raised, or returned what is no document."""
@@ -118,17 +117,22 @@ def open_user_function(setting: str, path: str, *, takes: str, carry: Sequence[s
 
 
 def _imported(said: str, path: str) -> Any:
-    module, _, attribute = path.partition(":")
-    if not (module and attribute):
-        raise SettingsError(f'{said} is no import path: write "module:function"')
     try:
         with _CALLED:
-            return attrgetter(attribute)(import_module(module))
+            return import_own(path)
+    except ValueError as error:
+        if path.partition(":")[2]:
+            raise SettingsError(_not_imported(said, error)) from error
+        raise SettingsError(f"{said} is no import path: {error}") from error
     except Exception as error:
-        raise SettingsError(
-            f"{said} cannot be imported ({shown_error(error)}): "
-            "is its folder on PYTHONPATH, and does the module import by itself?"
-        ) from error
+        raise SettingsError(_not_imported(said, error)) from error
+
+
+def _not_imported(said: str, error: Exception) -> str:
+    return (
+        f"{said} cannot be imported ({shown_error(error)}): is its folder on PYTHONPATH, or the working directory, "
+        "where modules are looked for last, and does the module import by itself?"
+    )
 
 
 def _reasons(said: str, reasons: object) -> frozenset[str]:

@@ -8,13 +8,13 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol, cast
 
 from tokenmill.errors import InputError, TokenMillError
 from tokenmill.extras import missing_extra
 
 from ..garbage import collect_seldom
+from ..terminal import escaped, escaped_lines, guard_streams
 
 if TYPE_CHECKING:  # typer comes with an extra, and who lacks it is told so (`main`)
     import typer
@@ -96,9 +96,9 @@ def _nothing() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command of ``arguments`` (of the process without them) and exit with its code."""
+    guard_streams()
     collect_seldom()
     os.environ.setdefault(*BLAS_THREADS)
-    sys.path.insert(0, str(Path.cwd()))  # a user's own function may lie where they stand, as for `python -m`
     given = sys.argv[1:] if arguments is None else arguments
     try:
         create_cli(next(iter(given), None))(given, prog_name="tokenmill")
@@ -115,8 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if error.filename is None:
             raise
         _say(
-            f"{error.filename} cannot be used ({error.strerror}): check that the path is right, of the right kind, and "
-            "that this user may read or write there"
+            f"{escaped(str(error.filename))} cannot be used ({error.strerror}): check that the path is right, of the "
+            "right kind, and that this user may read or write there"
         )
         sys.exit(InputError.exit_code)
     except KeyboardInterrupt:
@@ -125,4 +125,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _say(message: str) -> None:
-    print(f"tokenmill: {message}", file=sys.stderr, flush=True)  # noqa: T201 - `output.say` needs typer
+    # What has several lines quotes a log; none of them must look like a message of ours.
+    lines = escaped_lines(message).replace("\n", "\n  ")
+    print(f"tokenmill: {lines}", file=sys.stderr, flush=True)  # noqa: T201 - `output.say` needs typer

@@ -3,7 +3,6 @@
 from typing import Final
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 import tokenmill
@@ -11,7 +10,7 @@ import tokenmill
 from ..settings import Loaded
 from ..settings.values import as_variable
 from .options import examples, with_loaded
-from .output import AsJson, show, show_json
+from .output import AsJson, show, show_json, show_table
 
 FILE_WIDTH: Final = 200
 """Characters of a line where no terminal shows it: names, values and variables fit without a break."""
@@ -34,10 +33,7 @@ def config(loaded: Loaded, *, as_json: AsJson = False) -> None:
     table = Table("setting", "value", "from", box=None, pad_edge=False)
     for name in values:
         table.add_row(name, as_variable(getattr(loaded.settings, name)), loaded.origins[name])
-    console = Console()
-    if not console.is_terminal:
-        console.width = FILE_WIDTH
-    console.print(table, markup=False)
+    show_table(table, FILE_WIDTH)
 
 
 def version() -> None:

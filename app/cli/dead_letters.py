@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import SpinnerColumn, TextColumn
+from rich.progress import SpinnerColumn
 from rich.table import Table
 
 from tokenmill.dead_letters import DeadLetter, Place, RecordPlace, parse_place
@@ -19,6 +19,8 @@ from tokenmill.errors import InputError
 from ..inspecting.samples import beginning
 from ..resending import Resending, Resent, count_dead_letters, find_dead_letter, read_dead_letters, resend
 from ..settings import Settings
+from ..terminal import escaped
+from ..terminal_console import PlainColumn
 from .inspect import pairs
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json, show_table, size
@@ -130,12 +132,17 @@ def show_command(
     settings: Settings,
     record: Record,
     *,
-    value: Annotated[bool, typer.Option("--value", help="Print the original value and nothing else.")] = False,
+    value: Annotated[
+        bool, typer.Option("--value", help="Print the original value and nothing else; escaped on a terminal.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Print one dead letter: where it comes from, why it is here, and what stood there."""
     letter = asyncio.run(find_dead_letter(settings, required_place(record)))
-    if value:
+    if value and sys.stdout.isatty():
+        show((letter.value or b"").decode(errors="backslashreplace"))
+        say("control characters are escaped on a terminal; the bytes as they are go into a file or a pipe")
+    elif value:
         sys.stdout.buffer.write(letter.value or b"")
         sys.stdout.buffer.flush()
     elif as_json:
@@ -220,7 +227,8 @@ def required_place(name: str) -> Place:
 def cells(letter: DeadLetter) -> list[str]:
     """Return a letter's row."""
     value = beginning(repr((letter.value or b"")[:LINE_CHARACTERS]), LINE_CHARACTERS)
-    return [str(letter.place), moment(letter), letter.reason, beginning(letter.detail, LINE_CHARACTERS), value]
+    detail = beginning(escaped(letter.detail), LINE_CHARACTERS)
+    return [escaped(str(letter.place)), moment(letter), escaped(letter.reason), detail, value]
 
 
 def values(letter: DeadLetter) -> dict[str, Any]:
@@ -255,7 +263,7 @@ class Reporter(Line):
     """Called with what was sent, says how much."""
 
     def __init__(self) -> None:
-        super().__init__(SpinnerColumn(), TextColumn("{task.description}"), description="reading")
+        super().__init__(SpinnerColumn(), PlainColumn("{task.description}"), description="reading")
 
     def __call__(self, done: Resent) -> None:
         """Show how far it is."""

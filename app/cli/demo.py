@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ..demo import DemoPlan, run_demo
 from ..demo.plan import FEED_SECONDS, TRAIN_SECONDS
@@ -12,6 +11,7 @@ from ..demo.text import own_text, standard_library
 from ..local.state import DEMO_DIRECTORY
 from ..places import require_directory
 from .options import examples
+from .output import data
 from .produce import parse_rate
 
 Text = Annotated[
@@ -51,4 +51,4 @@ def demo(
         seconds=seconds,
         train_seconds=train_seconds,
     )
-    raise typer.Exit(run_demo(plan, Console()))
+    raise typer.Exit(run_demo(plan, data()))

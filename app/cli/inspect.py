@@ -22,6 +22,7 @@ from ..inspecting import (
 )
 from ..inspecting.samples import beginning
 from ..settings import Settings
+from ..terminal import escaped
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json, show_table, size
 
@@ -163,7 +164,7 @@ def pairs(values: dict[str, Any]) -> Table:
     """Return names and values as two columns."""
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, value in values.items():
-        table.add_row(name.replace("_", " "), "-" if value is None else str(value))
+        table.add_row(name.replace("_", " "), "-" if value is None else escaped(str(value)))
     return table
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import structlog
 import typer
-from rich.progress import SpinnerColumn, TextColumn
+from rich.progress import SpinnerColumn
 
 from tokenmill.segments import Store, StoreLock
 
@@ -15,6 +15,7 @@ from ..logs import set_up_logging
 from ..mirror import Behind, Mirror
 from ..settings import Settings
 from ..supervisor.signals import run_until_signalled
+from ..terminal_console import PlainColumn
 from .options import KeepFrom, examples, with_settings
 from .output import count, messages, say, size
 from .progress import PLAIN_SECONDS, Line
@@ -83,7 +84,7 @@ class Reporter(Line):
     """Called with how far behind each stream is, shows it."""
 
     def __init__(self) -> None:
-        super().__init__(SpinnerColumn(), TextColumn("{task.description}"), description="starting")
+        super().__init__(SpinnerColumn(), PlainColumn("{task.description}"), description="starting")
         self._terminal = messages().is_terminal
         self._logged: dict[str, Behind] = {}
         self._at = 0.0

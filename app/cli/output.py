@@ -1,12 +1,14 @@
 """How commands speak: data on standard output, messages on standard error, sizes and numbers for people."""
 
-import json
 import sys
 from typing import Annotated, Final
 
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from ..terminal import escaped, escaped_json
+from ..terminal_console import EscapingConsole
 
 FILE_WIDTH: Final = 1000
 """Characters in a line of a table that goes into a file or a pipe, where nobody breaks lines."""
@@ -17,29 +19,29 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for pipes.")]
 
 
 def say(message: str) -> None:
-    """Write one message for people to standard error."""
-    print(f"tokenmill: {message}", file=sys.stderr, flush=True)  # noqa: T201 - this is where commands speak
+    """Write one message for people to standard error, escaped."""
+    print(f"tokenmill: {escaped(message)}", file=sys.stderr, flush=True)  # noqa: T201 - this is where commands speak
 
 
 def show(line: str) -> None:
-    """Write one line of data to standard output."""
-    print(line, flush=True)  # noqa: T201
+    """Write one line of data to standard output, escaped."""
+    print(escaped(line), flush=True)  # noqa: T201
 
 
 def show_json(value: object) -> None:
     """Write one JSON document on one line to standard output; what JSON does not know is written as text."""
-    show(json.dumps(value, default=str, ensure_ascii=False))
+    show(escaped_json(value))
 
 
-def show_table(table: Table) -> None:
-    """Write a table to standard output; where that is no terminal, as wide as its content needs."""
-    console = Console()
+def show_table(table: Table, width: int = FILE_WIDTH) -> None:
+    """Write a table to standard output; where that is no terminal, ``width`` characters at most."""
+    console = data()
     if console.is_terminal:
-        console.print(table, markup=False, highlight=False)
+        console.print(table)
         return
-    console.width = FILE_WIDTH
+    console.width = width
     with console.capture() as captured:
-        console.print(table, markup=False, highlight=False)
+        console.print(table)
     for line in captured.get().splitlines():
         show(line.rstrip())
 
@@ -64,7 +66,12 @@ def agree(what: str) -> None:
 
 def messages() -> Console:
     """Return a console on standard error; it knows whether that is a terminal, and NO_COLOR."""
-    return Console(stderr=True)
+    return EscapingConsole(stderr=True)
+
+
+def data() -> Console:
+    """Return the same on standard output."""
+    return EscapingConsole()
 
 
 def size(count: float) -> str:

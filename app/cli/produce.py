@@ -15,10 +15,12 @@ from ..produce import (
     Plan,
     Reading,
     Summary,
+    Walk,
     Wishes,
     dry_run,
     find_sources,
     flush,
+    is_piped,
     produce,
     require_flush_allowed,
     shape_for,
@@ -39,6 +41,7 @@ from .produced import (
     summary_line,
     tell_dry,
     tell_left_out,
+    tell_not_read,
     tell_open,
     tell_refusals,
     tell_unmet,
@@ -102,6 +105,10 @@ def produce_command(
         str | None,
         typer.Option(metavar="NAME", help="Of csv, tsv and texts: utf-16, latin-1, cp1252.", rich_help_panel=HOW_READ),
     ] = None,
+    follow_links: Annotated[
+        bool,
+        typer.Option("--follow-links", help="Also links that lead out of a folder.", rich_help_panel=HOW_READ),
+    ] = False,
     split: Annotated[
         str | None, typer.Option(metavar="NAME", help="Split of a Hugging Face data set.", rich_help_panel=HOW_READ)
     ] = None,
@@ -247,7 +254,11 @@ def produce_command(
             parse_delimiter(delimiter),
             None if encoding is None else known_encoding(encoding),
         )
-        sources = find_sources(paths, reading, split)
+        walk = Walk(follow_links)
+        try:
+            sources = find_sources(paths, reading, split, walk)
+        finally:
+            tell_not_read(walk)
         if dry:
             tell_dry(dry_run(sources, topic, limit), as_json=as_json)
             return
@@ -346,14 +357,17 @@ def deciding(reading: Reading, split: str | None, shuffle: int, seed: int) -> di
 
 def _require_run(paths: list[str], *, resume: bool, restart: bool, only_new: bool) -> None:
     """Check that what is new can be told from what was sent, where that is asked for."""
-    if only_new and (restart or not resume or "-" in paths):
-        other = "--restart" if restart else "standard input" if resume else "--no-resume"
+    if only_new and (restart or not resume or any(map(is_piped, paths))):
+        other = "--restart" if restart else "standard input or a pipe" if resume else "--no-resume"
         raise InputError(f"--only-new goes on behind what was sent before; {other} does not: leave one of them out")
 
 
 def _identity(topic: str, paths: list[str], options: dict[str, object]) -> Identity | None:
-    """Return the run's identity; none for one that nobody could take up again."""
-    if "-" in paths:
+    """Return the run's identity; none for one that nobody could take up again.
+
+    Links that are followed are no part of it: as with any other file of a folder, it is noticed what is new.
+    """
+    if any(map(is_piped, paths)):
         return None
     return Identity.of(topic, options, paths)
 

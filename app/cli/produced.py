@@ -4,7 +4,7 @@ from typing import Any
 
 from tokenmill.errors import InputError
 
-from ..produce import Dry, PassedOver, Summary
+from ..produce import Dry, PassedOver, Summary, Walk
 from ..produce.builders import Known
 from ..settings import Settings
 from .output import count, say, show, show_json, size
@@ -31,6 +31,14 @@ def tell_refusals(found: PassedOver) -> None:
         say(f"{refused.where}: {refused.why}")
     if found.refused > len(shown):
         say(f"… passed over {found.refused:,} in all")
+
+
+def tell_not_read(walk: Walk) -> None:
+    """Name what lies in folders and is not read: pipes, devices, links that lead elsewhere."""
+    for words in walk.left_out[:SHOWN_REFUSALS]:
+        say(words)
+    if len(walk.left_out) > SHOWN_REFUSALS:
+        say(f"… left out {len(walk.left_out):,} in all")
 
 
 def tell_unmet(found: PassedOver) -> None:

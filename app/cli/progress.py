@@ -7,10 +7,12 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TimeRemainingColumn
 
 from ..contact import CONTACT, Contact, no_answer
 from ..produce import Summary
+from ..terminal import escaped
+from ..terminal_console import PlainColumn
 from .output import count, messages, say, size
 
 PLAIN_SECONDS: Final = 5.0
@@ -47,7 +49,7 @@ class Line:
     def show(self, description: str, done: int, total: int, plain: Callable[[], str]) -> None:
         """Show how much of ``total`` (0: nobody knows) is done; ``plain`` is asked when a log is to hear of it."""
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, description=description, total=total or None, completed=done)
+            self._bar.update(self._task, description=escaped(description), total=total or None, completed=done)
         elif time.monotonic() - self._said >= PLAIN_SECONDS:
             self._said = time.monotonic()
             say(plain())
@@ -55,7 +57,7 @@ class Line:
     def tell(self, message: str) -> None:
         """Write a message that stays, above the line of a terminal."""
         if self._bar is not None:
-            self._bar.console.print(f"tokenmill: {message}", markup=False, highlight=False, soft_wrap=True)
+            self._bar.console.print(f"tokenmill: {escaped(message)}", soft_wrap=True)
         else:
             say(message)
 
@@ -92,7 +94,7 @@ class Reporter(Line):
     """
 
     def __init__(self) -> None:
-        columns = (TextColumn("  {task.description}"), BarColumn(20), TimeRemainingColumn())
+        columns = (PlainColumn("  {task.description}"), BarColumn(20), TimeRemainingColumn())
         super().__init__(*columns, description="starting")
         self._began = time.monotonic()
         self._done_before: int | None = None

@@ -10,11 +10,12 @@ from rich.status import Status
 from tokenmill.engines import load_tokenizer
 from tokenmill.errors import EngineError
 
-from ..produce import Reading, Refused, find_sources, read_items, shape_for
+from ..produce import Reading, Refused, Walk, find_sources, read_items, shape_for
 from ..settings import Settings
 from ..tokenizer_report import Report, report_on
 from .options import examples, with_settings
 from .output import AsJson, count, messages, say, show, show_json, size
+from .produced import tell_not_read
 
 SHOWN_TOKENS = 12  # special tokens in a line; --json has all
 SHOWN_IDS = 16
@@ -97,7 +98,10 @@ def _texts(settings: Settings, paths: list[str]) -> Iterator[str]:
     if not paths:
         return
     reading = Reading(shape_for(settings, settings.raw_topics[0]))
-    for item in read_items(find_sources(paths, reading)):
+    walk = Walk()
+    sources = find_sources(paths, reading, walk=walk)
+    tell_not_read(walk)
+    for item in read_items(sources):
         if isinstance(item, Refused):
             say(f"{item.where}: {item.why}")
         else:

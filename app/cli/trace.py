@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 
 from tokenmill.errors import InputError
 from tokenmill.samples import Source, TracedRecord, TracedSample, TracedView, Tracer, Use, read_state
@@ -16,6 +16,7 @@ from ..inspecting.blocks import RecordText
 from ..inspecting.samples import beginning
 from ..inspecting.tracing import Fate, Place, fate_of, record_texts
 from ..settings import Settings
+from ..terminal_console import PlainColumn
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json
 from .progress import Line
@@ -97,7 +98,7 @@ def _named(*values: object) -> Iterator[tuple[str, object]]:
 
 def _scan(tracer: Tracer, wanted: str) -> list[Place]:
     """Return the records with an id, showing how far the search is."""
-    columns = (TextColumn("search"), BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"))
+    columns = (PlainColumn("search"), BarColumn(), TaskProgressColumn(), PlainColumn("{task.description}"))
     found: list[Place] = []
     with Line(*columns, TimeRemainingColumn()) as line:
         for done, total, places in tracer.documents(wanted):

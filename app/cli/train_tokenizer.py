@@ -9,11 +9,12 @@ import typer
 from tokenmill.training_tokenizer import train_tokenizer
 
 from ..places import require_file
-from ..produce import Reading, Refused, find_sources, read_items, shape_for
+from ..produce import Reading, Refused, Walk, find_sources, read_items, shape_for
 from ..settings import Settings
 from .options import examples, with_settings
 from .output import count, say, show
 from .produce import FormatName, Lines, Paths
+from .produced import tell_not_read
 
 DEFAULT_VOCABULARY = 16_384  # ids of uint16 with room; small models spend little on their embedding
 
@@ -55,7 +56,9 @@ class _Texts:
 
     def __init__(self, settings: Settings, paths: list[str], choice: FormatName) -> None:
         reading = Reading(shape_for(settings, settings.raw_topics[0]), choice)
-        self._items = read_items(find_sources(paths, reading))
+        walk = Walk()
+        self._items = read_items(find_sources(paths, reading, walk=walk))
+        tell_not_read(walk)
         self.documents = 0
 
     def __iter__(self) -> Iterator[str]:

@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from ..local.state import DEMO_DIRECTORY, State
 from ..places import require_directory
 from ..settings import Loaded
 from ..up import run_up, settings_in
 from .options import examples, with_loaded
+from .output import data
 
 StateDirectory = Annotated[
     Path, typer.Option("--state", metavar="DIR", help="Where all of it lies; a new directory is a new beginning.")
@@ -37,4 +37,4 @@ def up(
     """
     place = State(state.absolute())
     require_directory("--state", state)
-    raise typer.Exit(run_up(place, settings_in(place, loaded), Console(), partitions=partitions, port=port))
+    raise typer.Exit(run_up(place, settings_in(place, loaded), data(), partitions=partitions, port=port))

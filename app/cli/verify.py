@@ -4,13 +4,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 from rich.table import Table
 
 from tokenmill.errors import TokenMillError
 
 from ..places import require_file
 from ..settings import Settings
+from ..terminal_console import PlainColumn
 from ..verify import ChainResult, Progress, VerifyResult, verify
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json, show_table, size
@@ -183,7 +184,7 @@ class Reporter(Line):
     """Called with the progress, shows it."""
 
     def __init__(self) -> None:
-        columns = (TextColumn("verify"), BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"))
+        columns = (PlainColumn("verify"), BarColumn(), TaskProgressColumn(), PlainColumn("{task.description}"))
         super().__init__(*columns, TimeRemainingColumn())
 
     def __call__(self, progress: Progress) -> None:

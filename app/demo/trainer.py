@@ -22,9 +22,12 @@ NICENESS: Final = 10
 
 
 def example() -> Path | None:
-    """Return the example's file: in the working directory, or where this package's source lies; None elsewhere."""
-    places = (Path.cwd() / EXAMPLE, Path(tokenmill.__file__).parents[1] / EXAMPLE)
-    return next((place for place in places if place.is_file()), None)
+    """Return the example's file, which lies beside this package's source; None where there is no source.
+
+    The working directory is not asked: what lies there may be anybody's.
+    """
+    place = Path(tokenmill.__file__).parents[1] / EXAMPLE
+    return place if place.is_file() else None
 
 
 def why_not() -> str | None:
@@ -32,7 +35,7 @@ def why_not() -> str | None:
     if importlib.util.find_spec("torch") is None:
         return "no training, for torch is not installed: pip install torch, or say --no-train"
     if example() is None:
-        return f"no training, for {EXAMPLE} is not here: run the demo in a clone of the repository"
+        return f"no training, for {EXAMPLE} is not beside the source: run `make demo` in a clone of the repository"
     return None
 
 

@@ -2,9 +2,10 @@
 
 from .dry import Dry, dry_run
 from .flush import flush, require_flush_allowed
+from .folders import Walk
 from .identity import Identity
 from .items import Item, Refused
-from .paths import find_sources
+from .paths import find_sources, is_piped
 from .run import Plan, produce
 from .shape import Shape
 from .sources import GivenSource, Reading, Source, read_items
@@ -24,10 +25,12 @@ __all__ = [
     "Shape",
     "Source",
     "Summary",
+    "Walk",
     "Wishes",
     "dry_run",
     "find_sources",
     "flush",
+    "is_piped",
     "produce",
     "read_items",
     "require_flush_allowed",

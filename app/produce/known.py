@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from stat import S_ISREG
 from typing import Final, Literal, NamedTuple
 
 import xxhash
@@ -143,6 +144,8 @@ def _look(source: Source, seen: Seen | None, sizes: Iterable[int], *, whole_line
         return Look(Seen(source.name, source.size, 0, source.signature().hex()))
     try:
         status = Path(source.path).stat()
+        if not S_ISREG(status.st_mode):  # a pipe: what is read of it now would be missing later
+            return Look(Seen(source.name, 0, 0, source.signature().hex()))
         if seen is not None and (seen.size, seen.modified) == (status.st_size, status.st_mtime_ns):
             return Look(seen, unchanged=True)
         end = status.st_size

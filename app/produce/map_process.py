@@ -50,10 +50,10 @@ class MapProcess:
         os.ftruncate(counter, COUNT_BYTES)
         self._count = mmap.mmap(counter, COUNT_BYTES)
         call = f"serve({theirs.fileno()}, {counter}, {name!r}, listed={listed})"
-        # Modules are where this process has them, its working directory included.
+        # Modules are where this process has them; the function finds its own (`tokenmill.own_modules`).
         program = f"import sys; sys.path[:] = {sys.path!r}; from tokenmill.app.own_function import serve; {call}"
         self._process = subprocess.Popen(
-            guarded([sys.executable, "-c", program]),
+            guarded([sys.executable, "-P", "-c", program]),
             stdin=subprocess.DEVNULL,
             stdout=_STANDARD_ERROR,
             pass_fds=[theirs.fileno(), counter],

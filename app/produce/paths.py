@@ -1,29 +1,29 @@
 """From what somebody names to sources: files, folders, patterns, standard input, data sets."""
 
 import os
-import re
-from collections.abc import Iterator, Sequence
-from glob import glob
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
 
 from tokenmill.errors import InputError
 
 from .addresses import HUB
 from .archives import ZIP, ZipMember, zip_sources
 from .datasets import DatasetSource, is_dataset
+from .folders import WILD, Walk
 from .formats import require
 from .sources import STDIN, STDIN_NUMBER, FileSource, Reading, Source, StandardInput
 
-_PATTERN: Final = re.compile(r"[*?\[]")
 
-
-def find_sources(paths: Sequence[str], reading: Reading, split: str | None = None) -> list[Source]:
+def find_sources(
+    paths: Sequence[str], reading: Reading, split: str | None = None, walk: Walk | None = None
+) -> list[Source]:
     """Return the sources: the paths in order, inside folders and patterns by name.
 
     A path is a file, a zip archive (each member is a file), a folder (read recursively, without names that start with
-    a dot, links to folders not followed), a pattern (``data/**/*.jsonl``), a data set (``hf://name``, or a folder that
-    ``save_to_disk`` wrote; ``split`` is for these), or ``-`` for standard input.
+    a dot), a pattern (``data/**/*.jsonl``), a data set (``hf://name``, or a folder that ``save_to_disk`` wrote;
+    ``split`` is for these), or ``-`` for standard input. What is named may be a pipe. What is merely found in a folder,
+    or by a pattern, is left out where it is no regular file, or leads out of the folder by a link: ``walk`` says
+    whether such links are followed, and afterwards what was left out.
 
     Raises:
         InputError: a path does not exist, a pattern matches nothing, standard input is a terminal or stands beside
@@ -32,12 +32,13 @@ def find_sources(paths: Sequence[str], reading: Reading, split: str | None = Non
     """
     if paths.count(STDIN) > 1:
         raise InputError("standard input can be read once: give - once")
-    sources = [source for path in paths for source in _sources(path, reading, split)]
+    walk = walk or Walk()
+    sources = [source for path in paths for source in _sources(path, reading, split, walk)]
     require(source.kind for source in sources if isinstance(source, FileSource | ZipMember))
     return sources
 
 
-def _sources(path: str, reading: Reading, split: str | None) -> Iterator[Source]:
+def _sources(path: str, reading: Reading, split: str | None, walk: Walk) -> Iterator[Source]:
     if path == STDIN:
         if os.isatty(STDIN_NUMBER):
             raise InputError("standard input is a terminal: pipe documents into it, or name a file instead of -")
@@ -45,33 +46,26 @@ def _sources(path: str, reading: Reading, split: str | None) -> Iterator[Source]
     elif path.startswith(HUB) or is_dataset(path):
         yield DatasetSource(path, split, reading)
     elif os.path.lexists(path):
-        yield from _files(path, reading)
+        # ./a is a: names become ids
+        yield from _files(walk.folder(path) if Path(path).is_dir() else [str(Path(path))], reading)
     else:
-        matches = sorted(glob(path, recursive=True)) if _PATTERN.search(path) else []  # noqa: PTH207 - takes absolute ones
-        if not matches:
-            why = "matches nothing" if _PATTERN.search(path) else "there is no such file or folder"
+        files = list(_files(walk.matches(path), reading)) if WILD.search(path) else []
+        if not files:
+            why = "matches nothing" if WILD.search(path) else "there is no such file or folder"
             raise InputError(f"{path}: {why}; check the path")
-        for match in matches:
-            yield from _files(match, reading)
+        yield from files
 
 
-def _files(path: str, reading: Reading) -> Iterator[Source]:
-    for file in find_files(path):
+def _files(files: Iterable[str], reading: Reading) -> Iterator[Source]:
+    for file in files:
         if Path(file).suffix.lower() == ZIP:
             yield from zip_sources(file, reading)
         else:
             yield FileSource(file, reading)
 
 
-def find_files(path: str) -> Iterator[str]:
-    """Yield the file, or all files in the folder, folders and files by name."""
-    if not Path(path).is_dir():
-        yield str(Path(path))  # ./a is a: names become ids
-        return
-    for folder, folders, files in os.walk(path):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
-            file = Path(folder, name)
-            # Pipes and sockets would block for ever; a link that leads nowhere is reported when it is opened.
-            if not name.startswith(".") and (file.is_file() or file.is_symlink()):
-                yield str(file)
+def is_piped(path: str) -> bool:
+    """Tell whether a path gives what it holds once: standard input, a pipe (``<(command)``), or a device."""
+    if path == STDIN or path.startswith(HUB):
+        return path == STDIN
+    return os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))  # noqa: PTH110, PTH112, PTH113

@@ -142,7 +142,9 @@ class FileSource:
         def read_so_far() -> int:
             # Not where `raw` is, up to a buffer before: another thread may be reading it (`Mapping`), and asking a
             # buffered reader moves its notion of that.
-            return os.lseek(raw.fileno(), 0, os.SEEK_CUR) if file.share is None else int(file.share * self.size)
+            if file.share is not None:
+                return int(file.share * self.size)
+            return os.lseek(raw.fileno(), 0, os.SEEK_CUR) if self.size else 0  # a pipe has no size, and no place
 
         for items in chunker.chunks(self.reading.entries(self.kind, file, start)):
             yield chunker.chunk(items, read_so_far())

@@ -133,8 +133,8 @@ carry = ["lang"]
   there (`[1] a footnote`), needs `decode = "text"`; `[link](address)` and `[INFO] started` are text in `auto`, too.
 - `json`: nothing but JSON objects with a text. `text`: any UTF-8 as it is, braces, keys and NULs included.
 - `module:function`: a function of your own on the raw bytes, which returns a `tokenmill.documents.Document` or a
-  reason. Like `function` it states its `version`, and its module is imported from the environment or `PYTHONPATH`
-  ([architecture.md](architecture.md#adding-to-it) has an example).
+  reason. Like `function` it states its `version`, and its module is imported from the environment, `PYTHONPATH`, or,
+  last, the working directory ([architecture.md](architecture.md#adding-to-it) has an example).
 
 `text_fields`, `id_field` and `carry` name keys of the object, or **paths** into it: with
 `text_fields = ["payload.after.body"]` an event of Debezium is the text of its row. A key of exactly that name goes

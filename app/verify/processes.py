@@ -29,6 +29,8 @@ from .partition import check_partition
 from .result import Advance, ChainResult
 from .task import PartitionTask
 
+SAFE_PATH: Final = "PYTHONSAFEPATH"
+"""What ``-P`` is as a variable: the working directory is not on the module path."""
 REPORT_SECONDS: Final = 0.2
 """How often a process says how far it is."""
 
@@ -89,7 +91,7 @@ def _workers(count: int) -> Iterator[dict[Connection, SpawnProcess]]:
         for number in range(count):
             mine, theirs = context.Pipe()
             process = context.Process(target=_work, args=(theirs, threads), name=f"verify {number}", daemon=True)
-            with _without_interrupts():
+            with _shielded():
                 process.start()
             theirs.close()
             workers[mine] = process
@@ -102,14 +104,24 @@ def _workers(count: int) -> Iterator[dict[Connection, SpawnProcess]]:
 
 
 @contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Start processes that never see Ctrl-C, which reaches the whole group: they inherit the mask; we end them."""
-    ensure_running()  # multiprocessing's own helper would be started next, and lift the mask again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def _shielded() -> Iterator[None]:
+    """Start processes that import nothing from the working directory, and never see Ctrl-C: they inherit both.
+
+    Ctrl-C reaches the whole group; we end them. multiprocessing says ``-P`` to them only if we were started with it.
+    """
+    safe = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    before: set[int | signal.Signals] = set()
     try:
+        ensure_running()  # multiprocessing's own helper would be started next, and lift the mask again
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if safe is None:
+            del os.environ[SAFE_PATH]
+        else:
+            os.environ[SAFE_PATH] = safe
 
 
 def _work(connection: Connection, threads: int) -> None:

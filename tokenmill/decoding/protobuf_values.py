@@ -89,7 +89,8 @@ def _compile(schema: RegisteredSchema) -> descriptor_pb2.FileDescriptorSet:
                 _write(Path(folder), name, text)
         given, output = Path(folder, "tokenmill-given"), Path(folder, "tokenmill-compiled")
         given.write_bytes(already.SerializeToString())
-        command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={folder}", f"--proto_path={_INCLUDED}"]
+        command = [sys.executable, "-P", "-m", "grpc_tools.protoc"]
+        command += [f"--proto_path={folder}", f"--proto_path={_INCLUDED}"]
         command += [f"--descriptor_set_in={given}", "--include_imports", f"--descriptor_set_out={output}", MAIN]
         done = subprocess.run(command, check=False, capture_output=True, timeout=COMPILE_SECONDS)
         if done.returncode or not output.exists():

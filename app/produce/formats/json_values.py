@@ -13,6 +13,9 @@ from .protocol import Bad, Entry, File, Needs
 
 BLOCK: Final = 1 << 20
 """Bytes read at once."""
+MAX_NESTING: Final = 1024
+"""Brackets that may be open at once: orjson reads no more, so a deeper value is no use to anybody. Nor is its file from
+there on: to find the end of gigabytes of brackets would take far longer than to decompress them."""
 _STRUCTURE: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["{}\[\],]', re.DOTALL)
 """A whole string, or a bracket, a comma, or the start of a string that ends in another block."""
 _REST_OF_STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+("?)', re.DOTALL)
@@ -100,6 +103,8 @@ class _Scan:
             if self._base == 1 and self._depth == 0:
                 self.fault = "something stands behind the end of the array; is it JSON lines? --format jsonl"
             self._depth += 1
+            if self._depth - self._base > MAX_NESTING:
+                self.fault = f"the JSON is nested deeper than {MAX_NESTING:,} brackets; nothing from here on is read"
         elif token in (b"}", b"]"):
             self._depth -= 1
             if self._depth < 0:

@@ -333,7 +333,7 @@ async def test_another_owner_gets_the_files(scene: Scene) -> None:
     one.close(2)
     await one.step()
     assert one.bringer.eras == {one.name: 1}
-    one.bringer.halts[one.name] = RuntimeError()
+    one.bringer.halts[one.name] = TokenMillError()
     one.owned.clear()
     await one.step()
     assert (one.bringer.eras, one.bringer.halts) == ({}, {})

@@ -163,6 +163,6 @@ def test_a_worker_that_no_broker_answers_makes_all_not_ready() -> None:
     all_posts["mill-2"].child = cast(
         "Child", type("CutOff", (Ready,), {"status": {**Ready.status, "away_since": 1.0}})()
     )
-    export = Export(SETTINGS, all_posts, cluster)
+    export = Export(SETTINGS, all_posts, cluster, Ledger())
     export.turn()
     assert export.probes.not_ready() == "no broker answers mill-2"

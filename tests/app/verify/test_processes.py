@@ -143,7 +143,7 @@ def test_advances_are_added_up_between_two_reports(monkeypatch: pytest.MonkeyPat
 def test_processes_that_are_started_never_see_ctrl_c() -> None:
     """They inherit the mask; this process has its own again."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with processes._without_interrupts():
+    with processes._shielded():
         assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 

@@ -93,3 +93,49 @@ def test_what_is_no_json_ends_the_file_with_a_reason(data: bytes, why: str) -> N
     assert last.broken
     assert why in last.why
     assert before == [b'{"a": 1}'] * data.count(b'"a"')
+
+
+@pytest.mark.parametrize("bracket", [b"[", b'{"a":', b'[{"a":'])
+def test_endless_brackets_are_given_up_early(bracket: bytes) -> None:
+    """Deeper than any parser of ours reads: a gigabyte of them costs no more than its beginning."""
+
+    class Counted(io.RawIOBase):
+        given = 0
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            piece = (bracket * (1 + len(buffer) // len(bracket)))[: len(buffer)]
+            buffer[:] = piece
+            self.given += len(piece)
+            return len(piece)
+
+    raw = Counted()
+    found = list(read_json(File("a", io.BufferedReader(raw)), Needs(1 << 30), Place()))
+
+    ((_, _, bad),) = found
+    assert isinstance(bad, Bad)
+    assert bad.broken
+    assert "nested deeper than 1,024 brackets" in bad.why
+    assert raw.given <= 2 * json_values.BLOCK
+
+
+@pytest.mark.parametrize(
+    ("before", "opening", "closing", "behind"),
+    [(b"[", b"[", b"]", b"]"), (b"[", b'{"a":', b"}", b"]"), (b"", b'{"a":', b"}", b"")],
+)
+def test_what_a_parser_reads_is_not_too_deep(before: bytes, opening: bytes, closing: bytes, behind: bytes) -> None:
+    """In an array or not, the deepest value that orjson reads is one, and the next deeper one ends the file."""
+    most = json_values.MAX_NESTING
+
+    def read_deep(depth: int) -> list[Content]:
+        return read(before + opening * depth + b"1" + closing * depth + behind)
+
+    (value,) = read_deep(most)
+    assert isinstance(value, bytes)
+    assert orjson.loads(value)
+    (bad,) = read_deep(most + 1)
+    assert isinstance(bad, Bad)
+    with pytest.raises(orjson.JSONDecodeError):
+        orjson.loads(opening * (most + 1) + b"1" + closing * (most + 1))

@@ -1,0 +1,106 @@
+"""What may reach a terminal, or a log that somebody reads on one: text without control characters, shown escaped.
+
+Records, file names and what others say are anybody's. An escape sequence in them could move the cursor, write to the
+clipboard or hide text, and a bidi control could turn a line around. So each place of output passes `escaped` or
+`escaped_json`, and `guard_streams` lets nothing else out of the process either: tracebacks, warnings, libraries.
+"""
+
+import io
+import json
+import re
+import sys
+from typing import Any, Final, TextIO
+
+_BIDI: Final = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+"""What turns the direction of text: marks, embeddings, overrides and isolates (Unicode Standard Annex 9)."""
+_OTHERS: Final = "\u2028\u2029\ud800-\udfff"
+"""Ends of lines and paragraphs, and surrogates: bytes of file names that are no UTF-8, which no stream can write."""
+_HARMFUL: Final = re.compile(f"[\0-\x1f\x7f-\x9f{_BIDI}{_OTHERS}]")
+_HARMFUL_IN_LINES: Final = re.compile(f"[\0-\x08\x0b-\x1f\x7f-\x9f{_BIDI}{_OTHERS}]")
+"""The same, but for line ends and tabs."""
+_BETWEEN: Final = re.compile(r"(\x1b\[[?0-9;]*[mABCDGHJKhl]|\r)")
+"""What progress bars, tables and colours are made of: styles, and moves of the cursor. No other sequence is."""
+
+
+def escaped(text: str) -> str:
+    r"""Return a text in one line, with C0 and C1 controls, bidi controls and surrogates written as ``\x1b``."""
+    return _HARMFUL.sub(_escape, text)
+
+
+def escaped_lines(text: str) -> str:
+    """Do the same, but leave line ends and tabs: of what was made as several lines."""
+    return _HARMFUL_IN_LINES.sub(_escape, text)
+
+
+def escaped_json(value: object) -> str:
+    """Return JSON in one line that says the same and holds no such character; what JSON does not know is its text."""
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return _HARMFUL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)  # C0 is escaped already
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    known = {9: r"\t", 10: r"\n", 13: r"\r"}.get(code)
+    return known or (f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}")  # noqa: PLR2004 - two digits reach so far
+
+
+class GuardedStream(io.TextIOBase):
+    """A stream of text that lets no control character through; on a terminal, styles and moves of the cursor."""
+
+    def __init__(self, stream: TextIO) -> None:
+        """Write to ``stream``."""
+        super().__init__()
+        self._stream = stream
+        self._terminal = stream.isatty()
+
+    def write(self, text: str, /) -> int:
+        """Write a text, escaped; return how long it was."""
+        if self._terminal:
+            parts = _BETWEEN.split(text)
+            parts[::2] = map(escaped_lines, parts[::2])
+            self._stream.write("".join(parts))
+        else:
+            self._stream.write(escaped_lines(text))
+        return len(text)
+
+    def writable(self) -> bool:
+        """Return that it is."""
+        return True
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        self._stream.flush()
+
+    def isatty(self) -> bool:
+        """Return whether it leads to a terminal."""
+        return self._terminal
+
+    def fileno(self) -> int:
+        """Return the stream's descriptor."""
+        return self._stream.fileno()
+
+    @property
+    def buffer(self) -> Any:
+        """What takes bytes as they are: for those who were asked for these."""
+        return self._stream.buffer
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """The stream's encoding."""
+        return self._stream.encoding
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        """What becomes of characters that the encoding has not."""
+        return self._stream.errors
+
+
+def guard_streams() -> None:
+    """Let nothing out of this process through `sys.stdout` and `sys.stderr` but what may reach a terminal."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None or isinstance(stream, GuardedStream):
+            continue
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # not every terminal has every character
+        setattr(sys, name, GuardedStream(stream))

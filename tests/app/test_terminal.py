@@ -1,0 +1,322 @@
+"""What reaches a terminal: nothing in a record, a name or a traceback tells it to do anything."""
+
+import ast
+import io
+import json
+import logging
+import os
+import pty
+import re
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import structlog
+from aiokafka import AIOKafkaProducer
+from aiokafka.client import AIOKafkaClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import SecretStr
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+import tokenmill
+from tokenmill.app.cli import inspect as inspect_command
+from tokenmill.app.cli import output, produced
+from tokenmill.app.cli.dead_letters import cells, values
+from tokenmill.app.cli.progress import Line
+from tokenmill.app.clients.kafka import connection
+from tokenmill.app.live import View
+from tokenmill.app.logs import set_up_logging
+from tokenmill.app.produce import PassedOver, Refused
+from tokenmill.app.settings import ConnectionSettings
+from tokenmill.app.terminal import GuardedStream, escaped, escaped_json, escaped_lines
+from tokenmill.app.terminal_console import EscapingConsole, PlainColumn
+from tokenmill.app.worker import Worker
+from tokenmill.dead_letters import DeadLetter, RecordPlace
+
+APP = Path(tokenmill.__file__).parents[1] / "app"
+CLIPBOARD = "\x1b]52;c;cm0gLXJm\x07"
+BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+MARKUP = "[bold red]x[/] [link=file:///etc]y[/link] :smile:"
+hostile = st.text(
+    st.characters(categories=["Cc"]) | st.sampled_from([*BIDI, "\u2028", "\x1b", "\r", "\n"]) | st.characters()
+).map(lambda text: text + CLIPBOARD)
+"""Texts as somebody might write them who wants to do harm; surrogates among them, as in names of files."""
+
+
+def harmless(text: str) -> bool:
+    """Tell whether a terminal would just show it: no C0 but line ends and tabs, no C1, no bidi control."""
+    return not any(
+        (unicodedata.category(character) == "Cc" and character not in "\n\t") or character in BIDI + "\u2028\u2029"
+        for character in text
+    )
+
+
+@given(hostile)
+def test_escaped_texts_are_harmless(text: str) -> None:
+    """In one line or several; and what was harmless is left as it is."""
+    assert harmless(escaped(text))
+    assert not re.search(r"[\n\t]", escaped(text))
+    assert harmless(escaped_lines(text))
+    assert escaped_lines(text).encode()  # no surrogates
+    assert escaped(escaped(text)) == escaped(text)
+    kept = "".join(character for character in text if character.isprintable())
+    assert escaped(kept) == kept
+
+
+@given(st.recursive(hostile | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(hostile, inner)))
+def test_escaped_json_says_the_same(value: object) -> None:
+    """To any parser; whatever stands in it."""
+    assert harmless(escaped_json(value))
+    assert json.loads(escaped_json(value)) == value
+    assert escaped_json("grüße 世界") == '"grüße 世界"'
+
+
+def letter_of(text: str) -> DeadLetter:
+    """Return a dead letter that has a text wherever it can."""
+    place = RecordPlace("raw", 0, 1)
+    data = text.encode("utf-8", "surrogatepass")
+    return DeadLetter(
+        place=place,
+        timestamp=0,
+        reason=text,
+        exception=text,
+        detail=text,
+        key=data,
+        value=data,
+        headers=((text, data),),
+    )
+
+
+def shown_table(text: str) -> None:
+    """Show it as names and values."""
+    output.show_table(inspect_command.pairs({"key": text, text: text}))
+
+
+def shown_letter(text: str) -> None:
+    """Show it as a dead letter, in a list and alone."""
+    table = Table("place", "written", "reason", "detail", "value")
+    table.add_row(*cells(letter_of(text)))
+    output.show_table(table)
+    output.show_table(inspect_command.pairs(values(letter_of(text))))
+    output.show_json(values(letter_of(text)))
+
+
+def told(text: str) -> None:
+    """Say it as a message, a refusal, a line above a progress bar, and in a view."""
+    output.say(text)
+    produced.tell_refusals(PassedOver(refused=1, examples=[Refused(text, text)]))
+    Line(PlainColumn("{task.description}")).tell(text)
+    view = View(output.data())
+    view.say(text, "red")
+    view.show(text)
+
+
+def logged(text: str) -> None:
+    """Log it as an event, a field's name and value, a library's argument, and in a traceback."""
+    for log_format in ("console", "json"):
+        set_up_logging(log_format)
+        log = structlog.get_logger("tokenmill.test")
+        log.warning(text, key=text, **{text: text.encode("utf-8", "surrogatepass")})
+        logging.getLogger("library").warning("lost %s", text)
+        try:
+            text.encode("ascii").decode(text)
+        except (LookupError, ValueError):
+            log.exception("failed")
+
+
+@pytest.mark.usefixtures("logging_restored")
+@pytest.mark.parametrize("shown", [output.show, output.show_json, shown_table, shown_letter, told, logged])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=hostile)
+def test_nothing_harmful_is_shown(shown: Callable[[str], None], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever part of a record, a file or a log it comes from."""
+    capsys.readouterr()
+    shown(text)
+    out, err = capsys.readouterr()
+    assert out + err
+    assert harmless(out + err)
+
+
+def test_nothing_is_taken_for_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    """Brackets and colons are what they are, in tables, messages and progress bars."""
+    shown_table(MARKUP)
+    told(MARKUP)
+    bar = Console(file=io.StringIO(), width=200)
+    bar.print(PlainColumn("{task.description}").render(task_of(MARKUP)))
+
+    out, err = capsys.readouterr()
+    assert out.count(MARKUP) == 5
+    assert err.count(MARKUP) == 4
+    assert isinstance(bar.file, io.StringIO)
+    assert MARKUP in bar.file.getvalue()
+
+
+def task_of(description: str) -> Any:
+    """Return what a column of a progress bar is given."""
+    progress = Progress(console=Console(file=io.StringIO()))
+    progress.add_task(description)
+    return progress.tasks[0]
+
+
+def test_there_is_no_other_console_and_no_other_way_out() -> None:
+    """Whoever shows something passes one of these modules."""
+    consoles, columns, prints = set(), set(), set()
+    for file in APP.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call):
+                name = ast.unparse(node.func)
+                consoles |= {file.name} if name == "Console" else set()
+                columns |= {file.name} if name == "TextColumn" else set()
+                prints |= {file.name} if name in {"print", "sys.stdout.write", "sys.stderr.write"} else set()
+    assert consoles == set()
+    assert columns == set()
+    pages = {"page.py", "metrics_page.py", "jars.py"}  # they print what we wrote ourselves
+    assert prints - pages == {"output.py", "__init__.py", "health.py"}
+
+
+SECRETS = ("hunter2-of-the-broker", "record-of-somebody")
+
+
+async def connecting() -> None:
+    """Fail inside Kafka's client, which holds a password."""
+    login = ConnectionSettings(
+        bootstrap_servers="127.0.0.1:1",
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="PLAIN",
+        sasl_username="miller",
+        sasl_password=SecretStr(SECRETS[0]),
+    )
+    client = AIOKafkaProducer(**connection(login))
+    await client.start()
+
+
+async def sending() -> None:
+    """Fail inside Kafka's client, which holds a record."""
+    client = AIOKafkaProducer(bootstrap_servers="127.0.0.1:1")
+    await client.send("topic", SECRETS[1].encode())
+
+
+@pytest.mark.usefixtures("logging_restored")
+@pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("log_format", ["auto", "console", "json"])
+async def test_no_log_shows_local_variables(
+    log_format: str, *, terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are passwords and records; a traceback says where in a client it happened, and no more."""
+    stream = io.StringIO()
+    stream.isatty = lambda: terminal  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", stream)
+    set_up_logging(log_format)
+
+    async def fail(*_: object) -> None:
+        raise RuntimeError("the client failed")
+
+    monkeypatch.setattr(AIOKafkaClient, "bootstrap", fail)
+    monkeypatch.setattr(AIOKafkaClient, "_wait_on_metadata", fail)
+    for log in (structlog.get_logger("tokenmill.test"), logging.getLogger("aiokafka.conn"), logging.getLogger("mode")):
+        for work in (connecting, sending):
+            try:
+                await work()
+            except RuntimeError:
+                log.exception("failed")
+
+    said = stream.getvalue()
+    assert said.count("RuntimeError: the client failed") == 6
+    assert not [secret for secret in SECRETS if secret in said]
+
+
+def test_a_worker_that_is_asked_where_it_is_shows_no_local_variables(capfd: pytest.CaptureFixture[str]) -> None:
+    """Faust would print those of all threads at SIGUSR1."""
+    password = SECRETS[0]
+
+    Worker._on_sigusr1(cast("Worker", None))
+    Worker._on_sigusr2(cast("Worker", None))
+
+    said = capfd.readouterr().err
+    assert said.count("test_a_worker_that_is_asked_where_it_is") == 2
+    assert password not in said
+
+
+def test_no_command_shows_local_variables(tmp_path: Path) -> None:
+    """Nor an escape sequence in what was raised, where a fault of ours ends it with a traceback."""
+    (tmp_path / "raising.py").write_text(
+        "def failing():\n    sasl_plain_password = 'hunter2' + '-of-the-broker'\n"
+        "    raise ValueError('the client failed on ' + chr(27) + ']52;c;AAAA')\n"
+    )
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import sys, raising\nfrom tokenmill.app.cli import config, main\n"
+        "config.show_json = lambda _: raising.failing()\nmain(['config', '--json'])\n"
+    )
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path, check=False)
+
+    assert ended.returncode == 1
+    assert "ValueError: the client failed on \\x1b]52;c;AAAA" in ended.stderr
+    assert SECRETS[0] not in ended.stderr
+    assert harmless(ended.stderr)
+
+
+@pytest.mark.parametrize("arguments", [[f"--no{CLIPBOARD}"], ["produce", f"raw{CLIPBOARD}"], [f"in{CLIPBOARD}"]])
+def test_what_usage_messages_quote_is_escaped_on_a_terminal(arguments: list[str]) -> None:
+    """A shell's pattern may have made a flag of a file's name; the styles of messages are there all the same."""
+    said = on_terminal([str(Path(sys.executable).with_name("tokenmill")), *arguments])
+
+    rest = re.sub(r"\x1b\[[?0-9;]*[mABCDGHJKhl]|\r", "", said)
+    assert harmless(rest), rest
+    assert "\x1b[" in said
+
+
+def on_terminal(command: list[str]) -> str:
+    """Return what a program says on a terminal."""
+    ours, its = pty.openpty()
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "200"}
+    environment.pop("NO_COLOR", None)
+    with subprocess.Popen(command, stdin=its, stdout=its, stderr=its, env=environment) as process:
+        os.close(its)
+        said = b""
+        while True:
+            try:
+                piece = os.read(ours, 65536)
+            except OSError:  # the other side is closed
+                break
+            if not piece:
+                break
+            said += piece
+        process.wait()
+    os.close(ours)
+    return said.decode()
+
+
+@given(text=hostile, terminal=st.booleans())
+def test_a_guarded_stream_lets_styles_through_and_nothing_else(*, text: str, terminal: bool) -> None:
+    """Styles only where they mean something; what is written as bytes is what was asked for."""
+    inner = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    inner.isatty = lambda: terminal  # type: ignore[method-assign]
+    guarded = GuardedStream(inner)
+    guarded.write("\x1b[1mbold\x1b[0m" + text)
+    guarded.flush()
+
+    said = inner.buffer.getvalue().decode()
+    assert ("\x1b[1mbold\x1b[0m" in said) == terminal
+    assert harmless(re.sub(r"\x1b\[[?0-9;]*[mABCDGHJKhl]|\r", "", said) if terminal else said)
+    with pytest.raises(TypeError):
+        guarded.write(b"")  # type: ignore[arg-type]
+
+
+def test_a_console_is_as_wide_as_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    """A cell that holds an escape sequence moves no other one."""
+    table = Table("a", "b", box=None, pad_edge=False)
+    table.add_row(escaped(CLIPBOARD), "end")
+    table.add_row("x", "end")
+    EscapingConsole().print(table)
+
+    lines = capsys.readouterr().out.splitlines()
+    assert len({line.index("end") for line in lines[1:]}) == 1
