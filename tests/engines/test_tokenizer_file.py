@@ -108,8 +108,9 @@ def test_a_hub_name_is_fetched_from_the_endpoint_once(hub: str, tmp_path: Path) 
     assert first.stdout.split() == [expected], first.stderr
     again = _load_from("http://127.0.0.1:9", "owner/model", tmp_path)
     assert again.stdout.split() == [expected], again.stderr
-    assert len(again.stderr.strip().splitlines()) == 1, again.stderr
-    assert again.stderr.startswith("the hub did not answer at once ('[Errno 111] Connection refused'")
+    told = again.stderr.strip().splitlines()  # the hub's library tells of its tries, or takes the cached file at once
+    assert len(told) <= 1, again.stderr
+    assert all(line.startswith("the hub did not answer at once ('[Errno 111] Connection refused'") for line in told)
 
 
 def test_a_name_that_the_hub_does_not_know_is_refused(hub: str, tmp_path: Path) -> None:

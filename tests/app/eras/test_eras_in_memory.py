@@ -19,7 +19,7 @@ from tokenmill.app.eras.keeping import EraKeeper
 from tokenmill.app.eras.looking import look
 from tokenmill.app.settings import Settings
 from tokenmill.eras import Era, EraFollower, EraLog
-from tokenmill.errors import DamagedError, DiskError, LockedError, TopicError
+from tokenmill.errors import DamagedError, DiskError, LockedError, TokenMillError, TopicError
 from tokenmill.ignoring import IgnoreList, record_hash
 from tokenmill.segments import EraWriter, Store, StreamInfo, open_eras
 
