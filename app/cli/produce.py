@@ -27,6 +27,7 @@ from ..produce import (
 )
 from ..produce.conditions import Condition
 from ..produce.formats import Choice
+from ..produce.identity import deciding
 from ..produce.mapping import CALL_SECONDS, Mapping
 from ..produce.recoding import known_encoding
 from ..produce.refusals import OnError
@@ -337,22 +338,6 @@ def parse_delimiter(delimiter: str | None) -> str | None:
             f"{delimiter!r} cannot stand between fields: give one character, for example ';'", param_hint="--delimiter"
         )
     return found
-
-
-def deciding(reading: Reading, split: str | None, shuffle: int, seed: int) -> dict[str, object]:
-    """Return the options that decide what is sent and in which order, as JSON types."""
-    shape = reading.shape
-    # Only where they are given: what older versions began goes on.
-    listed = reading.mapping is not None and reading.mapping.batch is not None
-    given = {"delimiter": reading.delimiter, "encoding": reading.encoding, "map_lists": listed or None}
-    return {
-        **{name: value for name, value in given.items() if value is not None},
-        "format": reading.choice,
-        "map": None if reading.mapping is None else reading.mapping.name,
-        "split": split,
-        "shuffle": [shuffle, seed] if shuffle else None,
-        **shape.deciding(),
-    }
 
 
 def _require_run(paths: list[str], *, resume: bool, restart: bool, only_new: bool) -> None:

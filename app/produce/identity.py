@@ -8,6 +8,8 @@ from pathlib import Path
 import orjson
 import xxhash
 
+from .sources import Reading
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -25,6 +27,22 @@ class Identity:
         """
         named = [path if "://" in path else str(Path(path).absolute()) for path in paths]
         return cls(xxhash.xxh3_64_hexdigest(_serialized([topic, named, dict(options)])))
+
+
+def deciding(reading: Reading, split: str | None, shuffle: int, seed: int) -> dict[str, object]:
+    """Return the options that decide what is sent and in which order, as JSON types."""
+    shape = reading.shape
+    # Only where they are given: what older versions began goes on.
+    listed = reading.mapping is not None and reading.mapping.batch is not None
+    given = {"delimiter": reading.delimiter, "encoding": reading.encoding, "map_lists": listed or None}
+    return {
+        **{name: value for name, value in given.items() if value is not None},
+        "format": reading.choice,
+        "map": None if reading.mapping is None else reading.mapping.name,
+        "split": split,
+        "shuffle": [shuffle, seed] if shuffle else None,
+        **shape.deciding(),
+    }
 
 
 def _serialized(command: list[object]) -> bytes:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.produce.reading import reading_of
-from tokenmill.app.cli.produce import deciding
 from tokenmill.app.produce import Identity
+from tokenmill.app.produce.identity import deciding
 from tokenmill.app.produce.mapping import Mapping
 
 file_names = st.binary(min_size=1, max_size=4).filter(lambda name: b"/" not in name and name != b".")
