@@ -136,14 +136,20 @@ def license_of(name: str, versions: Collection[str], known: Mapping[str, str]) -
         if name in known:
             return known[name]
         raise InputError(f"{name} is not installed as locked, nor on {PAGE} yet: run `make docs` where it is")
-    plain = (said["License-Expression"] or said["License"] or "").strip()
+    expression = _field(said, "License-Expression")
+    plain = (expression or _field(said, "License")).strip()
     first = plain.partition("\n")[0]
     named = plain if len(plain) <= LONGEST and first == plain else ""
     kinds = [line.split(" :: ")[-1] for line in said.get_all("Classifier") or [] if line.startswith("License ::")]
-    found = (said["License-Expression"] or named or " or ".join(kinds) or first).replace("|", "/")
+    found = (expression or named or " or ".join(kinds) or first).replace("|", "/")
     if not found:
         raise InputError(f"the metadata of {name} names no licence: look at its files, and add it to SAID")
     return found
+
+
+def _field(said: PackageMetadata, name: str) -> str:
+    """Return a field, or nothing: by index, some readers of metadata raise where it is missing."""
+    return next(iter(said.get_all(name) or []), "")
 
 
 def _metadata(name: str, versions: Collection[str]) -> PackageMetadata | None:

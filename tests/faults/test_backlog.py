@@ -27,6 +27,7 @@ GROWTH_BYTES = 96 << 20
 
 
 @pytest.mark.fault("backlog")
+@pytest.mark.needs("minutes")
 def test_backlog_is_bounded_in_memory(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
     """The token topic takes nothing for a while: the mill stops reading where its queues are full, then goes on."""
     settings = service_settings(

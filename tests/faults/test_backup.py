@@ -60,6 +60,7 @@ def halted(worker: Worker) -> str:
 
 
 @pytest.mark.fault("files-missing", "source-retained")
+@pytest.mark.needs("minutes")
 def test_copied_and_late_stores_continue(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
     """A copy is refused, adopted, and goes on; with retention, a new store begins at a border, and an old one halts."""
     settings = service_settings(broker, topic(), tmp_path, splits={"train": 1000})

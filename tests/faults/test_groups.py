@@ -17,6 +17,7 @@ FAR = 1000
 
 
 @pytest.mark.fault("groups-moved")
+@pytest.mark.needs("minutes")
 def test_positions_come_from_the_data_alone(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
     """Groups of mill and store: a thousand back, a thousand ahead (beyond the end), gone; no block is lost or twice."""
     settings = service_settings(broker, topic(2), tmp_path, session_timeout=2.0, splits={"train": 1000})

@@ -55,6 +55,7 @@ def reason(worker: Worker, name: str) -> str:
 
 
 @pytest.mark.fault("logs-rewritten")
+@pytest.mark.needs("minutes")
 def test_lost_tails_heal_or_halt_and_never_mix(tmp_path: Path, trial: Trial) -> None:
     """Tokens lost: written again. Source lost: halted. Both lost, and other text there: a store that knows more halts.
 

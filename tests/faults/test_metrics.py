@@ -70,6 +70,7 @@ def works(watcher: Watcher, worker: str) -> bool:
 
 
 @pytest.mark.fault("metrics-scraped")
+@pytest.mark.needs("minutes")
 def test_no_counter_falls_when_workers_are_killed(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:

@@ -121,9 +121,13 @@ def kill_again_and_again(broker: Broker, raw: Topic, arguments: Sequence[str], t
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param([], id="as they come"),
+        pytest.param([], id="as they come", marks=pytest.mark.needs("minutes")),
         pytest.param(["--shuffle-buffer", "300", "--seed", "7", "--compression", "lz4"], id="shuffled"),
-        pytest.param(["--key", "lang", "--where", "lang=a", "--carry", "lang"], id="keyed and chosen"),
+        pytest.param(
+            ["--key", "lang", "--where", "lang=a", "--carry", "lang"],
+            id="keyed and chosen",
+            marks=pytest.mark.needs("minutes"),
+        ),
     ],
 )
 def test_each_document_arrives_once_though_produce_is_killed(

@@ -39,6 +39,7 @@ def carried(mill: Worker, raw_topic: str) -> set[int]:
 
 
 @pytest.mark.fault("thin-split", "source-retained")
+@pytest.mark.needs("minutes")
 def test_open_block_outlives_what_it_was_made_of(tmp_path: Path, trial: Trial) -> None:
     """Retention removes the record, and the first carries; a new worker continues the block from a later carry."""
     with Broker(tmp_path / "broker", settings={"log.retention.check.interval.ms": "300"}) as broker:

@@ -63,6 +63,7 @@ def terminate(service: Service, worker: Worker, trial: Trial) -> None:
 
 
 @pytest.mark.fault("workers-scaled")
+@pytest.mark.needs("minutes")
 def test_workers_come_and_go_under_load(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
     """From one of each role to four and back, a change every two seconds, some of them in the middle of another."""
     settings = service_settings(broker, topic(6), tmp_path, session_timeout=3.0, splits={"train": 900, "dev": 100})

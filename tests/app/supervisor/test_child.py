@@ -128,7 +128,7 @@ async def test_a_start_that_lacks_descriptors_fails_as_a_whole_and_leaves_nothin
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
         await asyncio.sleep(0)  # a transport closes at the loop's next turn
-        assert descriptors() == before
+        assert descriptors() <= before  # what others left to the collector of garbage may close meanwhile
     assert child.status == {"ready": True}
     assert refused > 3
 
