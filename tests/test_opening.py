@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.engines.conftest import words
 from tests.mills import RAW, RECIPE, SILENT, text
 from tokenmill.decoding.reasons import RULES
 from tokenmill.engines import TokenizerFile, probe
@@ -36,6 +37,28 @@ def test_a_tokenizer_file_decides_dtype_and_ids() -> None:
     assert recipe.vocabulary_size == stages.engine.vocabulary_size > 1 << 8
     assert recipe.tokenizer_sha256 == SMALL.sha256
     assert recipe.probe != complete(BLANK, RAW, None)[0].probe
+
+
+UNIGRAM = TokenizerFile(
+    "unigram", words(model={"type": "Unigram", "unk_id": 0, "vocab": [["a", -1.0], ["b", -2.0]]}, added_tokens=[])
+)
+
+
+@pytest.mark.parametrize(("tokenizer", "limit"), [(RAW, 4 << 20), (SMALL, 4 << 20), (UNIGRAM, 2 << 20)])
+def test_limit_of_a_text_that_nobody_set_is_the_tokenizers(tokenizer: TokenizerFile, limit: int) -> None:
+    """A Unigram model takes more memory; what is set holds for every one. The recipe has the limit in force."""
+    draft, end = replace(BLANK, decode="text", max_text_bytes=0), 0
+    recipe, stages = complete(draft, tokenizer, end)
+    assert recipe.max_text_bytes == limit
+    assert recipe.fingerprint == complete(replace(draft, max_text_bytes=limit), tokenizer, end)[0].fingerprint
+    assert complete(replace(draft, max_text_bytes=5 << 20), tokenizer, end)[0].max_text_bytes == 5 << 20
+    assert stages.outcome(text(0, "a" * (limit + 1))).reason == "too_large"
+
+
+@pytest.mark.parametrize("content", [b"", b"[", b"[]", b"7", b"{}", b'{"model": []}', b"[" * 100_000, b"\xff"])
+def test_what_is_no_tokenizer_is_no_unigram(content: bytes) -> None:
+    """Whoever loads it says what is wrong."""
+    assert not TokenizerFile("other", content).is_unigram
 
 
 @pytest.mark.parametrize("tokenizer", [RAW, SMALL])

@@ -69,6 +69,13 @@ def test_no_difference_is_passed_over(name: str, more: int) -> None:
         assert line.startswith(f"{SETTINGS.get(name, name)}: ")
 
 
+def test_what_a_draft_leaves_to_the_tokenizer_is_no_difference() -> None:
+    """Whatever the stream has; once it is known, it is."""
+    assert plain_differences(RECIPE, replace(RECIPE, max_text_bytes=0)) == []
+    line = "max_text_bytes: the stream has 1000, here 2097152"
+    assert differences(RECIPE, replace(RECIPE, max_text_bytes=2 << 20)) == [line]
+
+
 @given(sources, sources)
 def test_recipes_differ_where_their_fingerprints_do(one: object, other: object) -> None:
     """Any two."""

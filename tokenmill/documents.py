@@ -15,6 +15,11 @@ Scalar: TypeAlias = str | int | float | bool | None
 INTEGERS: Final = range(-(2**63), 2**64)
 """What JSON parsers of other languages read as an integer, and ours."""
 
+MAX_TEXT_BYTES: Final = 4 << 20
+"""Of a text, where nothing else is said: a worker that encodes the worst one has less than 1 GiB of memory in use."""
+MAX_UNIGRAM_TEXT_BYTES: Final = 2 << 20
+"""The same for a Unigram tokenizer, which takes some 300 bytes for each byte of white space."""
+
 TOO_LARGE: Final = "too_large"
 """Dead-letter reason: the text is longer than the limit."""
 ID_TOO_LONG: Final = "id_too_long"

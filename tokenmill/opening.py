@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from tokenmill.decoding import SchemaSource, open_decoder
-from tokenmill.documents import Limits
+from tokenmill.documents import MAX_TEXT_BYTES, MAX_UNIGRAM_TEXT_BYTES, Limits
 from tokenmill.engines import (
     AUTO,
     RAW_BYTES,
@@ -65,6 +65,11 @@ def open_stages(
     )
 
 
+def text_limit_of(tokenizer: TokenizerFile) -> int:
+    """Return the most bytes that a text has in UTF-8 where ``max_text_bytes`` is not set."""
+    return MAX_UNIGRAM_TEXT_BYTES if tokenizer.is_unigram else MAX_TEXT_BYTES
+
+
 def complete(
     draft: Recipe,
     tokenizer: TokenizerFile,
@@ -72,12 +77,16 @@ def complete(
     engine: EngineName = AUTO,
     schemas: SchemaSource | None = None,
 ) -> tuple[Recipe, Stages]:
-    """Fill in what only the opened stages tell: steps, vocabulary, ids, dtype, probe. Return both.
+    """Fill in what only tokenizer and opened stages tell: an open limit, steps, vocabulary, ids, dtype, probe.
+
+    Returns the recipe and the stages.
 
     Raises:
         SettingsError: a value in the draft cannot be used.
 
     """
+    if not draft.max_text_bytes:
+        draft = replace(draft, max_text_bytes=text_limit_of(tokenizer))
     stages = open_stages(draft, tokenizer, engine, schemas)
     opened = stages.engine
     recipe = replace(

@@ -29,6 +29,7 @@ class Recipe:
     id_field: str
     carry: tuple[str, ...]
     max_text_bytes: int
+    """0 in a draft: that of the tokenizer (`tokenmill.opening.complete`)."""
     max_id_bytes: int
     max_fields_bytes: int
     normalize: str

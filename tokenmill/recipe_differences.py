@@ -33,11 +33,15 @@ _SHOWN_DIGITS: Final = 12
 
 
 def plain_differences(stream: Recipe, here: Recipe) -> list[str]:
-    """Return what differs in the settings that need no tokenizer, each as ``name: the stream has …, here …``."""
+    """Return what differs in the settings that need no tokenizer, each as ``name: the stream has …, here …``.
+
+    ``here`` may be a draft: what it leaves to the tokenizer differs from nothing.
+    """
     return [
         f"{SETTINGS.get(name, name)}: the stream has {_shown(name, mine)}, here {_shown(name, theirs)}"
         for name in PLAIN
         if (mine := getattr(stream, name)) != (theirs := getattr(here, name))
+        and not (name == "max_text_bytes" and theirs == 0)
     ]
 
 

@@ -52,7 +52,7 @@ def draft_recipe(own: TopicSettings, stream: Stream) -> Recipe:
         text_fields=own.text_fields,
         id_field=own.id_field,
         carry=own.carry,
-        max_text_bytes=own.max_text_bytes,
+        max_text_bytes=own.max_text_bytes or 0,
         max_id_bytes=own.max_id_bytes,
         max_fields_bytes=own.max_fields_bytes,
         normalize=own.normalize,

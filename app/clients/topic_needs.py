@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple
 
-from tokenmill.documents import Limits
 from tokenmill.pieces import PIECE
 
 from ..settings import Settings, TopicSettings, dead_letter_topic, produced_topic
@@ -78,8 +77,7 @@ def worst_message_bytes(settings: Settings, own: TopicSettings) -> int:
     A message is sent once it has ``message_bytes``, so it can be one block larger; the largest block is all one-token
     documents, each with the longest id and fields.
     """
-    meta = Limits(own.max_text_bytes, own.max_id_bytes, own.max_fields_bytes).max_meta_bytes
-    piece = WIDEST_TOKEN_BYTES + PIECE.itemsize + meta + ENTRY_BYTES
+    piece = WIDEST_TOKEN_BYTES + PIECE.itemsize + own.limits.max_meta_bytes + ENTRY_BYTES
     reasons = REASONS_BYTES if ":" in own.decode else 0
     return settings.message_bytes + own.block_tokens * piece + HEADERS_BYTES + reasons
 

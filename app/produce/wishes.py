@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tokenmill.documents import Limits
-
 from ..settings import Settings
 from .conditions import Condition
 from .fields import columns_of, finder
@@ -44,7 +42,7 @@ def shape_for(settings: Settings, topic: str, wishes: Wishes | None = None) -> S
     as_is = not plain and fields == own.text_fields and id_field == own.id_field and wishes.carry is None
     ordinary = as_is and not (wishes.where or wishes.key or carry or "." in id_field)
     return Shape(
-        limits=Limits(own.max_text_bytes, own.max_id_bytes, own.max_fields_bytes),
+        limits=own.limits,
         text_field=own.text_fields[0],
         id_field=own.id_field,
         max_record_bytes=settings.max_record_bytes,

@@ -67,6 +67,11 @@ def parse_size(value: object) -> int:
     return int(_BYTES.validate_python(value))
 
 
+def parse_optional_size(value: object) -> int | None:
+    """Return what `parse_size` makes of it; None for nothing, as a variable has it or as a default is."""
+    return None if value in (None, "") else parse_size(value)
+
+
 def parse_table(value: object) -> object:
     """Return a table written as one JSON object (in a variable); anything but a string as it is."""
     return json.loads(value) if isinstance(value, str) else value
@@ -156,6 +161,7 @@ Start = Annotated[str, BeforeValidator(parse_start)]
 Token = Annotated[int | str | None, BeforeValidator(parse_token)]
 OptionalText = Annotated[str | None, BeforeValidator(empty_is_none)]
 OptionalNumber = Annotated[int | None, BeforeValidator(empty_is_none)]
+OptionalSize = Annotated[int | None, BeforeValidator(parse_optional_size)]
 OptionalPath = Annotated[Path | None, BeforeValidator(empty_is_none)]
 OptionalSecret = Annotated[SecretStr | None, BeforeValidator(empty_is_none)]
 Tables = Annotated[dict[TopicName, dict[str, Any]], BeforeValidator(parse_table)]

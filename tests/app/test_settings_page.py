@@ -81,6 +81,16 @@ def test_equal_shares_of_another_number_of_shards_are_other_streams() -> None:
     assert not fingerprints(plain) & fingerprints(percent)
 
 
+def test_the_limit_of_a_text_is_the_same_said_or_not() -> None:
+    """Also where a variable says nothing, and `produce`, which loads no tokenizer, sends what any of them takes."""
+    plain, said = Settings(tokenizer="bytes"), Settings(tokenizer="bytes", max_text_bytes=4 << 20)
+
+    assert fingerprints(plain) == fingerprints(said)
+    assert plain == Settings.model_validate({"tokenizer": "bytes", "max_text_bytes": ""})
+    assert plain.limits == said.limits
+    assert Settings.model_validate({"max_text_bytes": "2MiB"}).limits.max_text_bytes == 2 << 20
+
+
 def test_the_tokenizer_is_part_of_the_fingerprint(tmp_path: Path) -> None:
     """By its content."""
     trained = tmp_path / "tokenizer.json"

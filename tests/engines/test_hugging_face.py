@@ -1,9 +1,13 @@
 """The engine ``tokenizers``."""
 
 import json
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from threading import Event, Thread
+from pathlib import Path
+from threading import Barrier, BrokenBarrierError, Event, Thread
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock, patch
@@ -17,6 +21,8 @@ from tokenizers import Tokenizer
 from tests.engines.conftest import words
 from tests.engines.panicking import HARMFUL, SLOW, panicking
 from tests.strategies import texts
+from tests.vocabularies import unigram
+from tokenmill.documents import MAX_UNIGRAM_TEXT_BYTES
 from tokenmill.engines import PROBE, TOKENIZER_FAILED, Engine, hugging_face, joined
 from tokenmill.engines.hugging_face import HuggingFace
 from tokenmill.errors import SettingsError
@@ -235,3 +241,68 @@ def test_other_errors_of_the_library_refuse_the_text_as_well() -> None:
         library = SimpleNamespace(encode_batch_fast=Mock(side_effect=error))
         with patch.object(engine, "_tokenizer", library), nullcontext() if refused else pytest.raises(MemoryError):
             assert "no such word" in engine.encode(["a"]).failed[0].detail
+
+
+PEAK = """
+import sys
+from pathlib import Path
+from tokenmill.engines.hugging_face import HuggingFace
+batch = HuggingFace(Path(sys.argv[1]).read_bytes()).encode([" " * int(sys.argv[2])])
+peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+print(len(batch.ids), int(peak.split()[1]) >> 10)
+"""
+"""Prints how many tokens there are, and the most memory that the process had, in MiB."""
+
+
+def test_longest_text_of_a_unigram_tokenizer_takes_less_than_a_gigabyte(tmp_path: Path) -> None:
+    """White space is the worst: as long as `max_text_bytes` allows by itself."""
+    file = tmp_path / "tokenizer.json"
+    file.write_bytes(unigram())
+    command = [sys.executable, "-c", PEAK, str(file), str(MAX_UNIGRAM_TEXT_BYTES)]
+    environment = {**os.environ, "RAYON_NUM_THREADS": "1"}
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    tokens, peak = map(int, printed.stdout.split())
+    assert tokens == MAX_UNIGRAM_TEXT_BYTES
+    assert peak < 900  # a mill has some 100 MiB beside it
+
+
+@pytest.mark.parametrize(("longer", "together"), [(0, True), (1, False)])
+def test_long_texts_are_encoded_one_after_the_other(
+    longer: int,
+    together: bool,  # noqa: FBT001 - pytest names it
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In any two engines of a process, also beside short ones in a batch; texts of an ordinary call go side by side."""
+    monkeypatch.setattr(hugging_face, "_CALL_CHARACTERS", 10)
+    meeting = Barrier(2, timeout=30 if together else 0.5)
+    met = []
+
+    def encode_batch_fast(texts: list[str], *, add_special_tokens: bool) -> list[SimpleNamespace]:
+        if max(map(len, texts)) >= 10:
+            assert len(texts) == 1
+            try:
+                meeting.wait()
+                met.append(True)
+            except BrokenBarrierError:
+                meeting.reset()
+        return [SimpleNamespace(ids=[len(text) % 3, int(add_special_tokens)]) for text in texts]
+
+    def encode(engine: HuggingFace) -> list[list[int]]:
+        with patch.object(engine, "_tokenizer", SimpleNamespace(encode_batch_fast=encode_batch_fast)):
+            return [ids.tolist() for ids in engine.encode(["a", "b" * (10 + longer), "c"])]
+
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(encode, [HuggingFace(words()), HuggingFace(words())]))
+    assert answers == [[[1, 0], [(10 + longer) % 3, 0], [1, 0]]] * 2
+    assert bool(met) == together
+
+
+def test_long_text_that_fails_lets_the_next_one_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A panic, and whatever ends the call."""
+    monkeypatch.setattr(hugging_face, "_CALL_CHARACTERS", 10)
+    engine = HuggingFace(panicking())
+    assert set(engine.encode([HARMFUL, HARMFUL, "as long as it is"]).failed) == {0, 1}
+    library = SimpleNamespace(encode_batch_fast=Mock(side_effect=MemoryError))
+    with patch.object(engine, "_tokenizer", library), pytest.raises(MemoryError):
+        engine.encode([HARMFUL])
+    assert not engine.encode(["as long as it is"]).failed

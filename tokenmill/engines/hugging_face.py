@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate, chain
+from threading import Lock
 from typing import Final
 
 import numpy as np
@@ -13,8 +15,10 @@ from tokenmill.engines.protocol import TOKENIZER_FAILED, TokenBatch
 from tokenmill.errors import RecordError, SettingsError
 from tokenmill.native_calls import NativeCode, shown_error
 
-_CALL_CHARACTERS: Final = 1 << 20
-"""Characters given to the library in one call, one text at least: its results take some 50 times the text's memory."""
+_CALL_CHARACTERS: Final = 1 << 18
+"""Characters given to the library in one call, one text at least: a call takes up to 300 bytes for each of them."""
+_LONG_TEXT: Final = Lock()
+"""Held while a text longer than that is encoded: a worker's partitions encode at once, and their needs would add up."""
 
 _UNKNOWN: Final = "\ue000\U0010fffd"
 """Two private-use characters, in nobody's vocabulary."""
@@ -98,16 +102,22 @@ class HuggingFace:
         lengths: list[int] = []
         failed: dict[int, RecordError] = {}
         for part in _parts(texts):
-            lists, wrong = self._lists(part)
+            with _turn(part):
+                part_ids, part_lengths, wrong = self._encode_part(part)
             failed |= {len(lengths) + at: error for at, error in wrong.items()}
-            part_ids = _flat(lists)
-            if self._is_special[part_ids].any():
-                lists = [[n for number in numbers for n in self._spelled.get(number, (number,))] for numbers in lists]
-                part_ids = _flat(lists)
             ids.append(part_ids)
-            lengths += map(len, lists)
+            lengths += part_lengths
         flat = np.concatenate(ids) if ids else np.empty(0, np.uint32)
         return TokenBatch(flat, np.fromiter(accumulate(lengths, initial=0), np.int64, len(lengths) + 1), failed)
+
+    def _encode_part(self, texts: list[str]) -> tuple[npt.NDArray[np.uint32], list[int], dict[int, RecordError]]:
+        """Return the ids of all texts, how many each has, and why some have none; nothing else of it is kept."""
+        lists, wrong = self._lists(texts)
+        ids = _flat(lists)
+        if self._is_special[ids].any():
+            lists = [[n for number in numbers for n in self._spelled.get(number, (number,))] for numbers in lists]
+            ids = _flat(lists)
+        return ids, list(map(len, lists)), wrong
 
     def _lists(self, texts: list[str]) -> tuple[list[list[int]], dict[int, RecordError]]:
         """Return the library's ids of each text, and why it fails on some: those that it fails on by themselves."""
@@ -184,6 +194,11 @@ def _spelled(tokenizer: Tokenizer, unknown: Collection[int]) -> dict[int, tuple[
                 spelled[number] = ids
                 break
     return {number: ids for number, ids in spelled.items() if number not in unknown}
+
+
+def _turn(texts: list[str]) -> AbstractContextManager[object]:
+    """Return what lets one long text after the other through, and texts of an ordinary call at once."""
+    return _LONG_TEXT if len(texts[0]) > _CALL_CHARACTERS else nullcontext()
 
 
 def _parts(texts: Sequence[str]) -> Iterator[list[str]]:

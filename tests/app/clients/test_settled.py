@@ -31,6 +31,7 @@ def test_settings_go_before_limits_of_topics(broker: Broker, topic: TopicFactory
     assert "sequence_length: the stream has 63, here 100000" in str(caught.value)
     assert "max_id_bytes: the stream has 128, here 500" in str(caught.value)
     assert "max.message.bytes" not in str(caught.value)
+    assert "max_text_bytes" not in str(caught.value)  # the stream has its tokenizer's, and here none is loaded yet
     assert in_own_loop(lambda: require_ready(settings)) == []
 
 

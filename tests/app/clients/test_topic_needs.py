@@ -8,7 +8,6 @@ from tokenmill.app.clients.topic_needs import worst_message_bytes
 from tokenmill.app.settings import Settings
 from tokenmill.cursor import Cursor
 from tokenmill.decoding import REASONS
-from tokenmill.documents import Limits
 from tokenmill.message import Message, encode_header
 from tokenmill.pieces import Piece, encode_entry
 from tokenmill.totals import Totals
@@ -21,7 +20,7 @@ FRAME = 300
 def _worst(settings: Settings, blocks: int) -> int:
     """Return the size of a message whose every token is a document of its own with the longest id and fields."""
     own = settings.for_topic("raw-text")
-    meta = b"m" * Limits(own.max_text_bytes, own.max_id_bytes, own.max_fields_bytes).max_meta_bytes
+    meta = b"m" * own.limits.max_meta_bytes
     entry = encode_entry([Piece(n, HUGE, 0, meta) for n in range(own.block_tokens)])
     dead = Counter(dict.fromkeys([*REASONS, "skipped", "function_failed", "tokenizer_failed"], HUGE))
     filtered = Counter({f"{n:032}": HUGE for n in range(68)})
