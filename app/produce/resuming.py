@@ -15,6 +15,7 @@ from aiokafka import AIOKafkaProducer
 
 from tokenmill.errors import InputError, SourceError
 
+from ..clients.patience import patiently
 from ..settings import Settings, produced_topic
 from .known import Change, Comparison, Seen, compare, look, parts, told
 from .order import State
@@ -22,6 +23,8 @@ from .register import NOTHING, ORDER, Before, Begun, Register, Settled
 from .sources import Source
 from .tails import Standing, has_marks, is_settled, partition_ends, read_standing
 
+SETTLE_SECONDS: Final = 60.0
+"""How long the end of a part waits for a broker that has gone: all is acknowledged, only the note of it is to come."""
 ADVICE: Final = "--restart sends all documents again"
 
 
@@ -85,8 +88,10 @@ class Resuming:
         return Taken(begun, standing, parts(begun.sources, self.sources), bool(found.of("new", "grown")), [])
 
     async def settle(self, begun: Begun, numbers: dict[int, int], after: Before) -> None:
-        """Note that all of a part is in the log."""
-        ends = await partition_ends(self.settings, self.topic, len(begun.offsets))
+        """Note that all of a part is in the log; a broker that is away meanwhile is waited for, as sending does."""
+        wait = max(self.settings.wait_seconds, SETTLE_SECONDS)
+        waiting = self.settings.model_copy(update={"wait_seconds": wait})
+        ends = await patiently(waiting, lambda: partition_ends(self.settings, self.topic, len(begun.offsets)))
         await self._register.settle(self.client, begun._replace(settled=Settled(numbers, ends, after)))
 
     async def _begin(

@@ -14,13 +14,17 @@ from tests.app.produce.reading import content_of, reading_of
 from tests.app.produce.test_run import jsonl
 from tests.conftest import TopicFactory
 from tests.faults.test_dead_letters import limit_messages
+from tokenmill.app.clients import patience
 from tokenmill.app.clients.kafka import admin, producer
 from tokenmill.app.clients.topics import ensure_topics, partition_count
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.produce import Identity, Plan, Source, Summary, find_sources, produce
+from tokenmill.app.produce import resuming as resuming_module
 from tokenmill.app.produce.chunks import CHUNK_ENTRIES
+from tokenmill.app.produce.register import NOTHING, Begun, Register, Settled
+from tokenmill.app.produce.resuming import Resuming
 from tokenmill.app.settings import Settings, dead_letter_topic, produced_topic
-from tokenmill.errors import InputError, SourceError, TopicError
+from tokenmill.errors import BrokerError, InputError, SourceError, TopicError
 
 
 @pytest.fixture
@@ -234,3 +238,27 @@ async def test_a_later_call_takes_the_run_over(settings: Settings, topic: TopicF
         await first
     assert second.before > 0
     assert await content_of(settings, raw, 2) == [[(None, line) for line in lines[number::2]] for number in (0, 1)]
+
+
+async def test_a_broker_that_is_away_at_the_end_of_a_run_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All is acknowledged by then: the run does not fail for the note of it."""
+    looks: list[str] = []
+    noted: list[Begun] = []
+
+    async def ends(_settings: Settings, topic: str, _partitions: int) -> dict[int, int]:
+        looks.append(topic)
+        if len(looks) < 3:
+            raise BrokerError("no broker answers")
+        return {0: 7}
+
+    async def settle(_register: Register, _client: object, begun: Begun) -> None:
+        noted.append(begun)
+
+    monkeypatch.setattr(resuming_module, "partition_ends", ends)
+    monkeypatch.setattr(patience, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(Register, "settle", settle)
+    client: Any = object()
+    begun = Begun(1, {0: 0}, ())
+    await Resuming(Settings(), client, "raw", "run", []).settle(begun, {0: 6}, NOTHING)
+    assert looks == ["raw"] * 3
+    assert noted == [begun._replace(settled=Settled({0: 6}, {0: 7}, NOTHING))]
