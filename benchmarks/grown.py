@@ -18,10 +18,11 @@ from tokenmill.app.raw.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.eras import EraLog, Extent, close_era
 from tokenmill.message import HEADER_NAME, Message, encode_header
-from tokenmill.milling import ChainMill, genesis_point
+from tokenmill.milling import ChainMill
 from tokenmill.outcomes import Stages
 from tokenmill.partition import PartitionMill
 from tokenmill.records import Record
+from tokenmill.resume import genesis_point
 from tokenmill.segments import EraWriter, PartitionWriter, Store, StreamInfo
 
 DOCUMENT_BYTES: Final = 128

@@ -14,14 +14,14 @@ from tokenmill.engines import RAW_BYTES, Engine, TokenBatch, TokenizerFile, open
 from tokenmill.fates import Fates, Part
 from tokenmill.fetch import Fetch
 from tokenmill.message import Message
-from tokenmill.milling import ChainMill, genesis_point
+from tokenmill.milling import ChainMill
 from tokenmill.opening import RAW_BYTES_SHA256, open_stages
 from tokenmill.outcomes import Stages
 from tokenmill.partition import PartitionMill
 from tokenmill.recipe import Recipe
 from tokenmill.records import FLUSH_HEADER, Record
 from tokenmill.reference import Reference, ReferenceBlock
-from tokenmill.resume import ResumePoint, resume_point
+from tokenmill.resume import ResumePoint, genesis_point, resume_point
 from tokenmill.training_tokenizer import train_tokenizer
 
 RAW = TokenizerFile(RAW_BYTES, None)

@@ -27,11 +27,11 @@ from tokenmill.chain import genesis_hash
 from tokenmill.cursor import Cursor, record_crc
 from tokenmill.errors import SourceError
 from tokenmill.message import HEADER_OVERHEAD, Message, encode_header
-from tokenmill.milling import ChainMill, genesis_point
+from tokenmill.milling import ChainMill
 from tokenmill.outcomes import NO_TOKENS
 from tokenmill.partition import PartitionMill
 from tokenmill.records import Record
-from tokenmill.resume import resume_point
+from tokenmill.resume import genesis_point, resume_point
 from tokenmill.totals import Totals
 
 flags = st.lists(st.booleans(), min_size=1, max_size=4)

@@ -17,10 +17,9 @@ from tokenmill.cursor import NO_RECORD, Cursor, record_crc
 from tokenmill.errors import GapError, MovedError, SourceError
 from tokenmill.genesis import Genesis
 from tokenmill.message import Message
-from tokenmill.milling import genesis_point
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
-from tokenmill.resume import ResumePoint, Run, RunFinder
+from tokenmill.resume import ResumePoint, Run, RunFinder, genesis_point
 
 FIRST_TAIL: Final = 8
 """Messages read at first: more than writers have in flight, so that a zombie's last words do not hide the run."""

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.chain import roll
-from tokenmill.cursor import NO_RECORD, Cursor, record_crc
+from tokenmill.cursor import Cursor, record_crc
 from tokenmill.errors import SourceError
 from tokenmill.fates import Fates
 from tokenmill.message import HEADER_OVERHEAD, Message
@@ -198,8 +198,3 @@ def _groups(first: int, end: int, flushes: Sequence[int]) -> Iterator[tuple[int,
         first = index + 1
     if first < end:
         yield first, end
-
-
-def genesis_point(start_offset: int, chain: bytes) -> ResumePoint:
-    """Return the point at which a chain begins: ``start_offset`` is the genesis's for the partition."""
-    return ResumePoint(Cursor(start_offset, 0, 0, NO_RECORD), chain, Totals())

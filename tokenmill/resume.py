@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from tokenmill.acceptance import Acceptor, Taken
-from tokenmill.cursor import Cursor
+from tokenmill.cursor import NO_RECORD, Cursor
 from tokenmill.message import Message
 from tokenmill.totals import Totals
 
@@ -40,6 +40,11 @@ class Run:
     """The furthest cursor in the run."""
     first: int
     """Number of the block with which the run begins."""
+
+
+def genesis_point(start_offset: int, chain: bytes) -> ResumePoint:
+    """Return the point at which a chain begins: ``start_offset`` is the genesis's for the partition."""
+    return ResumePoint(Cursor(start_offset, 0, 0, NO_RECORD), chain, Totals())
 
 
 class RunFinder:

@@ -7,8 +7,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.chain import genesis_hash
 from tokenmill.message import Message
-from tokenmill.milling import ChainMill, genesis_point
-from tokenmill.resume import ResumePoint, resume_point
+from tokenmill.milling import ChainMill
+from tokenmill.resume import ResumePoint, genesis_point, resume_point
 from tokenmill.segments import StreamInfo
 from tokenmill.totals import Totals
 

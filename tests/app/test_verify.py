@@ -27,9 +27,10 @@ from tokenmill.chain import genesis_hash, roll
 from tokenmill.eras import ERA_KEY, Era, EraRange
 from tokenmill.errors import InputError, StoreError, TopicError
 from tokenmill.message import HEADER_NAME, Message, encode_header
-from tokenmill.milling import ChainMill, genesis_point
+from tokenmill.milling import ChainMill
 from tokenmill.partition import PartitionMill
 from tokenmill.pieces import decode_entry, encode_entry
+from tokenmill.resume import genesis_point
 from tokenmill.segments import open_eras
 
 

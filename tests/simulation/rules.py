@@ -14,8 +14,7 @@ from tokenmill.continuing import ChainLogs
 from tokenmill.errors import SourceError
 from tokenmill.log_end import LogEnd, ReadMessages
 from tokenmill.message import Message
-from tokenmill.milling import genesis_point
-from tokenmill.resume import Run
+from tokenmill.resume import Run, genesis_point
 
 _choose = continuing.choose
 _offer = Acceptor.offer

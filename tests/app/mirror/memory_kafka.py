@@ -21,8 +21,9 @@ from tokenmill.control_log import ControlLog
 from tokenmill.eras import ERA_KEY, EraLog, Extent, close_era
 from tokenmill.genesis import GENESIS_KEY, Genesis
 from tokenmill.message import HEADER_NAME, Message, encode_header
-from tokenmill.milling import ChainMill, genesis_point
+from tokenmill.milling import ChainMill
 from tokenmill.partition import PartitionMill
+from tokenmill.resume import genesis_point
 
 MODULES = ("mirror.flow", "mirror.run", "tokens.partition", "clients.asking")
 """Of the app, those that open a consumer by themselves."""

@@ -27,8 +27,8 @@ from tokenmill.errors import DamagedError, FingerprintError, SourceError, TokenM
 from tokenmill.genesis import Genesis
 from tokenmill.ignoring import ignore_record
 from tokenmill.message import HEADER_NAME, decode_message
-from tokenmill.milling import genesis_point
 from tokenmill.records import Record
+from tokenmill.resume import genesis_point
 
 EPOCH = 7
 TP0 = TP("raw", 0)

@@ -22,8 +22,9 @@ from tokenmill.chain import genesis_hash
 from tokenmill.control_log import ControlLog
 from tokenmill.genesis import Genesis
 from tokenmill.message import HEADER_NAME, Message, encode_header
-from tokenmill.milling import ChainMill, genesis_point
+from tokenmill.milling import ChainMill
 from tokenmill.partition import PartitionMill
+from tokenmill.resume import genesis_point
 from tokenmill.segments import Store, StreamInfo
 
 EPOCH = 7

@@ -34,8 +34,9 @@ from tokenmill.chain import genesis_hash
 from tokenmill.errors import DamagedError, DifferenceError, GapError
 from tokenmill.ignoring import ignore_record, record_hash
 from tokenmill.message import HEADER_NAME, Message, encode_header
-from tokenmill.milling import ChainMill, genesis_point
+from tokenmill.milling import ChainMill
 from tokenmill.partition import PartitionMill
+from tokenmill.resume import genesis_point
 from tokenmill.segments import PartitionWriter, Store, StreamInfo, open_partition
 from tokenmill.segments.commit_log import scan
 

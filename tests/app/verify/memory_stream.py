@@ -24,8 +24,9 @@ from tokenmill.chain import genesis_hash
 from tokenmill.control_log import ControlLog
 from tokenmill.genesis import Genesis
 from tokenmill.message import Message
-from tokenmill.milling import ChainMill, genesis_point
+from tokenmill.milling import ChainMill
 from tokenmill.partition import PartitionMill
+from tokenmill.resume import genesis_point
 from tokenmill.segments import PartitionWriter, Store, StreamInfo
 
 TEXTS = [f"text {number:02} of all".encode() for number in range(12)]

@@ -16,8 +16,9 @@ from tokenmill.app.raw.recipes import RawTopicPlan, plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.chain import genesis_hash
 from tokenmill.message import HEADER_NAME, Message, encode_header
-from tokenmill.milling import ChainMill, genesis_point
+from tokenmill.milling import ChainMill
 from tokenmill.partition import PartitionMill
+from tokenmill.resume import genesis_point
 from tokenmill.segments import PartitionWriter, Store, StreamInfo
 
 SPLITS: Mapping[str, int] = {"train": 500, "validation": 500}
