@@ -110,7 +110,7 @@ USER 10001:10001
 EXPOSE 9464
 ARG VERSION=unknown
 ARG REVISION=unknown
-HEALTHCHECK --interval=15s --timeout=5s --start-period=120s CMD ["python", "-P", "-m", "tokenmill.app.health"]
+HEALTHCHECK --interval=15s --timeout=5s --start-period=120s CMD ["python", "-P", "-m", "tokenmill.app.telemetry.health"]
 LABEL org.opencontainers.image.title="TokenMill" \
     org.opencontainers.image.description="Raw text in Kafka becomes training-ready token blocks, once each." \
     org.opencontainers.image.licenses="Apache-2.0" \

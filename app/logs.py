@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from .absence import is_broken_connection, says_unreached
-from .contact import CONTACT, QUIET_SECONDS, REPEAT_SECONDS, Contact
+from .broker_contact import CONTACT, QUIET_SECONDS, REPEAT_SECONDS, Contact
 from .terminal import escaped, escaped_lines
 
 NOISY: Final = ("aiokafka", "kafka", "faust", "mode", "asyncio")
@@ -24,9 +24,9 @@ WINDOW_SECONDS: Final = 10
 class HeldTrouble(logging.Filter):
     """Holds back what libraries say, several times a second, of brokers that they cannot reach.
 
-    `tokenmill.app.contact.OutageLog` says in a line that no broker answers, with the last of these words. Where other
-    brokers answer and the trouble lasts, one of them passes each minute, and says how many were held back. Everything
-    else passes. The log level ``debug`` shows all.
+    `tokenmill.app.broker_contact.OutageLog` says in a line that no broker answers, with the last of these words. Where
+    other brokers answer and the trouble lasts, one of them passes each minute, and says how many were held back.
+    Everything else passes. The log level ``debug`` shows all.
     """
 
     def __init__(self, contact: Contact = CONTACT) -> None:

@@ -5,14 +5,14 @@ from typing import Any, Final, NamedTuple
 
 from prometheus_client.metrics import MetricWrapperBase
 
-from .metrics import worker
-from .metrics.measuring import STATES
-from .metrics.samples import SUFFIXES
-from .metrics.server import BUILD, BUILD_HELP
-from .metrics.stage_clock import STAGES
-from .metrics.worker import PROCESS
 from .supervisor.export import PostsCollector
 from .supervisor.post import CAUSES
+from .telemetry import worker_metrics as worker
+from .telemetry.measuring import STATES
+from .telemetry.samples import SUFFIXES
+from .telemetry.server import BUILD, BUILD_HELP
+from .telemetry.stage_clock import STAGES
+from .telemetry.worker_metrics import PROCESS
 
 HEAD: Final = """\
 # Metrics

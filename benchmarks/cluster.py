@@ -11,11 +11,11 @@ from aiokafka.admin import NewTopic
 
 from benchmarks.contenders.hand_written import BLOCK, split_of, with_gigatoken
 from benchmarks.corpus import Document, documents
-from tokenmill.app.clients.kafka import admin
-from tokenmill.app.clients.topics import ensure_topics
+from tokenmill.app.kafka.clients import admin
+from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.produce import GivenSource, Item, produce
 from tokenmill.app.settings import Settings
+from tokenmill.app.tools.produce import GivenSource, Item, produce
 
 PARTITIONS: Final = 2
 """One for each worker, where there are two."""

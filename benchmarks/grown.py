@@ -10,20 +10,20 @@ from typing import Final, Self
 from aiokafka import TopicPartition
 
 from benchmarks.measuring import BenchmarkError
-from tokenmill.acceptance import Acceptor, Taken
-from tokenmill.app.clients.control import Settled, settle
-from tokenmill.app.clients.kafka import consumer, producer, read_range
-from tokenmill.app.clients.topics import ensure_topics
-from tokenmill.app.raw.recipes import plan_topic
+from tokenmill.app.kafka.clients import consumer, producer, read_range
+from tokenmill.app.kafka.control_topic import Settled, settle
+from tokenmill.app.kafka.topics import ensure_topics
+from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.eras import EraLog, Extent, close_era
-from tokenmill.message import HEADER_NAME, Message, encode_header
-from tokenmill.milling import ChainMill
-from tokenmill.outcomes import Stages
-from tokenmill.partition import PartitionMill
+from tokenmill.milling.chain_mill import ChainMill
+from tokenmill.milling.outcomes import Stages
+from tokenmill.milling.partition_mill import PartitionMill
+from tokenmill.reading.acceptance import Acceptor, Taken
+from tokenmill.reading.resume import genesis_point
 from tokenmill.records import Record
-from tokenmill.resume import genesis_point
-from tokenmill.segments import EraWriter, PartitionWriter, Store, StreamInfo
+from tokenmill.store import EraWriter, PartitionWriter, Store, StreamInfo
+from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 
 DOCUMENT_BYTES: Final = 128
 """With its end-of-document id a little more than two blocks of 64 tokens, so that documents cross blocks."""

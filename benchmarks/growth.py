@@ -17,7 +17,7 @@ from benchmarks.resuming import resume_mill, resume_segments
 from benchmarks.workplace import RESULTS, about_this_run, workplace, write_result
 from tokenmill.app.local.broker import Broker
 from tokenmill.consumers import Batches
-from tokenmill.segments import PartitionWriter, open_partition
+from tokenmill.store import PartitionWriter, open_partition
 
 DIRECTORY: Final = Path(".tokenmill/growth")
 BLOCKS: Final = (2_000, 20_000, 200_000)

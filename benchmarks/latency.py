@@ -18,13 +18,14 @@ from rich.table import Table
 
 from benchmarks.measuring import BenchmarkError
 from benchmarks.workplace import RESULTS, about_this_run, gpt2_in, workplace, write_result
-from tokenmill.app.clients.kafka import producer
-from tokenmill.app.clients.topics import ensure_topics
+from tokenmill.app.kafka.clients import producer
+from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.supervisor import Supervisor, beside
+from tokenmill.app.supervisor import Supervisor
+from tokenmill.app.tasks import beside
 from tokenmill.records import FLUSH_HEADER
-from tokenmill.segments import open_partition
+from tokenmill.store import open_partition
 
 DIRECTORY: Final = Path(".tokenmill/latency")
 PARTITIONS: Final = 2

@@ -7,11 +7,11 @@ from faust.types import TP
 
 from benchmarks.grown import Grown
 from benchmarks.measuring import BenchmarkError
-from tokenmill.app.ending import end_for
-from tokenmill.app.raw.partition import MillContext, RawPartition
-from tokenmill.app.raw.skip_list import SkipList
-from tokenmill.app.tokens.context import SegmentContext
-from tokenmill.app.tokens.partition import TokenPartition
+from tokenmill.app.mill.raw_partition import MillContext, RawPartition
+from tokenmill.app.mill.skip_list import SkipList
+from tokenmill.app.segments.context import SegmentContext
+from tokenmill.app.segments.token_partition import TokenPartition
+from tokenmill.app.worker.ending import end_for
 
 
 async def resume_mill(grown: Grown) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from tokenmill.errors import InputError
 from tokenmill.samples import Position, TrainableSamples, count_views
-from tokenmill.segments import OnDamage, open_eras, read_stream
+from tokenmill.store import OnDamage, open_eras, read_stream
 
 from . import arguments
 from .batch import Batch

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from tokenmill.eras import Era, EraRange
 from tokenmill.errors import InputError
 from tokenmill.samples import EraOrder, Ranks, SequenceId, TrainableSamples, count_views
-from tokenmill.segments import EraReader, open_eras, read_stream
+from tokenmill.store import EraReader, open_eras, read_stream
 
 from . import arguments
 from .rows import RowReader

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tokenmill.pieces import PADDING
 from tokenmill.samples import Numbers
+from tokenmill.wire.pieces import PADDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Documents:
 def documents_of(
     pieces: Sequence[npt.NDArray[np.void]], views: Numbers, length: int, device: torch.device
 ) -> Documents:
-    """Return the documents of rows, each a view of a block with these pieces (`tokenmill.pieces.PIECE`)."""
+    """Return the documents of rows, each a view of a block with these pieces (`tokenmill.wire.pieces.PIECE`)."""
     shape = (len(pieces), length + 1)
     begins, padding = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
     for row, (found, view) in enumerate(zip(pieces, views.tolist(), strict=True)):

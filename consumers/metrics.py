@@ -5,7 +5,7 @@ from threading import Lock
 from typing import NamedTuple, Self
 
 from tokenmill.samples import SequenceId
-from tokenmill.segments import EraReader
+from tokenmill.store import EraReader
 
 
 @dataclass(slots=True)

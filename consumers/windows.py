@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tokenmill.errors import InputError
 from tokenmill.extras import missing_extra
-from tokenmill.segments import PartitionReader, open_partition, partitions_in, read_stream
+from tokenmill.store import PartitionReader, open_partition, partitions_in, read_stream
 
 from . import arguments
 

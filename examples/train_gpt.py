@@ -35,7 +35,7 @@ from tokenmill.consumers import Batch, Batches
 from tokenmill.consumers.prometheus import BatchesCollector
 from tokenmill.consumers.prometheus import serve_metrics as serve_registry
 from tokenmill.errors import StoreError, TokenMillError
-from tokenmill.segments import StreamInfo, read_stream
+from tokenmill.store import StreamInfo, read_stream
 
 LOOK_SECONDS = 0.5  # how often to look for a stream that is not in the store yet
 LONGEST_WAIT = timedelta(days=7)  # processes whose data are there stand in a collective until the others have theirs

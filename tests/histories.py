@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tokenmill.acceptance import Acceptor
-from tokenmill.chain import genesis_hash, roll
-from tokenmill.cursor import Cursor
-from tokenmill.message import Message
-from tokenmill.pieces import Piece, encode_entry
-from tokenmill.totals import Totals
+from tokenmill.reading.acceptance import Acceptor
+from tokenmill.wire.chain import genesis_hash, roll
+from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.message import Message
+from tokenmill.wire.pieces import Piece, encode_entry
+from tokenmill.wire.totals import Totals
 
 FINGERPRINT = bytes(range(16))
 PARTITION = 3

@@ -10,15 +10,15 @@ from pathlib import Path
 from aiokafka import TopicPartition
 
 from tests.service import Chain, Raw, Service, in_own_loop, send, service_settings
-from tokenmill.app.clients.heads import published_head
-from tokenmill.app.clients.kafka import consumer
+from tokenmill.app.kafka.clients import consumer
+from tokenmill.app.kafka.topic_tails import published_head
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.errors import StoreError
-from tokenmill.message import HEADER_NAME, Message, encode_header
+from tokenmill.milling.reference import ReferenceBlock
 from tokenmill.records import FLUSH_HEADER
-from tokenmill.reference import ReferenceBlock
-from tokenmill.segments import open_eras
+from tokenmill.store import open_eras
+from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 
 SPLITS = {"train": 500, "validation": 500}
 LAST = Raw(b".")

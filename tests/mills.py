@@ -8,21 +8,21 @@ from functools import cache
 import numpy as np
 from tokenizers import Tokenizer, normalizers
 
-from tokenmill.chain import genesis_hash
-from tokenmill.columns import Columns
-from tokenmill.engines import RAW_BYTES, Engine, TokenBatch, TokenizerFile, open_engine
-from tokenmill.fates import Fates, Part
-from tokenmill.fetch import Fetch
-from tokenmill.message import Message
-from tokenmill.milling import ChainMill
+from tokenmill.milling.chain_mill import ChainMill
+from tokenmill.milling.columns import Columns
+from tokenmill.milling.fates import Fates, Part
+from tokenmill.milling.fetch import Fetch
+from tokenmill.milling.outcomes import Stages
+from tokenmill.milling.partition_mill import PartitionMill
+from tokenmill.milling.reference import Reference, ReferenceBlock
 from tokenmill.opening import RAW_BYTES_SHA256, open_stages
-from tokenmill.outcomes import Stages
-from tokenmill.partition import PartitionMill
+from tokenmill.reading.resume import ResumePoint, genesis_point, resume_point
 from tokenmill.recipe import Recipe
 from tokenmill.records import FLUSH_HEADER, Record
-from tokenmill.reference import Reference, ReferenceBlock
-from tokenmill.resume import ResumePoint, genesis_point, resume_point
-from tokenmill.training_tokenizer import train_tokenizer
+from tokenmill.stages.engines import RAW_BYTES, Engine, TokenBatch, TokenizerFile, open_engine
+from tokenmill.stages.training_tokenizer import train_tokenizer
+from tokenmill.wire.chain import genesis_hash
+from tokenmill.wire.message import Message
 
 RAW = TokenizerFile(RAW_BYTES, None)
 PARTITION = 3

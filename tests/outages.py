@@ -1,6 +1,6 @@
 """What tests of outages share: a clock that is moved by hand, and whether a broker has answered by it."""
 
-from tokenmill.app.contact import Contact
+from tokenmill.app.broker_contact import Contact
 
 
 class Hands:

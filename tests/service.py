@@ -24,17 +24,17 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from aiokafka import TopicPartition
 
-from tokenmill.app.clients.kafka import consumer, offsets, producer, read_range
-from tokenmill.app.clients.topics import ensure_topics, partition_count
-from tokenmill.app.ending import RESUME_CODE
-from tokenmill.app.heartbeat import HEARTBEAT_VARIABLE
+from tokenmill.app.kafka.clients import consumer, offsets, producer, read_range
+from tokenmill.app.kafka.topics import ensure_topics, partition_count
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.raw.recipes import plan_topic
+from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
+from tokenmill.app.telemetry.heartbeat import HEARTBEAT_VARIABLE
+from tokenmill.app.worker.ending import RESUME_CODE
 from tokenmill.errors import BrokerError, StoreError
+from tokenmill.milling.reference import Reference, ReferenceBlock
 from tokenmill.records import Record
-from tokenmill.reference import Reference, ReferenceBlock
-from tokenmill.segments import open_partition
+from tokenmill.store import open_partition
 
 from .beats import Beats
 

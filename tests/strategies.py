@@ -9,12 +9,12 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.mills import RECIPE, SILENT, Source, make_source, tiny_bpe
-from tokenmill.cursor import Cursor
 from tokenmill.documents import Document
-from tokenmill.pieces import Piece
 from tokenmill.recipe import Recipe
 from tokenmill.records import FLUSH_HEADER, Record
-from tokenmill.totals import Totals
+from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.pieces import Piece
+from tokenmill.wire.totals import Totals
 
 texts = st.text()
 """Any Unicode text without lone surrogates: `st.text` makes no others."""

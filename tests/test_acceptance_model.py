@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.histories import BLOCK_BYTES, FINGERPRINT, PARTITION, make_history
-from tokenmill.acceptance import Acceptor, Taken
-from tokenmill.message import Message
-from tokenmill.resume import runs
+from tokenmill.reading.acceptance import Acceptor, Taken
+from tokenmill.reading.resume import runs
+from tokenmill.wire.message import Message
 
 LENGTH = 24
 TRUE = make_history(LENGTH)

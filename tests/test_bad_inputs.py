@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests.bad_inputs import MAX_ID_BYTES, MAX_TEXT_BYTES, SILENT_ROW, TABLE, BadInput, Fate
 from tests.mills import RECIPE, Source, assert_follow, make_source, tiny_bpe
 from tests.strategies import json_bytes, json_values, nasty_bytes
-from tokenmill.decoding import REASONS
-from tokenmill.outcomes import NO_TOKENS, Outcome
+from tokenmill.milling.outcomes import NO_TOKENS, Outcome
 from tokenmill.records import Record
-from tokenmill.totals import Totals
+from tokenmill.stages.decoding import REASONS
+from tokenmill.wire.totals import Totals
 
 NEIGHBOURS = ("the one before", "the one after")
 LIMITS = replace(RECIPE, max_text_bytes=MAX_TEXT_BYTES, max_id_bytes=MAX_ID_BYTES, block_tokens=64)

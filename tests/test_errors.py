@@ -4,7 +4,7 @@ import re
 from itertools import combinations
 
 from tokenmill import errors
-from tokenmill.app.ending import HOPELESS_CODES, RESUME_CODE
+from tokenmill.app.worker.ending import HOPELESS_CODES, RESUME_CODE
 from tokenmill.errors import DiskError, MissingTopicError, MovedError, PanicError, RecordError, TokenMillError
 
 ALL = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, TokenMillError)]

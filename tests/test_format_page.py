@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import pytest
 import xxhash
 
-from tests.segments.chains import STREAM, cut, directory_of, fill, make_chain, make_info, make_store, tokens_of
-from tests.segments.eras import make_eras, write_eras
-from tokenmill.acceptance import Blocks
-from tokenmill.pieces import decode_entry
-from tokenmill.segments import PartitionWriter, Store, open_eras, open_partition
-from tokenmill.segments.retiring import retire
+from tests.store.chains import STREAM, cut, directory_of, fill, make_chain, make_info, make_store, tokens_of
+from tests.store.eras import make_eras, write_eras
+from tokenmill.reading.acceptance import Blocks
+from tokenmill.store import PartitionWriter, Store, open_eras, open_partition
+from tokenmill.store.retiring import retire
+from tokenmill.wire.pieces import decode_entry
 
 PAGE = Path(__file__).parents[1] / "docs" / "format.md"
 SIZES = {"uint8": ("B", 1), "uint16": ("H", 2), "uint32": ("I", 4)}

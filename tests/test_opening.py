@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from tests.engines.conftest import words
 from tests.mills import RAW, RECIPE, SILENT, text
-from tokenmill.decoding.reasons import RULES
-from tokenmill.engines import TokenizerFile, probe
+from tests.stages.engines.conftest import words
 from tokenmill.errors import FingerprintError, SettingsError
+from tokenmill.milling.outcomes import Kind
 from tokenmill.opening import RAW_BYTES_SHA256, complete, open_stages, reopen_stages
-from tokenmill.outcomes import Kind
 from tokenmill.recipe import Recipe
-from tokenmill.training_tokenizer import train_tokenizer
+from tokenmill.stages.decoding.reasons import RULES
+from tokenmill.stages.engines import TokenizerFile, probe
+from tokenmill.stages.training_tokenizer import train_tokenizer
 
 SMALL = TokenizerFile("small", train_tokenizer(["ab aab b"], vocabulary_size=260).to_str().encode())
 OTHER = TokenizerFile("other", train_tokenizer(["xy xxy y"], vocabulary_size=260).to_str().encode())

@@ -16,21 +16,21 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from tests.bad_inputs import TABLE
-from tests.engines.panicking import HARMFUL, panicking
 from tests.mills import RAW, RECIPE
 from tests.plain_rules import WHITE, PlainRules, PlainTokenizer, Refused
+from tests.stages.engines.panicking import HARMFUL, panicking
 from tests.strategies import json_bytes, json_objects, json_values, nasty_bytes, texts
-from tokenmill.decoding import REASONS
 from tokenmill.documents import document_meta
-from tokenmill.engines import TOKENIZER_FAILED, TokenizerFile, open_engine
+from tokenmill.milling.outcomes import NO_TOKENS, SKIPPED, Kind
 from tokenmill.opening import open_stages
-from tokenmill.outcomes import NO_TOKENS, SKIPPED, Kind
 from tokenmill.recipe import Recipe
 from tokenmill.records import Record
-from tokenmill.steps.min_chars import TOO_SHORT
-from tokenmill.steps.not_empty import EMPTY
-from tokenmill.training_tokenizer import train_tokenizer
-from tokenmill.user_function import FUNCTION_FAILED, REJECTED
+from tokenmill.stages.decoding import REASONS
+from tokenmill.stages.engines import TOKENIZER_FAILED, TokenizerFile, open_engine
+from tokenmill.stages.steps.min_chars import TOO_SHORT
+from tokenmill.stages.steps.not_empty import EMPTY
+from tokenmill.stages.training_tokenizer import train_tokenizer
+from tokenmill.stages.user_function import FUNCTION_FAILED, REJECTED
 
 PAGE = (Path(__file__).parents[1] / "docs" / "record_to_tokens.md").read_text()
 

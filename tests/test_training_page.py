@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from tests.segments.chains import STREAM, fill, make_chain, make_info, make_store
-from tests.segments.eras import make_eras, write_eras
+from tests.store.chains import STREAM, fill, make_chain, make_info, make_store
+from tests.store.eras import make_eras, write_eras
 from tokenmill.consumers import Batches
 from tokenmill.eras import Permutation
-from tokenmill.segments import Store, StreamInfo
+from tokenmill.store import Store, StreamInfo
 
 PAGE = (Path(__file__).parents[1] / "docs" / "training.md").read_text()
 

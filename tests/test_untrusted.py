@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.segments.chains import STREAM, fill, make_chain, make_info, make_store
+from tests.store.chains import STREAM, fill, make_chain, make_info, make_store
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError, InputError, StoreError
 from tokenmill.samples.needed import read_state
-from tokenmill.segments import PartitionWriter, Store, open_partition, read_stream
+from tokenmill.store import PartitionWriter, Store, open_partition, read_stream
 from tokenmill.untrusted import MAX_JSON_DEPTH, open_regular, parse_json, read_regular, unzipped
 
 BRACKETS = b"[" * 200_000

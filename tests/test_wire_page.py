@@ -16,10 +16,10 @@ import xxhash
 
 from tests.conftest import TopicFactory
 from tests.mills import PARTITION, RECIPE, Source, flush, make_source, named, text, write
-from tokenmill.app.clients.kafka import producer
+from tokenmill.app.kafka.clients import producer
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.message import HEADER_NAME, Message, encode_header
+from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 
 FIXED = struct.Struct("<4s16sQI44s16s16sIII")
 CURSOR = struct.Struct("<qqQqIq")

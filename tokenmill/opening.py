@@ -3,9 +3,13 @@
 from dataclasses import replace
 from typing import Final
 
-from tokenmill.decoding import SchemaSource, open_decoder
 from tokenmill.documents import MAX_TEXT_BYTES, MAX_UNIGRAM_TEXT_BYTES, Limits
-from tokenmill.engines import (
+from tokenmill.errors import FingerprintError
+from tokenmill.milling.outcomes import Stages
+from tokenmill.recipe import Recipe
+from tokenmill.recipe_differences import differences
+from tokenmill.stages.decoding import SchemaSource, open_decoder
+from tokenmill.stages.engines import (
     AUTO,
     RAW_BYTES,
     EngineName,
@@ -15,12 +19,8 @@ from tokenmill.engines import (
     end_of_document_id,
     probe,
 )
-from tokenmill.errors import FingerprintError
-from tokenmill.outcomes import Stages
-from tokenmill.recipe import Recipe
-from tokenmill.recipe_differences import differences
-from tokenmill.splits import SplitRule
-from tokenmill.steps import open_steps
+from tokenmill.stages.splits import SplitRule
+from tokenmill.stages.steps import open_steps
 
 OTHER_RULES: Final = "the decoder has other rules since; its blocks stay as they are, and trainers read them"
 RAW_BYTES_SHA256: Final = TokenizerFile(RAW_BYTES, None).sha256

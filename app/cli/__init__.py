@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol, cast
 from tokenmill.errors import InputError, TokenMillError
 from tokenmill.extras import missing_extra
 
-from ..garbage import collect_seldom
+from ..gc_tuning import collect_seldom
 from ..terminal import escaped, escaped_lines, guard_streams
 
 if TYPE_CHECKING:  # typer comes with an extra, and who lacks it is told so (`main`)

@@ -2,7 +2,7 @@
 
 import typer
 
-from tokenmill.segments import Store
+from tokenmill.store import Store
 
 from ..settings import Settings
 from .options import examples, with_settings

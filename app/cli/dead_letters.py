@@ -13,14 +13,14 @@ import typer
 from rich.progress import SpinnerColumn
 from rich.table import Table
 
-from tokenmill.dead_letters import DeadLetter, Place, RecordPlace, parse_place
 from tokenmill.errors import InputError
+from tokenmill.wire.dead_letters import DeadLetter, Place, RecordPlace, parse_place
 
-from ..inspecting.samples import beginning
-from ..resending import Resending, Resent, count_dead_letters, find_dead_letter, read_dead_letters, resend
 from ..settings import Settings
 from ..terminal import escaped
 from ..terminal_console import PlainColumn
+from ..tools.inspect.samples import beginning
+from ..tools.resend import Resending, Resent, count_dead_letters, find_dead_letter, read_dead_letters, resend
 from .inspect import pairs
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json, show_table, size

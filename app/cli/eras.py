@@ -9,12 +9,12 @@ from rich.table import Table
 
 from tokenmill.eras import Era, EraFollower, EraLog
 
-from ..clients.control import write_control
-from ..clients.discovery import settled_stream
-from ..clients.kafka import consumer
-from ..eras.closing import EraCloser
-from ..eras.extents import Extents
-from ..eras.looking import look
+from ..kafka.clients import consumer
+from ..kafka.control_topic import write_control
+from ..kafka.discovery import settled_stream
+from ..kafka.era_topic import look
+from ..mill.era_closing import EraCloser
+from ..mill.era_extents import Extents
 from ..settings import Settings
 from .options import OneStream, examples, with_settings
 from .output import AsJson, DryRun, Yes, agree, asks, count, say, show_json, show_table

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from ..ignoring import ignore
 from ..settings import Settings
+from ..tools.ignore import ignore
 from .options import examples, with_settings
 from .output import AsJson, say, show, show_json
 

@@ -8,7 +8,9 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from ..inspecting import (
+from ..settings import Settings
+from ..terminal import escaped
+from ..tools.inspect import (
     BlockTrace,
     ChainReport,
     SegmentReport,
@@ -20,9 +22,7 @@ from ..inspecting import (
     inspect_stream,
     trace_block,
 )
-from ..inspecting.samples import beginning
-from ..settings import Settings
-from ..terminal import escaped
+from ..tools.inspect.samples import beginning
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json, show_table, size
 

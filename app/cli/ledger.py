@@ -9,8 +9,8 @@ from rich.table import Table
 
 from tokenmill.errors import DamagedError
 
-from ..inspecting.ledger import ChainLedger, Ledger, Meeting, read_ledger
 from ..settings import Settings
+from ..tools.inspect.ledger import ChainLedger, Ledger, Meeting, read_ledger
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json, show_table
 

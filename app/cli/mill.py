@@ -4,8 +4,8 @@ import typer
 
 from tokenmill.errors import TokenMillError
 
-from ..heartbeat import last_words
 from ..settings import Settings
+from ..telemetry.heartbeat import last_words
 from .options import examples, with_settings
 
 
@@ -23,8 +23,8 @@ def mill(settings: Settings) -> None:
     It ends with 75 where a new start helps: `tokenmill serve` does that. Each start continues where the last one ended.
     """
     # Here, because Faust takes longer to load than most other commands to run.
-    from ..mill import create_app  # noqa: PLC0415
-    from ..worker import run_worker  # noqa: PLC0415
+    from ..mill.app import create_app  # noqa: PLC0415
+    from ..worker.run import run_worker  # noqa: PLC0415
 
     try:
         app = create_app(settings)

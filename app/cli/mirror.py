@@ -9,10 +9,10 @@ import structlog
 import typer
 from rich.progress import SpinnerColumn
 
-from tokenmill.segments import Store, StoreLock
+from tokenmill.store import Store, StoreLock
 
 from ..logs import set_up_logging
-from ..mirror import Behind, Mirror
+from ..segments.mirror import Behind, Mirror
 from ..settings import Settings
 from ..supervisor.signals import run_until_signalled
 from ..terminal_console import PlainColumn

@@ -7,10 +7,12 @@ from typing import Annotated, Literal, get_args
 
 import typer
 
-from tokenmill.decoding import FORMATS
 from tokenmill.errors import InputError, SettingsError
+from tokenmill.stages.decoding import FORMATS
 
-from ..produce import (
+from ..settings import Settings
+from ..settings.values import parse_size
+from ..tools.produce import (
     Identity,
     Plan,
     Reading,
@@ -25,14 +27,12 @@ from ..produce import (
     require_flush_allowed,
     shape_for,
 )
-from ..produce.conditions import Condition
-from ..produce.formats import Choice
-from ..produce.identity import deciding
-from ..produce.mapping import CALL_SECONDS, Mapping
-from ..produce.recoding import known_encoding
-from ..produce.refusals import OnError
-from ..settings import Settings
-from ..settings.values import parse_size
+from ..tools.produce.conditions import Condition
+from ..tools.produce.formats import Choice
+from ..tools.produce.identity import deciding
+from ..tools.produce.mapping import CALL_SECONDS, Mapping
+from ..tools.produce.recoding import known_encoding
+from ..tools.produce.refusals import OnError
 from .interrupted import until_interrupted
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json

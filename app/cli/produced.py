@@ -4,9 +4,9 @@ from typing import Any
 
 from tokenmill.errors import InputError
 
-from ..produce import Dry, PassedOver, Summary, Walk
-from ..produce.builders import Known
 from ..settings import Settings
+from ..tools.produce import Dry, PassedOver, Summary, Walk
+from ..tools.produce.builders import Known
 from .output import count, say, show, show_json, size
 
 SHOWN_PARTITIONS = 8  # in the last line; more are summed up, --json has all

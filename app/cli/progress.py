@@ -9,10 +9,10 @@ from typing import Any, Final, Self, TypeVar
 
 from rich.progress import BarColumn, Progress, ProgressColumn, TimeRemainingColumn
 
-from ..contact import CONTACT, Contact, no_answer
-from ..produce import Summary
+from ..broker_contact import CONTACT, Contact, no_answer
 from ..terminal import escaped
 from ..terminal_console import PlainColumn
+from ..tools.produce import Summary
 from .output import count, messages, say, size
 
 PLAIN_SECONDS: Final = 5.0

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from tokenmill.errors import DamagedError, GapError
-from tokenmill.segments.repairing import Repaired
+from tokenmill.store.repairing import Repaired
 
-from ..repairing import PartitionRepair, examine_store, repair_store
 from ..settings import Settings
+from ..tools.repair import PartitionRepair, examine_store, repair_store
 from .options import OneStream, SomePartitions, examples, with_settings
 from .output import AsJson, count, say, show, show_json
 

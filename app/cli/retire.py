@@ -6,8 +6,8 @@ import typer
 
 from tokenmill.errors import InputError
 from tokenmill.samples import first_needed, read_state
-from tokenmill.segments import open_partition, partitions_in, read_stream
-from tokenmill.segments.retiring import Retired, retire
+from tokenmill.store import open_partition, partitions_in, read_stream
+from tokenmill.store.retiring import Retired, retire
 
 from ..settings import Settings
 from .options import KeepFrom, OneStream, SomePartitions, examples, with_settings

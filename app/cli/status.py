@@ -12,9 +12,9 @@ from rich.table import Table
 
 from tokenmill.errors import BrokerError, InputError
 
-from ..contact import moment
+from ..broker_contact import moment
 from ..settings import Settings
-from ..status_document import VERSION, halted_words
+from ..telemetry.status_document import VERSION, halted_words
 from .options import examples, with_settings
 from .output import AsJson, say, show, show_json, show_table
 

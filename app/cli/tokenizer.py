@@ -7,12 +7,12 @@ import typer
 from rich.console import Console
 from rich.status import Status
 
-from tokenmill.engines import load_tokenizer
 from tokenmill.errors import EngineError
+from tokenmill.stages.engines import load_tokenizer
 
-from ..produce import Reading, Refused, Walk, find_sources, read_items, shape_for
 from ..settings import Settings
-from ..tokenizer_report import Report, report_on
+from ..tools.produce import Reading, Refused, Walk, find_sources, read_items, shape_for
+from ..tools.tokenizer_report import Report, report_on
 from .options import examples, with_settings
 from .output import AsJson, count, messages, say, show, show_json, size
 from .produced import tell_not_read

@@ -7,7 +7,7 @@ import typer
 
 from tokenmill.errors import TopicError
 
-from ..clients.topics import check_topics, ensure_topics
+from ..kafka.topics import check_topics, ensure_topics
 from ..settings import Settings
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json

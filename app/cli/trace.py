@@ -12,11 +12,11 @@ from rich.progress import BarColumn, TaskProgressColumn, TimeRemainingColumn
 from tokenmill.errors import InputError
 from tokenmill.samples import Source, TracedRecord, TracedSample, TracedView, Tracer, Use, read_state
 
-from ..inspecting.blocks import RecordText
-from ..inspecting.samples import beginning
-from ..inspecting.tracing import Fate, Place, fate_of, record_texts
 from ..settings import Settings
 from ..terminal_console import PlainColumn
+from ..tools.inspect.blocks import RecordText
+from ..tools.inspect.samples import beginning
+from ..tools.inspect.tracing import Fate, Place, fate_of, record_texts
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json
 from .progress import Line

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from tokenmill.training_tokenizer import train_tokenizer
+from tokenmill.stages.training_tokenizer import train_tokenizer
 
-from ..places import require_file
-from ..produce import Reading, Refused, Walk, find_sources, read_items, shape_for
+from ..local.places import require_file
 from ..settings import Settings
+from ..tools.produce import Reading, Refused, Walk, find_sources, read_items, shape_for
 from .options import examples, with_settings
 from .output import count, say, show
 from .produce import FormatName, Lines, Paths

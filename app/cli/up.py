@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
+from ..local.places import require_directory
 from ..local.state import DEMO_DIRECTORY, State
-from ..places import require_directory
+from ..local.up import run_up, settings_in
 from ..settings import Loaded
-from ..up import run_up, settings_in
 from .options import examples, with_loaded
 from .output import data
 

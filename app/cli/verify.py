@@ -9,10 +9,10 @@ from rich.table import Table
 
 from tokenmill.errors import TokenMillError
 
-from ..places import require_file
+from ..local.places import require_file
 from ..settings import Settings
 from ..terminal_console import PlainColumn
-from ..verify import ChainResult, Progress, VerifyResult, verify
+from ..tools.verify import ChainResult, Progress, VerifyResult, verify
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json, show_table, size
 from .progress import Line

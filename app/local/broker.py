@@ -26,11 +26,11 @@ from typing import Self
 
 from tokenmill.errors import BrokerError
 
-from ..private import write_private
 from ..process import POLL_SECONDS, Process
 from ..process import start as start_process
 from .handshake import answers
 from .jars import find_java, kafka_jars
+from .secure_files import write_private
 
 HOST = "127.0.0.1"
 # Below the kernel's range for outgoing connections (32768 and up on Linux). A port in that range can be lost while the

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from tokenmill.errors import SettingsError
 
-from ..private import write_private
 from ..settings import SECRETS, Settings
 from ..settings.explain import explain
+from .secure_files import write_private
 
 DEMO_DIRECTORY: Final = Path(".tokenmill/demo")
 

@@ -7,9 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from tokenmill.documents import MAX_TEXT_BYTES, Limits
-from tokenmill.engines import EngineName
 from tokenmill.errors import SettingsError
-from tokenmill.splits import SplitRule, division
+from tokenmill.stages.engines import EngineName
+from tokenmill.stages.splits import SplitRule, division
 
 from .connection import ConnectionSettings
 from .explain import explain, nearest

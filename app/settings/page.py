@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 from pydantic import BeforeValidator, SecretStr
 from pydantic.fields import FieldInfo
 
-from tokenmill.decoding import MODES
+from tokenmill.stages.decoding import MODES
 
 from .connection import SECRETS, ConnectionSettings
 from .model import ENVIRONMENT_PREFIX, Settings, TopicSettings

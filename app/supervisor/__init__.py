@@ -1,6 +1,5 @@
 """The supervisor: mill workers and a segment worker as child processes, started again when they end or stand still."""
 
-from .beside import beside
 from .limits import Limits
 from .signals import run_until_signalled
 from .status import ChainStatus, DeadLetterStatus, PartitionStatus, Status, WorkerStatus
@@ -15,6 +14,5 @@ __all__ = [
     "Status",
     "Supervisor",
     "WorkerStatus",
-    "beside",
     "run_until_signalled",
 ]

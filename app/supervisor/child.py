@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
-from ..heartbeat import HEARTBEAT_VARIABLE
 from ..process import guarded
-from ..raw.suspects import BOARD_VARIABLE, Board
+from ..telemetry.heartbeat import HEARTBEAT_VARIABLE
+from .in_flight import BOARD_VARIABLE, Board
 
 LONGEST_BEAT: Final = 16 << 20
 """Bytes of one status line; a partition takes about 200."""

@@ -12,9 +12,9 @@ from aiokafka.errors import KafkaError
 
 from tokenmill.errors import BrokerError
 
-from ..clients.asking import keep_asking
-from ..clients.kafka import admin
-from ..contact import CONTACT
+from ..broker_contact import CONTACT
+from ..kafka.asking import keep_asking
+from ..kafka.clients import admin
 from ..settings import Settings
 
 LOOK_SECONDS: Final = 1.0

@@ -8,13 +8,13 @@ from typing import Any, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ..contact import CONTACT, no_answer
-from ..metrics.fleet import Fleet
-from ..metrics.probes import Probes
-from ..metrics.samples import received, taken
-from ..metrics.worker import BROKER, PROCESS
+from ..broker_contact import CONTACT, no_answer
 from ..settings import Settings
-from ..status_document import Look
+from ..telemetry.fleet import Fleet
+from ..telemetry.probes import Probes
+from ..telemetry.samples import received, taken
+from ..telemetry.status_document import Look
+from ..telemetry.worker_metrics import BROKER, PROCESS
 from .child import Child
 from .cluster import Cluster
 from .ledger import Ledger

@@ -12,11 +12,11 @@ from typing import Final, Literal, Protocol
 
 from tokenmill.errors import BrokerError, TokenMillError
 
-from ..contact import CONTACT
-from ..ending import HOPELESS, HOPELESS_CODES, RESUME_CODE
-from ..heartbeat import STORE_VARIABLE
+from ..broker_contact import CONTACT
 from ..settings import Settings
 from ..settings.load import CONFIG_VARIABLE
+from ..telemetry.heartbeat import STORE_VARIABLE
+from ..worker.ending import HOPELESS, HOPELESS_CODES, RESUME_CODE
 from .backoff import Backoff
 from .child import Child
 from .limits import Limits

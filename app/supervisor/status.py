@@ -24,7 +24,7 @@ class WorkerStatus:
     partitions: tuple[str, ...]
     """What it owns, as ``topic/number``."""
     counters: Mapping[str, float] = field(default_factory=dict)
-    """Work done by its process since that began (`tokenmill.app.heartbeat`); the next one begins at 0."""
+    """Work done by its process since that began (`tokenmill.app.telemetry.heartbeat`); the next one begins at 0."""
 
     def row(self) -> dict[str, Any]:
         """Return it as ``/status`` tells it: without counters, which are on ``/metrics``."""
@@ -98,7 +98,7 @@ class Status:
     """All of it."""
 
     counters: Mapping[str, float]
-    """Work done by all processes since the supervisor began (`tokenmill.app.heartbeat`); never falls."""
+    """Work done by all processes since the supervisor began (`tokenmill.app.telemetry.heartbeat`); never falls."""
     workers: tuple[WorkerStatus, ...]
     partitions: tuple[PartitionStatus, ...]
     away_since: float | None = None

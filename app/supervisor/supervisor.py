@@ -10,12 +10,12 @@ from typing import Final, Literal
 import structlog
 
 from tokenmill.errors import StoreError
-from tokenmill.segments import Store
+from tokenmill.store import Store
 
-from ..contact import CONTACT, OutageLog
-from ..metrics.server import serving
+from ..broker_contact import CONTACT, OutageLog
 from ..settings import Settings
-from .beside import beside
+from ..tasks import beside
+from ..telemetry.server import serving
 from .child import Child
 from .cluster import Cluster
 from .export import Export, worker_status

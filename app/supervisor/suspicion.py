@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from ..raw.suspects import Suspects
+from .in_flight import Suspects
 
 
 class Suspicion:

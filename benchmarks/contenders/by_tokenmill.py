@@ -9,11 +9,11 @@ from typing import Final
 from benchmarks.cluster import PARTITIONS, delete_topics
 from benchmarks.contenders import Running, Task
 from benchmarks.measuring import Watched, wait_until_ready
-from tokenmill.app.clients.control import settle
-from tokenmill.app.clients.topics import ensure_topics
-from tokenmill.app.raw.recipes import plan_topic
+from tokenmill.app.kafka.control_topic import settle
+from tokenmill.app.kafka.topics import ensure_topics
+from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
-from tokenmill.segments import PartitionReader, open_partition
+from tokenmill.store import PartitionReader, open_partition
 
 MARK: Final = b'"partition resumed"'
 """In the log: a partition flows from here on."""

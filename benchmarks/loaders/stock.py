@@ -7,11 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.loaders.place import SEED, STREAM, Stock
-from tokenmill.acceptance import Blocks
-from tokenmill.chain import genesis_hash, roll
 from tokenmill.eras import EraLog, Extent, Permutation, close_era
-from tokenmill.pieces import Piece, encode_entry
-from tokenmill.segments import EraWriter, PartitionWriter, Store, StreamInfo
+from tokenmill.reading.acceptance import Blocks
+from tokenmill.store import EraWriter, PartitionWriter, Store, StreamInfo
+from tokenmill.wire.chain import genesis_hash, roll
+from tokenmill.wire.pieces import Piece, encode_entry
 
 PARTITIONS: Final = 2
 VOCABULARY: Final = 50_257

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from faust.types import TP
 
-from tokenmill.app import alone
-from tokenmill.app.batch import Batch
 from tokenmill.app.cli import main
-from tokenmill.app.heartbeat import HEARTBEAT_VARIABLE
-from tokenmill.app.partitions import Partitions
+from tokenmill.app.segments.token_partition import TokenPartition
+from tokenmill.app.supervisor import self_watchdog as alone
 from tokenmill.app.supervisor.limits import Limits
-from tokenmill.app.tokens.partition import TokenPartition
+from tokenmill.app.telemetry.heartbeat import HEARTBEAT_VARIABLE
+from tokenmill.app.worker.batch import Batch
+from tokenmill.app.worker.ownership import Partitions
 
 VARIABLE: Final = "BREAK"
 PATIENCE: Final = Limits(unowned=12.0, still=6.0)

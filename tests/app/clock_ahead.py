@@ -4,7 +4,7 @@ import time
 from typing import Any, Final
 
 from tokenmill.app.cli import main
-from tokenmill.app.clients.sending import BatchBuilder
+from tokenmill.app.kafka.fastpath.send_buffers import BatchBuilder
 
 AHEAD: Final = 7200.0
 """Seconds; more than brokers put up with, an hour (message.timestamp.after.max.ms)."""

@@ -2,7 +2,7 @@
 
 from tests.app.stubborn import never
 from tokenmill.app.cli import main
-from tokenmill.app.transport import BatchApp
+from tokenmill.app.worker.transport import BatchApp
 
 start = BatchApp.on_first_start
 

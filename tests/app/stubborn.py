@@ -3,7 +3,7 @@
 import asyncio
 
 from tokenmill.app.cli import main
-from tokenmill.app.transport import BatchApp
+from tokenmill.app.worker.transport import BatchApp
 
 
 async def never(_: BatchApp) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.clients.test_settled import settled
+from tests.app.kafka.test_settled import settled
 from tests.conftest import TopicFactory
 from tests.milled import Milled
-from tests.segments.chains import STREAM, contents, fill, make_chain, make_info, make_store
 from tests.service import service_settings
+from tests.store.chains import STREAM, contents, fill, make_chain, make_info, make_store
 from tokenmill.app.cli import main
 from tokenmill.app.local.broker import Broker
-from tokenmill.segments import Store, open_partition
+from tokenmill.store import Store, open_partition
 
 pytestmark = pytest.mark.usefixtures("logging_restored")
 

@@ -17,10 +17,10 @@ from tests.conftest import TopicFactory
 from tokenmill import errors
 from tokenmill.app.cli import main
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.produce.chunks import CHUNK_ENTRIES
 from tokenmill.app.settings import SECRETS, Settings
+from tokenmill.app.tools.produce.chunks import CHUNK_ENTRIES
 from tokenmill.records import FLUSH_HEADER
-from tokenmill.segments import Store
+from tokenmill.store import Store
 
 pytestmark = pytest.mark.usefixtures("logging_restored")
 

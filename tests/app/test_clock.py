@@ -8,14 +8,14 @@ import pytest
 from aiokafka.errors import InvalidTimestampError
 
 from tests.conftest import TopicFactory
-from tokenmill.app.clients.control import write_control
-from tokenmill.app.clients.kafka import producer
-from tokenmill.app.clients.sending import BatchBuilder
+from tokenmill.app.kafka.clients import producer
+from tokenmill.app.kafka.control_topic import write_control
+from tokenmill.app.kafka.fastpath.send_buffers import BatchBuilder
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.mill import Mill
-from tokenmill.app.produce.sender import raise_for
+from tokenmill.app.mill.app import Mill
 from tokenmill.app.settings import Settings
-from tokenmill.app.transport import BatchApp
+from tokenmill.app.tools.produce.sender import raise_for
+from tokenmill.app.worker.transport import BatchApp
 from tokenmill.errors import ClockError
 
 AHEAD_MS = 7_200_000

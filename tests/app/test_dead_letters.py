@@ -14,14 +14,14 @@ from tests.conftest import TopicFactory
 from tests.milled import Milled
 from tests.service import Raw, Service, in_own_loop, raw_records, send, service_settings
 from tokenmill.app.cli import main
-from tokenmill.app.clients.topics import ensure_topics
+from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.resending import NOTE, RESENT, Resending, count_dead_letters, find_dead_letter, resend
 from tokenmill.app.settings import Settings, dead_letter_topic
-from tokenmill.app.verify.dead_letters import check_dead_letters
-from tokenmill.app.verify.result import ChainResult
-from tokenmill.dead_letters import PREFIX, DeadLetter, RecordPlace, SourcePlace, encode_dead_letter
+from tokenmill.app.tools.resend import NOTE, RESENT, Resending, count_dead_letters, find_dead_letter, resend
+from tokenmill.app.tools.verify.dead_letters import check_dead_letters
+from tokenmill.app.tools.verify.result import ChainResult
 from tokenmill.errors import InputError, TopicError
+from tokenmill.wire.dead_letters import PREFIX, DeadLetter, RecordPlace, SourcePlace, encode_dead_letter
 
 
 async def test_each_record_is_counted_once(milled: Milled) -> None:
@@ -204,8 +204,8 @@ async def test_a_letter_is_sent_back_once_however_often_it_was_written(monkeypat
     async def client(_: Settings) -> AsyncIterator[Client]:
         yield Client()
 
-    monkeypatch.setattr("tokenmill.app.resending.read_dead_letters", read)
-    monkeypatch.setattr("tokenmill.app.resending.producer", client)
+    monkeypatch.setattr("tokenmill.app.tools.resend.read_dead_letters", read)
+    monkeypatch.setattr("tokenmill.app.tools.resend.producer", client)
     reported: list[int] = []
 
     done = await resend(Settings(), Resending("raw", reasons=["bad"]), progress=lambda now: reported.append(now.sent))

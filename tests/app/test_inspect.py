@@ -8,16 +8,10 @@ import pytest
 
 from tests.milled import Milled
 from tokenmill.app.cli import main
-from tokenmill.app.inspecting import (
-    inspect_message,
-    inspect_partition,
-    inspect_segment,
-    inspect_stream,
-    trace_block,
-)
 from tokenmill.app.settings import Settings
+from tokenmill.app.tools.inspect import inspect_message, inspect_partition, inspect_segment, inspect_stream, trace_block
 from tokenmill.errors import DamagedError, InputError, TopicError
-from tokenmill.pieces import decode_entry
+from tokenmill.wire.pieces import decode_entry
 
 
 async def test_a_stream_tells_its_settings_and_how_far_it_is(milled: Milled) -> None:

@@ -7,12 +7,12 @@ from typing import Final
 
 import pytest
 
-from tests.decoding.opened import answer, opened
-from tests.decoding.registered import Registry, avro, framed, written
+from tests.stages.decoding.opened import answer, opened
+from tests.stages.decoding.registered import Registry, avro, framed, written
 from tests.strategies import json_bytes
 from tokenmill.app.settings import Settings, load_settings
-from tokenmill.decoding import FORMATS, MODES, REASONS
 from tokenmill.documents import Document
+from tokenmill.stages.decoding import FORMATS, MODES, REASONS
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "kafka_teams.md").read_text()
 

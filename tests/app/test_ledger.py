@@ -13,17 +13,17 @@ from tests.milled import SPLITS, Milled
 from tests.mills import RECIPE
 from tests.service import in_own_loop, raw_records, service_settings
 from tokenmill.app.cli import main
-from tokenmill.app.clients.control import Settled, settle
-from tokenmill.app.clients.discovery import unsettled
-from tokenmill.app.clients.topics import ensure_topics
-from tokenmill.app.inspecting.ledger import ChainLedger, Ledger, Meeting, meetings, read_ledger
+from tokenmill.app.kafka.control_topic import Settled, settle
+from tokenmill.app.kafka.discovery import unsettled
+from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.raw.recipes import plan_topic
+from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings, Stream
-from tokenmill.control_log import ControlLog
-from tokenmill.genesis import Genesis
-from tokenmill.reference import Reference
-from tokenmill.totals import Totals
+from tokenmill.app.tools.inspect.ledger import ChainLedger, Ledger, Meeting, meetings, read_ledger
+from tokenmill.milling.reference import Reference
+from tokenmill.wire.control_log import ControlLog
+from tokenmill.wire.genesis import Genesis
+from tokenmill.wire.totals import Totals
 
 
 async def test_the_ledger_is_what_the_reference_counts(milled: Milled) -> None:

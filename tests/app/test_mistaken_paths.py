@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.consumers.scenes import era_store
-from tests.segments.chains import STREAM
+from tests.store.chains import STREAM
 from tokenmill.app.cli import main
 from tokenmill.errors import InputError
 

@@ -9,8 +9,8 @@ import pytest
 from tests.outages import Hands
 from tokenmill.app.cli import progress
 from tokenmill.app.cli.progress import Reporter, with_outages_told
-from tokenmill.app.produce import Refused, Summary
-from tokenmill.app.produce.sender import Sent
+from tokenmill.app.tools.produce import Refused, Summary
+from tokenmill.app.tools.produce.sender import Sent
 
 
 def test_a_log_hears_how_much_was_read_and_what_is_left(

@@ -13,11 +13,11 @@ from tests.conftest import TopicFactory
 from tests.milled import Milled, publish
 from tests.service import Raw, send
 from tokenmill.app.cli import main
-from tokenmill.app.inspecting import inspect_partition
-from tokenmill.app.raw.recipes import plan_topic
-from tokenmill.app.repairing.topic_donor import TopicDonor
-from tokenmill.app.verify import verify
-from tokenmill.segments import PartitionWriter, Store, open_partition
+from tokenmill.app.mill.recipes import plan_topic
+from tokenmill.app.tools.inspect import inspect_partition
+from tokenmill.app.tools.repair.topic_donor import TopicDonor
+from tokenmill.app.tools.verify import verify
+from tokenmill.store import PartitionWriter, Store, open_partition
 
 pytestmark = pytest.mark.usefixtures("logging_restored")
 

@@ -22,9 +22,9 @@ from tests.rights import grant, login, roles, table
 from tests.secured import Secured
 from tests.service import Raw, Service, in_own_loop, raw_records, send, service_settings
 from tokenmill.app.cli import main
-from tokenmill.app.produce import flush
 from tokenmill.app.settings import Settings
-from tokenmill.app.verify import verify
+from tokenmill.app.tools.produce import flush
+from tokenmill.app.tools.verify import verify
 from tokenmill.errors import SettingsError, TopicError
 from tokenmill.records import is_flush
 

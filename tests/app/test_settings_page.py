@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import pytest
 
-from tokenmill.app.raw.recipes import plan_topic
+from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings, TopicSettings, load_settings
 from tokenmill.app.settings.page import OUTSIDE_THE_FINGERPRINT, page
-from tokenmill.training_tokenizer import train_tokenizer
+from tokenmill.stages.training_tokenizer import train_tokenizer
 
 FILE: Final = Path(__file__).parents[2] / "docs" / "settings.md"
 OTHER: Final[dict[str, Any]] = {
@@ -24,7 +24,7 @@ OTHER: Final[dict[str, Any]] = {
     "max_fields_bytes": 7,
     "normalize": "NFC",
     "min_chars": 7,
-    "function": "tests.steps.user_functions:shouted",
+    "function": "tests.stages.steps.user_functions:shouted",
     "shards": 2000,  # with splits that add up to it, below
     "splits": {"train": 900, "validation": 20},
     "split_by": "content",

@@ -9,7 +9,7 @@ import pytest
 
 from tests.scraping import free_port
 from tokenmill.app.cli import main
-from tokenmill.app.status_document import Look
+from tokenmill.app.telemetry.status_document import Look
 from tokenmill.errors import BrokerError, InputError
 from tokenmill.page_server import Page, PageServer
 

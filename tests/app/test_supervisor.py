@@ -15,12 +15,13 @@ import pytest
 from tests.conftest import TopicFactory
 from tests.marked import MARK, marked, until
 from tests.service import Raw, reference_blocks, send, service_settings, stored_blocks
-from tokenmill.app.clients.control import settle
+from tokenmill.app.kafka.control_topic import settle
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.raw.recipes import plan_topic
+from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
-from tokenmill.app.supervisor import Event, Limits, Supervisor, beside
+from tokenmill.app.supervisor import Event, Limits, Supervisor
 from tokenmill.app.supervisor.cluster import Cluster
+from tokenmill.app.tasks import beside
 from tokenmill.errors import FingerprintError
 
 SECONDS = 60.0

@@ -30,15 +30,15 @@ from tokenmill.app.cli import inspect as inspect_command
 from tokenmill.app.cli import output, produced
 from tokenmill.app.cli.dead_letters import cells, values
 from tokenmill.app.cli.progress import Line
-from tokenmill.app.clients.kafka import connection
-from tokenmill.app.live import View
+from tokenmill.app.kafka.clients import connection
+from tokenmill.app.local.live import View
 from tokenmill.app.logs import set_up_logging
-from tokenmill.app.produce import PassedOver, Refused
 from tokenmill.app.settings import ConnectionSettings
 from tokenmill.app.terminal import GuardedStream, escaped, escaped_json, escaped_lines
 from tokenmill.app.terminal_console import EscapingConsole, PlainColumn
-from tokenmill.app.worker import Worker
-from tokenmill.dead_letters import DeadLetter, RecordPlace
+from tokenmill.app.tools.produce import PassedOver, Refused
+from tokenmill.app.worker.run import Worker
+from tokenmill.wire.dead_letters import DeadLetter, RecordPlace
 
 APP = Path(tokenmill.__file__).parents[1] / "app"
 CLIPBOARD = "\x1b]52;c;cm0gLXJm\x07"

@@ -11,10 +11,10 @@ import pytest
 
 from tests.milled import Milled, records
 from tokenmill.app.cli import main
-from tokenmill.app.inspecting.tracing import fate_of
+from tokenmill.app.tools.inspect.tracing import fate_of
 from tokenmill.errors import InputError
 from tokenmill.samples import Position, SequenceId
-from tokenmill.segments import open_eras, open_partition, read_stream
+from tokenmill.store import open_eras, open_partition, read_stream
 
 LENGTH = 21
 """A third of the blocks' 63."""

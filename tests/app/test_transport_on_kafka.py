@@ -14,10 +14,12 @@ from faust.types import TP
 
 from tests.conftest import TopicFactory
 from tests.service import WAIT_SECONDS, Raw, send
-from tokenmill.app import faust_settings
-from tokenmill.app.batch import Batch
-from tokenmill.app.clients.kafka import admin
-from tokenmill.app.faust_settings import (
+from tokenmill.app.kafka.clients import admin
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.settings import Settings
+from tokenmill.app.worker import faust_options as faust_settings
+from tokenmill.app.worker.batch import Batch
+from tokenmill.app.worker.faust_options import (
     FETCH_BYTES,
     FETCHED_BYTES,
     LEAST_FETCH_BYTES,
@@ -25,9 +27,7 @@ from tokenmill.app.faust_settings import (
     faust_options,
     fetch_share,
 )
-from tokenmill.app.local.broker import Broker
-from tokenmill.app.settings import Settings
-from tokenmill.app.transport import FETCH_WAIT_MS, GATHER_WAIT_MS, BatchApp, BatchConsumer, LeaderChangedError
+from tokenmill.app.worker.transport import FETCH_WAIT_MS, GATHER_WAIT_MS, BatchApp, BatchConsumer, LeaderChangedError
 
 RECORDS = 60
 

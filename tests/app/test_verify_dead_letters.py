@@ -3,8 +3,8 @@
 import pytest
 
 from tokenmill.app.settings import Settings
-from tokenmill.app.verify.dead_letters import check_dead_letters
-from tokenmill.app.verify.result import ChainResult
+from tokenmill.app.tools.verify.dead_letters import check_dead_letters
+from tokenmill.app.tools.verify.result import ChainResult
 
 
 @pytest.mark.parametrize(

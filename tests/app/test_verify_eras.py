@@ -10,19 +10,19 @@ import pytest
 from aiokafka import TopicPartition
 
 from tests.milled import Milled
-from tests.segments.eras import with_offsets
-from tokenmill.app.clients.discovery import settled_stream
-from tokenmill.app.clients.kafka import consumer, offsets
-from tokenmill.app.verify import EraResult
-from tokenmill.app.verify.era_ends import EraEnds, EraEndsFiles, OtherHashes
-from tokenmill.app.verify.eras import EraCheck
-from tokenmill.app.verify.marks import EraMarks
-from tokenmill.app.verify.store_eras import StoreEras
-from tokenmill.app.verify.token_topic import TopicRun
-from tokenmill.app.verify.verified import VerifiedEras
+from tests.store.eras import with_offsets
+from tokenmill.app.kafka.clients import consumer, offsets
+from tokenmill.app.kafka.discovery import settled_stream
+from tokenmill.app.tools.verify import EraResult
+from tokenmill.app.tools.verify.era_ends import EraEnds, EraEndsFiles, OtherHashes
+from tokenmill.app.tools.verify.eras import EraCheck
+from tokenmill.app.tools.verify.marks import EraMarks
+from tokenmill.app.tools.verify.store_eras import StoreEras
+from tokenmill.app.tools.verify.token_topic import TopicRun
+from tokenmill.app.tools.verify.verified import VerifiedEras
 from tokenmill.eras import Era, EraRange
-from tokenmill.segments import EraWriter, Store, StreamInfo, open_eras
-from tokenmill.segments.era_rows import ROW_BYTES
+from tokenmill.store import EraWriter, Store, StreamInfo, open_eras
+from tokenmill.store.era_rows import ROW_BYTES
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.app.verify.sample import EVERY_BYTES, FIRST_BYTES, RUN_BYTES, Sampler
-from tokenmill.app.verify.task import Sample
+from tokenmill.app.tools.verify.sample import EVERY_BYTES, FIRST_BYTES, RUN_BYTES, Sampler
+from tokenmill.app.tools.verify.task import Sample
 from tokenmill.records import Record
 
 VALUE = bytes(RUN_BYTES // 4)

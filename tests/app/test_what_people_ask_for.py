@@ -9,25 +9,27 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 
-from tests.app.mirror.memory_kafka import MemoryKafka, MemoryStream
-from tokenmill.app import ignoring, resending, skips
-from tokenmill.app.clients.control import read_on
-from tokenmill.app.ignoring import ignore
-from tokenmill.app.raw import skip_list
-from tokenmill.app.raw.skip_list import SkipList
-from tokenmill.app.repairing import topic_donor
-from tokenmill.app.repairing.description import described_in, mend_description
-from tokenmill.app.repairing.topic_donor import TopicDonor
-from tokenmill.app.resending import NOTE, RESENT, Resending, Resent, count_dead_letters, resend
+from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
+from tokenmill.app.kafka.control_topic import read_on
+from tokenmill.app.mill import skip_list
+from tokenmill.app.mill.skip_list import SkipList
 from tokenmill.app.settings import Settings, dead_letter_topic
-from tokenmill.app.skips import skip
-from tokenmill.chain import roll
-from tokenmill.control_log import SKIP_KEY, SKIP_REQUEST_KEY, skip_request_record
-from tokenmill.cursor import NO_RECORD, Cursor
-from tokenmill.dead_letters import Place, RecordPlace, SourcePlace, encode_dead_letter
+from tokenmill.app.tools import ignore as ignoring
+from tokenmill.app.tools import resend as resending
+from tokenmill.app.tools import skip as skips
+from tokenmill.app.tools.ignore import ignore
+from tokenmill.app.tools.repair import topic_donor
+from tokenmill.app.tools.repair.description import described_in, mend_description
+from tokenmill.app.tools.repair.topic_donor import TopicDonor
+from tokenmill.app.tools.resend import NOTE, RESENT, Resending, Resent, count_dead_letters, resend
+from tokenmill.app.tools.skip import skip
 from tokenmill.errors import BrokerError, DamagedError, FingerprintError, InputError
-from tokenmill.ignoring import IGNORE_KEY
-from tokenmill.segments import Store, StreamInfo
+from tokenmill.store import Store, StreamInfo
+from tokenmill.wire.chain import roll
+from tokenmill.wire.control_log import SKIP_KEY, SKIP_REQUEST_KEY, skip_request_record
+from tokenmill.wire.cursor import NO_RECORD, Cursor
+from tokenmill.wire.dead_letters import Place, RecordPlace, SourcePlace, encode_dead_letter
+from tokenmill.wire.ignoring import IGNORE_KEY
 
 RAW = "raw-text"
 

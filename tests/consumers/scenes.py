@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from tests.segments.chains import STREAM, fill, make_chain, make_info, make_store, tokens_of
-from tests.segments.eras import make_eras, write_eras
+from tests.store.chains import STREAM, fill, make_chain, make_info, make_store, tokens_of
+from tests.store.eras import make_eras, write_eras
 from tokenmill.consumers import Batch, Batches
 from tokenmill.eras import Era, Permutation
-from tokenmill.segments import Store
+from tokenmill.store import Store
 
 INFO = make_info()
 CHAINS = {partition: make_chain(INFO, 40, partition=partition, seed=partition) for partition in range(3)}

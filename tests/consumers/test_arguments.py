@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from tests.consumers.scenes import era_store, expected, open_batches, rows_of
-from tests.segments.chains import STREAM
+from tests.store.chains import STREAM
 from tokenmill.consumers import Batches, EraDataset, StepDataset, Windows
 from tokenmill.consumers.staging import device_of
 from tokenmill.errors import DamagedError, InputError, StoreError, TokenMillError
-from tokenmill.segments import Store
+from tokenmill.store import Store
 
 NUMBERS: tuple[Any, ...] = (4.0, "4", None, True, [4], -1, math.nan)
 FLAGS: tuple[Any, ...] = (1, 0, "yes", None, [])

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.consumers.scenes import INFO, OPEN_ERAS, era_store, expected, grow, open_batches, rows_of
-from tests.segments.chains import STREAM, directory_of, fill, make_chain, make_store, segment_of
-from tests.segments.eras import make_eras, write_eras
+from tests.store.chains import STREAM, directory_of, fill, make_chain, make_store, segment_of
+from tests.store.eras import make_eras, write_eras
 from tokenmill.errors import DamagedError, DifferenceError, InputError, StoreError, TokenMillError
-from tokenmill.segments import Store, StreamInfo
-from tokenmill.segments.retiring import retire
+from tokenmill.store import Store, StreamInfo
+from tokenmill.store.retiring import retire
 
 
 def be_no_store(store: Store) -> None:

@@ -29,13 +29,13 @@ from tests.consumers.scenes import (
     rows_of,
     together,
 )
-from tests.segments.chains import STREAM, fill, make_store, segment_of, tokens_of
-from tests.segments.eras import write_eras
+from tests.store.chains import STREAM, fill, make_store, segment_of, tokens_of
+from tests.store.eras import write_eras
 from tokenmill.consumers import Batches, staging
 from tokenmill.consumers.gathering import Rows
 from tokenmill.consumers.staging import HostStaging, Sent, Staged
 from tokenmill.errors import DamagedError, InputError, StoreError
-from tokenmill.segments import Store
+from tokenmill.store import Store
 
 worlds = st.sampled_from([1, 2, 3, 4, 8])
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, RandomSampler
 
 from tests.consumers.scenes import CHAINS, ERAS, INFO, OPEN_ERAS, era_store, grow
-from tests.segments.chains import STREAM, fill, make_store, tokens_of
-from tests.segments.eras import write_eras
+from tests.store.chains import STREAM, fill, make_store, tokens_of
+from tests.store.eras import write_eras
 from tokenmill.consumers import EraDataset
 from tokenmill.consumers.dataset import Sample
 from tokenmill.errors import InputError, StoreError
-from tokenmill.segments import Store
+from tokenmill.store import Store
 
 
 @pytest.fixture(scope="module")

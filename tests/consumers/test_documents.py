@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from tests.consumers.scenes import CHAINS, INFO, era_store, open_batches
-from tests.segments.chains import tokens_of
+from tests.store.chains import tokens_of
 from tokenmill.consumers import Batch
 from tokenmill.errors import DamagedError, InputError
-from tokenmill.pieces import PADDING, Piece, decode_entry
-from tokenmill.segments import Store
-from tokenmill.segments.retiring import retire
+from tokenmill.store import Store
+from tokenmill.store.retiring import retire
+from tokenmill.wire.pieces import PADDING, Piece, decode_entry
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,11 @@ import pytest
 from torch.utils.data import DataLoader
 
 from tests.consumers.scenes import era_store, expected, open_batches, rows_of
-from tests.segments.chains import STREAM
+from tests.store.chains import STREAM
 from tokenmill.consumers import StepDataset
 from tokenmill.consumers.loading import Step
 from tokenmill.errors import InputError
-from tokenmill.segments import Store
+from tokenmill.store import Store
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded"),  # forked workers read files alone

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.consumers.scenes import BLOCKS, ERAS, INFO, OPEN_ERAS, era_store, grow, open_batches
-from tests.segments.chains import segment_of
+from tests.store.chains import segment_of
 from tokenmill.consumers import Behind, Metrics
-from tokenmill.segments import Store
+from tokenmill.store import Store
 
 
 @pytest.fixture(scope="module")

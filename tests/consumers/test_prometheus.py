@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.consumers.scenes import era_store, open_batches
 from tests.scraping import scrape, total
-from tests.segments.chains import STREAM
+from tests.store.chains import STREAM
 from tokenmill.consumers.metrics_page import page
 from tokenmill.consumers.prometheus import BatchesCollector, serve_metrics
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from tests.consumers.scenes import CHAINS, INFO, era_store
 from tests.samples.test_trainable import open_samples
-from tests.segments.chains import tokens_of
+from tests.store.chains import tokens_of
 from tokenmill.consumers import rows
 from tokenmill.consumers.rows import RowReader
 from tokenmill.eras import Era, EraRange
 from tokenmill.samples import EraOrder, Ranks, places_of
-from tokenmill.segments import Store
+from tokenmill.store import Store
 
 ALL = Era(0, bytes(16), tuple(EraRange(0, blocks, bytes(16), bytes(16)) for blocks in (23, 13, 4)), 0)
 """All blocks of the store, as one era."""

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.consumers.scenes import CHAINS, INFO, era_store
-from tests.segments.chains import STREAM, fill, tokens_of
+from tests.store.chains import STREAM, fill, tokens_of
 from tokenmill.consumers import Windows
 from tokenmill.errors import DamagedError, InputError
-from tokenmill.segments import Store
-from tokenmill.segments.retiring import retire
+from tokenmill.store import Store
+from tokenmill.store.retiring import retire
 
 
 @pytest.fixture(scope="module")

@@ -5,14 +5,14 @@ import sys
 from pathlib import Path
 
 from tests.consumers.scenes import CHAINS, INFO, era_store
-from tests.segments.chains import STREAM, tokens_of
+from tests.store.chains import STREAM, tokens_of
 
 WITHOUT = """
 import sys
 
 sys.modules["torch"] = None
 from tokenmill.consumers import Behind, Metrics, Source, Windows
-from tokenmill.segments import open_eras, open_partition
+from tokenmill.store import open_eras, open_partition
 
 store, stream = sys.argv[1:]
 windows = Windows(store, stream, 7)

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from hypothesis import strategies as st
 
-from tokenmill.chain import genesis_hash
 from tokenmill.eras import ERA_KEY, Era, EraFollower, EraLog, Extent, LogRecord, close_era
+from tokenmill.wire.chain import genesis_hash
 
 FINGERPRINT = b"f" * 32
 

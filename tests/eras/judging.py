@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import xxhash
 
-from tokenmill.chain import genesis_hash
+from tokenmill.wire.chain import genesis_hash
 
 FIRST: Final = b"tokenmill eras 1"
 """What is hashed, with the fingerprint behind it, into the hash before era 0."""

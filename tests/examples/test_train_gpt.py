@@ -18,10 +18,10 @@ import psutil
 import pytest
 
 from tests.mills import RECIPE
-from tests.segments.chains import STREAM, fill, make_chain
-from tests.segments.eras import make_eras, write_eras
-from tokenmill.genesis import Genesis
-from tokenmill.segments import Store, StreamInfo
+from tests.store.chains import STREAM, fill, make_chain
+from tests.store.eras import make_eras, write_eras
+from tokenmill.store import Store, StreamInfo
+from tokenmill.wire.genesis import Genesis
 
 pytestmark = pytest.mark.timeout(600)  # ten processes load torch, which takes a busy machine minutes
 

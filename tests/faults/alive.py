@@ -10,7 +10,7 @@ from tests.service import Chain, Raw, Service, send, stored_blocks
 from tokenmill.app.settings import Settings
 from tokenmill.documents import Document
 from tokenmill.errors import StoreError
-from tokenmill.segments import open_partition
+from tokenmill.store import open_partition
 
 _numbers = itertools.count()
 

@@ -12,11 +12,11 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from tests.faults.oracle import partitions_of
 from tests.faults.trial import Trial
 from tests.service import Service, Worker
-from tokenmill.app.ending import RESUME_CODE
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
+from tokenmill.app.worker.ending import RESUME_CODE
 from tokenmill.errors import BrokerError
-from tokenmill.segments import Store
+from tokenmill.store import Store
 
 MOST: Final = 3
 """Workers of a role; two cores carry no more."""

@@ -19,8 +19,8 @@ from tests.faults.oracle import (
 )
 from tests.faults.trial import Trial
 from tests.service import Service, Worker, in_own_loop, service_settings
-from tokenmill.app.clients.kafka import admin
-from tokenmill.app.clients.topics import ensure_topics
+from tokenmill.app.kafka.clients import admin
+from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 

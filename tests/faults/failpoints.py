@@ -15,12 +15,12 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from tokenmill.app import transport
 from tokenmill.app.cli import main
-from tokenmill.app.eras import closing
-from tokenmill.app.eras.extents import Extents
-from tokenmill.app.raw import partition as raw_partition
-from tokenmill.partition import PartitionMill
+from tokenmill.app.mill import era_closing as closing
+from tokenmill.app.mill import raw_partition
+from tokenmill.app.mill.era_extents import Extents
+from tokenmill.app.worker import transport
+from tokenmill.milling.partition_mill import PartitionMill
 
 VARIABLE: Final = "FAILPOINT"
 SETTLING: Final = ("genesis", "tokenizer")

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from tests.service import Raw, in_own_loop, send
-from tokenmill.app.clients.kafka import producer
-from tokenmill.app.clients.topics import partition_count
+from tokenmill.app.kafka.clients import producer
+from tokenmill.app.kafka.topics import partition_count
 from tokenmill.app.settings import Settings
 from tokenmill.errors import BrokerError
 from tokenmill.records import FLUSH_HEADER

@@ -11,12 +11,12 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from tests.faults.oracle import Expected, Kept, kept_of, new_reader, partitions_of, read_control
 from tokenmill.app.settings import Settings, Stream
-from tokenmill.engines import REFERENCE, load_tokenizer
 from tokenmill.errors import StoreError
+from tokenmill.milling.reference import Reference, ReferenceBlock
 from tokenmill.opening import reopen_stages
 from tokenmill.records import Record
-from tokenmill.reference import Reference, ReferenceBlock
-from tokenmill.segments import PartitionReader, open_partition
+from tokenmill.stages.engines import REFERENCE, load_tokenizer
+from tokenmill.store import PartitionReader, open_partition
 
 LOOK_SECONDS: Final = 1.0
 PATIENCE_SECONDS: Final = 2.0

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tests.segments.chains import make_chain
-from tokenmill.acceptance import Blocks
+from tests.store.chains import make_chain
 from tokenmill.canonical import canonical_json
-from tokenmill.chain import genesis_hash, roll
-from tokenmill.pieces import PADDING, Piece, encode_entry
-from tokenmill.segments import StreamInfo
-from tokenmill.segments.commit_log import MAGIC
+from tokenmill.reading.acceptance import Blocks
+from tokenmill.store import StreamInfo
+from tokenmill.store.commit_log import MAGIC
+from tokenmill.wire.chain import genesis_hash, roll
+from tokenmill.wire.pieces import PADDING, Piece, encode_entry
 
 
 def _of_bytes(pattern: bytes) -> Callable[[StreamInfo, int], bytes]:

@@ -16,16 +16,16 @@ from confluent_kafka import Message as KafkaMessage
 from tests.eras.judging import chain_of, read_ended, stops_of
 from tests.faults.trial import Trial
 from tokenmill.app.settings import Settings, Stream, dead_letter_topic
-from tokenmill.chain import genesis_hash
-from tokenmill.control_log import ControlLog
-from tokenmill.engines import REFERENCE, TOKENIZER_FAILED, Engine, load_tokenizer
-from tokenmill.message import HEADER_NAME, Message, decode_message
+from tokenmill.milling.outcomes import Kind, Outcome
+from tokenmill.milling.reference import Reference, ReferenceBlock
 from tokenmill.opening import reopen_stages
-from tokenmill.outcomes import Kind, Outcome
 from tokenmill.records import Record
-from tokenmill.reference import Reference, ReferenceBlock
-from tokenmill.segments import open_partition
-from tokenmill.totals import Totals
+from tokenmill.stages.engines import REFERENCE, TOKENIZER_FAILED, Engine, load_tokenizer
+from tokenmill.store import open_partition
+from tokenmill.wire.chain import genesis_hash
+from tokenmill.wire.control_log import ControlLog
+from tokenmill.wire.message import HEADER_NAME, Message, decode_message
+from tokenmill.wire.totals import Totals
 
 POLL_SECONDS: Final = 20.0
 """How long the broker may be silent before a read fails; takes milliseconds."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.segments.chains import STREAM, contents, cut, make_chain, make_info
-from tests.segments.eras import make_eras, with_offsets
+from tests.store.chains import STREAM, contents, cut, make_chain, make_info
+from tests.store.eras import make_eras, with_offsets
 from tokenmill.errors import DiskError
-from tokenmill.segments import EraWriter, PartitionWriter, Store, open_eras, open_partition, read_stream
-from tokenmill.segments.layout import ERA_LINES_FILE
+from tokenmill.store import EraWriter, PartitionWriter, Store, open_eras, open_partition, read_stream
+from tokenmill.store.layout import ERA_LINES_FILE
 
 INFO: Final = make_info(block_tokens=40, segment_blocks=4)
 BLOCKS: Final = 15

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
 
-from tokenmill.app import faust_settings
 from tokenmill.app.cli import main
+from tokenmill.app.worker import faust_options as faust_settings
 
 VARIABLE: Final = "STALL"
 FETCH_BYTES: Final = 1 << 20

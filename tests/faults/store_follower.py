@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from tokenmill.errors import DamagedError, StoreError
-from tokenmill.segments import PartitionReader, open_partition, partitions_in, streams_in
+from tokenmill.store import PartitionReader, open_partition, partitions_in, streams_in
 
 ROOT: Final = Path(__file__).parents[2]
 PAUSE_SECONDS: Final = 0.2

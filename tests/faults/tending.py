@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from tests.faults.crashes import Tree, real_tree
-from tests.segments.chains import (
+from tests.store.chains import (
     STREAM,
     contents,
     cut,
@@ -24,14 +24,14 @@ from tests.segments.chains import (
     segment_of,
     tokens_of,
 )
-from tests.segments.eras import make_eras, with_offsets
-from tests.segments.giving import ChainDonor
-from tokenmill.app.repairing.description import mend_description
+from tests.store.eras import make_eras, with_offsets
+from tests.store.giving import ChainDonor
+from tokenmill.app.tools.repair.description import mend_description
 from tokenmill.errors import DamagedError, StoreError
-from tokenmill.segments import EraReader, EraWriter, PartitionWriter, Start, Store, open_partition, read_stream
-from tokenmill.segments.layout import STORE_FILE, STREAM_FILE, TOKENIZER_FILE, segment_firsts, stream_directory
-from tokenmill.segments.repairing import repair_partition
-from tokenmill.segments.retiring import retire
+from tokenmill.store import EraReader, EraWriter, PartitionWriter, Start, Store, open_partition, read_stream
+from tokenmill.store.layout import STORE_FILE, STREAM_FILE, TOKENIZER_FILE, segment_firsts, stream_directory
+from tokenmill.store.repairing import repair_partition
+from tokenmill.store.retiring import retire
 
 INFO: Final = make_info(block_tokens=20)
 BLOCKS: Final = 22

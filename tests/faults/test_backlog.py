@@ -14,7 +14,7 @@ from tests.faults.stalling import FETCH_BYTES, VARIABLE
 from tests.faults.trial import Trial
 from tests.service import Raw, Service, Worker, send, service_settings
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.raw.publisher import PENDING_BYTES
+from tokenmill.app.mill.publisher import PENDING_BYTES
 
 DOCUMENT_BYTES = 8192
 TOKEN_BYTES = 2

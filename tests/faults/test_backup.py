@@ -12,13 +12,13 @@ from tests.faults.feeding import document, flush_all
 from tests.faults.oracle import assert_store_equal, expected_chains, judge
 from tests.faults.trial import Trial
 from tests.service import Raw, Service, Worker, in_own_loop, send, service_settings
-from tokenmill.app.clients.kafka import admin
+from tokenmill.app.kafka.clients import admin
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.repairing import repair_store
 from tokenmill.app.settings import Settings
-from tokenmill.app.verify import verify
+from tokenmill.app.tools.repair import repair_store
+from tokenmill.app.tools.verify import verify
 from tokenmill.errors import StoreError
-from tokenmill.segments import Store, open_partition
+from tokenmill.store import Store, open_partition
 
 DOCUMENTS = 250
 SUFFIXES = (".bin", ".docs", ".index", ".idx", ".json")

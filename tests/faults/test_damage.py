@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.odd_chains import ODD, chain_named
 from tests.faults.trial import Trial
-from tests.segments.chains import (
+from tests.store.chains import (
     STREAM,
     contents,
     directory_of,
@@ -22,14 +22,14 @@ from tests.segments.chains import (
     segment_of,
     tokens_of,
 )
-from tests.segments.giving import ChainDonor
-from tokenmill.acceptance import Blocks
+from tests.store.giving import ChainDonor
 from tokenmill.errors import DamagedError, StoreError
-from tokenmill.segments import PartitionWriter, Store, open_partition
-from tokenmill.segments.examination import examine
-from tokenmill.segments.repairing import repair_partition
-from tokenmill.segments.retiring import retire
-from tokenmill.segments.start import read_start
+from tokenmill.reading.acceptance import Blocks
+from tokenmill.store import PartitionWriter, Store, open_partition
+from tokenmill.store.examination import examine
+from tokenmill.store.repairing import repair_partition
+from tokenmill.store.retiring import retire
+from tokenmill.store.start import read_start
 
 INFO: Final = make_info(segment_blocks=6)
 BLOCKS: Final = 17

@@ -21,12 +21,12 @@ from tests.faults.oracle import (
 )
 from tests.faults.trial import Trial
 from tests.service import Raw, Service, in_own_loop, send, service_settings
-from tokenmill.app.clients.kafka import admin
+from tokenmill.app.kafka.clients import admin
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, dead_letter_topic
 from tokenmill.errors import TopicError
-from tokenmill.message import HEADER_NAME, decode_message
-from tokenmill.totals import Totals
+from tokenmill.wire.message import HEADER_NAME, decode_message
+from tokenmill.wire.totals import Totals
 
 TEXT = b"a neighbour, which nothing happens to; "
 LARGEST = 1_040_000

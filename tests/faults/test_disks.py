@@ -21,9 +21,9 @@ from tests.faults.oracle import judge
 from tests.faults.store_follower import Following
 from tests.faults.trial import Trial
 from tests.service import Service, Worker, service_settings
-from tokenmill.app.ending import RESUME_CODE
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
+from tokenmill.app.worker.ending import RESUME_CODE
 
 FILE_BYTES: Final = 300
 """A segment's tokens are 1,024 bytes."""

@@ -13,12 +13,12 @@ from tests.faults.trial import Trial
 from tests.service import Raw, Service, send, service_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.verify import verify
-from tokenmill.engines import load_tokenizer
-from tokenmill.engines.checked import sampled
-from tokenmill.engines.opening import open_fast
+from tokenmill.app.tools.verify import verify
 from tokenmill.errors import EngineError
-from tokenmill.training_tokenizer import train_tokenizer
+from tokenmill.stages.engines import load_tokenizer
+from tokenmill.stages.engines.checked import sampled
+from tokenmill.stages.engines.opening import open_fast
+from tokenmill.stages.training_tokenizer import train_tokenizer
 
 pytestmark = pytest.mark.fault("engine-lies")
 

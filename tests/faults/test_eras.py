@@ -41,11 +41,11 @@ from tests.service import Raw, Service, Worker, send
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, Stream
 from tokenmill.errors import DamagedError
-from tokenmill.message import HEADER_NAME, encode_header
 from tokenmill.samples import SequenceId, TrainableSamples
-from tokenmill.segments import open_eras, read_stream
-from tokenmill.segments.layout import ERA_INDEX_FILE, ERA_LINES_FILE, partition_directory, stream_directory
-from tokenmill.segments.lock import PartitionLock
+from tokenmill.store import open_eras, read_stream
+from tokenmill.store.layout import ERA_INDEX_FILE, ERA_LINES_FILE, partition_directory, stream_directory
+from tokenmill.store.lock import PartitionLock
+from tokenmill.wire.message import HEADER_NAME, encode_header
 
 TEXT = b"a text of some length, so that a few of them fill a block; " * 4
 

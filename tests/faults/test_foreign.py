@@ -17,8 +17,8 @@ from tests.service import Raw, Service, Worker, reference_blocks, send, service_
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.errors import InputError
-from tokenmill.genesis import GENESIS_KEY
-from tokenmill.message import HEADER_NAME, encode_header
+from tokenmill.wire.genesis import GENESIS_KEY
+from tokenmill.wire.message import HEADER_NAME, encode_header
 
 BRACKETS: Final = b"[" * 200_000
 KEYS: Final = (

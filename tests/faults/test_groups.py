@@ -11,7 +11,7 @@ from tests.faults.oracle import judge
 from tests.faults.trial import Trial
 from tests.service import Raw, Service, send, service_settings
 from tokenmill.app.local.broker import Broker
-from tokenmill.segments import Store
+from tokenmill.store import Store
 
 FAR = 1000
 

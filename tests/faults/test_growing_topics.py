@@ -14,8 +14,8 @@ from tests.faults.oracle import eras_of, judge, partitions_of, read_control
 from tests.faults.serving import Serving
 from tests.faults.trial import Trial
 from tests.service import in_own_loop, service_settings
-from tokenmill.app.clients.kafka import admin
-from tokenmill.app.clients.topics import partition_count
+from tokenmill.app.kafka.clients import admin
+from tokenmill.app.kafka.topics import partition_count
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 

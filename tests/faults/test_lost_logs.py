@@ -24,13 +24,13 @@ from tests.faults.oracle import (
 )
 from tests.faults.trial import Trial
 from tests.service import Raw, Service, Worker, in_own_loop, send, service_settings
-from tokenmill.app.clients.kafka import admin
-from tokenmill.app.clients.topics import ensure_topics
+from tokenmill.app.kafka.clients import admin
+from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.chain import roll
 from tokenmill.errors import TopicError
-from tokenmill.message import HEADER_NAME, Message, encode_header
+from tokenmill.wire.chain import roll
+from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 
 TEXT = b"a text of some length, so that a few of them fill a block; "
 ONE_SPLIT = {"splits": {"train": 1000}, "session_timeout": 2.0}

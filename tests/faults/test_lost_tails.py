@@ -18,7 +18,7 @@ from tests.faults.oracle import (
 )
 from tests.faults.trial import Trial
 from tests.service import Raw, Service, Worker, in_own_loop, send, service_settings
-from tokenmill.app.clients.topics import ensure_topics
+from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 
 TEXT: Final = b"a text of some length, so that a few of them fill a block; " * 4

@@ -14,7 +14,7 @@ from tests.faults.trial import Trial
 from tests.mirrors import Mirroring, equal_files
 from tests.service import Service, service_settings
 from tokenmill.app.local.broker import Broker
-from tokenmill.segments import open_eras, partitions_in
+from tokenmill.store import open_eras, partitions_in
 
 
 @pytest.mark.fault("mirror-killed", "partitions-added")

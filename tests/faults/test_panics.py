@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TopicFactory
-from tests.engines.panicking import HARMFUL, panicking
 from tests.faults.feeding import flush_all
 from tests.faults.harmful_step import HOLDS
 from tests.faults.oracle import PREFIX, judge, read_letters
@@ -14,9 +13,10 @@ from tests.faults.supervised import Supervised
 from tests.faults.test_steps import in_force, obey
 from tests.faults.trial import Trial
 from tests.service import Raw, Service, send, service_settings
+from tests.stages.engines.panicking import HARMFUL, panicking
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.supervisor import Limits
-from tokenmill.app.verify import verify
+from tokenmill.app.tools.verify import verify
 
 pytestmark = pytest.mark.fault("engine-panics")
 

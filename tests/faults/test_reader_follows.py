@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from tests.faults.trial import Trial
-from tests.segments.chains import STREAM, contents, fill, make_chain, make_info, make_store, tokens_of
-from tests.segments.giving import ChainDonor
-from tests.segments.test_killed_writer import WRITE
+from tests.store.chains import STREAM, contents, fill, make_chain, make_info, make_store, tokens_of
+from tests.store.giving import ChainDonor
+from tests.store.test_killed_writer import WRITE
 from tokenmill.errors import DamagedError
-from tokenmill.segments import PartitionReader, open_partition
-from tokenmill.segments.repairing import repair_partition
-from tokenmill.segments.retiring import retire
+from tokenmill.store import PartitionReader, open_partition
+from tokenmill.store.repairing import repair_partition
+from tokenmill.store.retiring import retire
 
 INFO: Final = make_info(block_tokens=17, segment_blocks=16)
 """As in `WRITE`."""

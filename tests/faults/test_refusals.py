@@ -15,11 +15,11 @@ from tests.faults.test_two_at_once import settle_first
 from tests.faults.trial import Trial
 from tests.service import in_own_loop, service_settings
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.raw.recipes import plan_topic
+from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
-from tokenmill.genesis import Genesis
-from tokenmill.segments import Store, StreamInfo
-from tokenmill.training_tokenizer import train_tokenizer
+from tokenmill.stages.training_tokenizer import train_tokenizer
+from tokenmill.store import Store, StreamInfo
+from tokenmill.wire.genesis import Genesis
 
 pytestmark = pytest.mark.fault("settings-changed")
 

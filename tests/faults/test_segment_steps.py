@@ -14,8 +14,8 @@ from tests.faults.store_follower import Following
 from tests.faults.stracing import injection, stracing
 from tests.faults.trial import Trial
 from tests.service import Service, service_settings
-from tokenmill.app.ending import RESUME_CODE
 from tokenmill.app.local.broker import Broker
+from tokenmill.app.worker.ending import RESUME_CODE
 
 CALLS: Final = ("pwrite64", "fdatasync", "fsync", "rename")
 """What a worker calls all the time, and for its store alone."""

@@ -15,9 +15,9 @@ from tests.faults.trial import Trial
 from tests.service import Raw, Service, in_own_loop, send, service_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.skips import skip
+from tokenmill.app.tools.skip import skip
 from tokenmill.errors import InputError
-from tokenmill.message import HEADER_NAME, decode_message
+from tokenmill.wire.message import HEADER_NAME, decode_message
 
 ABORTED = b"ABORTED " * 50
 TEXT = b"a text of some length, so that a few of them fill a block; "

@@ -20,18 +20,18 @@ from tests.faults.harmful_step import HANGS, KILLS, RAISES
 from tests.faults.oracle import PREFIX, eras_of, judge, read_control, read_letters
 from tests.faults.trial import Trial
 from tests.service import WAIT_SECONDS, Raw, Service, in_own_loop, send, service_settings
-from tokenmill.app.clients.control import write_control
-from tokenmill.app.clients.heads import published_head
-from tokenmill.app.clients.kafka import consumer
-from tokenmill.app.ending import RESUME_CODE
+from tokenmill.app.kafka.clients import consumer
+from tokenmill.app.kafka.control_topic import write_control
+from tokenmill.app.kafka.topic_tails import published_head
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.raw.skip_list import has_passed
+from tokenmill.app.mill.skip_list import has_passed
 from tokenmill.app.settings import Settings
-from tokenmill.app.skips import skip
-from tokenmill.app.verify import verify
-from tokenmill.control_log import skip_request_record
-from tokenmill.cursor import Cursor
+from tokenmill.app.tools.skip import skip
+from tokenmill.app.tools.verify import verify
+from tokenmill.app.worker.ending import RESUME_CODE
 from tokenmill.errors import InputError
+from tokenmill.wire.control_log import skip_request_record
+from tokenmill.wire.cursor import Cursor
 
 pytestmark = pytest.mark.fault("step-fails")
 

@@ -7,13 +7,13 @@ from typing import Final
 
 import pytest
 
-from tests.app.tokens.test_partition import BLOCKS, Appending
+from tests.app.segments.test_token_partition import BLOCKS, Appending
 from tests.conftest import TopicFactory
 from tests.faults.trial import Trial
-from tests.segments.chains import SUFFIXES
 from tests.service import service_settings
+from tests.store.chains import SUFFIXES
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.tokens import partition as token_partition
+from tokenmill.app.segments import token_partition
 
 DAY: Final = 86_400.0
 

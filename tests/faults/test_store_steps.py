@@ -20,7 +20,7 @@ from tests.faults.recording import Recording
 from tests.faults.scripted import STORE, Acknowledged, Script, assert_recovers, calm_store, whole_of
 from tests.faults.stracing import CHANGING, Call, calls_in, injection, stracing
 from tests.faults.trial import Trial
-from tokenmill.segments import Store
+from tokenmill.store import Store
 
 ROOT: Final = Path(__file__).parents[2]
 NAMES: Final = {"openat": "open", "pwrite64": "pwrite"}

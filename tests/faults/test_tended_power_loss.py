@@ -10,7 +10,7 @@ from tests.faults.recording import Recording
 from tests.faults.tending import WORKS, Work
 from tests.faults.test_power_loss import SYNCS, no_syncs, without_locks
 from tests.faults.trial import Trial
-from tests.segments.dying import Kill
+from tests.store.dying import Kill
 
 pytestmark = pytest.mark.fault("power-lost")
 

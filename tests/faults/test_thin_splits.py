@@ -13,7 +13,7 @@ from tests.faults.feeding import flush_all
 from tests.faults.oracle import Kept, assert_store_equal, expected_chains, read_topic, store_is_complete
 from tests.faults.trial import Trial
 from tests.service import Raw, Service, Worker, in_own_loop, send, service_settings
-from tokenmill.app.clients.kafka import consumer, offsets
+from tokenmill.app.kafka.clients import consumer, offsets
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 

@@ -11,13 +11,13 @@ from tests.faults.oracle import judge, read_topic
 from tests.faults.test_zombies import is_waiting, owned_blocks
 from tests.faults.trial import Trial
 from tests.service import Service, Worker, service_settings
-from tokenmill.app.clients.control import settle
-from tokenmill.app.clients.topics import ensure_topics
+from tokenmill.app.kafka.control_topic import settle
+from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.raw.recipes import plan_topic
+from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.errors import FingerprintError
-from tokenmill.genesis import GENESIS_KEY
+from tokenmill.wire.genesis import GENESIS_KEY
 
 BLOCKS = 50
 """Of each chain, before the second one comes: enough that it repeats some."""

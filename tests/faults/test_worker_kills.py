@@ -11,8 +11,8 @@ from tests.faults.feeding import Feeder
 from tests.faults.oracle import judge
 from tests.faults.trial import Trial
 from tests.service import Service, Worker, service_settings
-from tokenmill.app.ending import RESUME_CODE
 from tokenmill.app.local.broker import Broker
+from tokenmill.app.worker.ending import RESUME_CODE
 from tokenmill.errors import BrokerError
 
 BURST = 6

@@ -13,8 +13,8 @@ from tests.service import Raw, Service, Worker, send, service_settings
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.errors import LockedError
-from tokenmill.segments.layout import partition_directory
-from tokenmill.segments.lock import PartitionLock
+from tokenmill.store.layout import partition_directory
+from tokenmill.store.lock import PartitionLock
 
 SESSION_SECONDS = 2.0
 BACKLOG = 2500

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.consumers.scenes import BLOCKS, ERAS, INFO, OPEN_ERAS, STOPS, era_store, expected, open_batches, rows_of
-from tests.segments.chains import STREAM
+from tests.store.chains import STREAM
 from tokenmill.errors import InputError
 from tokenmill.samples import Position, first_needed, read_state
-from tokenmill.segments.retiring import retire
+from tokenmill.store.retiring import retire
 
 VIEWS = (INFO.block_tokens - 1) // 4
 PARTITIONS = len(ERAS[-1].ranges)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.consumers.scenes import CHAINS, INFO
-from tests.segments.eras import make_eras
+from tests.store.eras import make_eras
 from tokenmill.errors import InputError
 from tokenmill.samples import EraOrder, Numbers, Ranks, Samples, count_views
 

@@ -12,18 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.consumers.scenes import open_batches
-from tests.segments.chains import STREAM, fill, make_info, make_store
-from tests.segments.eras import make_eras, write_eras
-from tokenmill.acceptance import Blocks
-from tokenmill.chain import genesis_hash, roll
+from tests.store.chains import STREAM, fill, make_info, make_store
+from tests.store.eras import make_eras, write_eras
 from tokenmill.consumers import Batch, Batches
 from tokenmill.eras import Era
 from tokenmill.errors import InputError
-from tokenmill.pieces import PADDING, Piece, encode_entry
+from tokenmill.reading.acceptance import Blocks
 from tokenmill.samples import Position, SequenceId, Tracer
-from tokenmill.segments import Store
-from tokenmill.segments.retiring import retire
-from tokenmill.segments.rows import Rows
+from tokenmill.store import Store
+from tokenmill.store.retiring import retire
+from tokenmill.store.rows import Rows
+from tokenmill.wire.chain import genesis_hash, roll
+from tokenmill.wire.pieces import PADDING, Piece, encode_entry
 
 INFO = make_info(block_tokens=9, segment_blocks=4)
 BLOCKS: Final = 24

@@ -7,9 +7,9 @@ from typing import Literal
 
 from tests.simulation.logs import Log, step
 from tokenmill.errors import MovedError
-from tokenmill.message import Message, decode_message, encode_header
-from tokenmill.outcomes import Outcome
+from tokenmill.milling.outcomes import Outcome
 from tokenmill.records import Record
+from tokenmill.wire.message import Message, decode_message, encode_header
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def stored(message: Message, producer: int, sequence: int) -> Stored:
 
 
 class SimulatedLogs:
-    """The logs of one chain, read step by step (`tokenmill.continuing.ChainLogs`)."""
+    """The logs of one chain, read step by step (`tokenmill.reading.continuing.ChainLogs`)."""
 
     def __init__(self, broker: Broker, split: str) -> None:
         """Read the chain of ``split``."""

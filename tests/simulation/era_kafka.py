@@ -1,6 +1,6 @@
 """A control topic and token topics of lists, and a consumer of them that stops at each thing that takes time.
 
-The consumer has what the project's own reading of topics (`tokenmill.app.clients.kafka`) asks of aiokafka's.
+The consumer has what the project's own reading of topics (`tokenmill.app.kafka.clients`) asks of aiokafka's.
 """
 
 import random
@@ -15,12 +15,12 @@ from aiokafka.errors import OffsetOutOfRangeError
 from tests.simulation.logs import Log, step
 from tests.simulation.scene import make_scene
 from tokenmill.app.settings import Stream
-from tokenmill.chain import genesis_hash, roll
-from tokenmill.cursor import Cursor
 from tokenmill.errors import BrokerError
-from tokenmill.message import HEADER_NAME, Message, encode_header
-from tokenmill.pieces import Piece, encode_entry
-from tokenmill.totals import Totals
+from tokenmill.wire.chain import genesis_hash, roll
+from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.message import HEADER_NAME, Message, encode_header
+from tokenmill.wire.pieces import Piece, encode_entry
+from tokenmill.wire.totals import Totals
 
 GENESIS: Final = make_scene(1, 4, 0).geneses[0]
 FINGERPRINT: Final = GENESIS.recipe.fingerprint

@@ -6,15 +6,17 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from tests.eras.judging import read_era
-from tokenmill import continuing
-from tokenmill.app.eras import closing, extents, looking
-from tokenmill.app.eras.bringing import EraBringer
-from tokenmill.app.eras.closing import EraCloser
-from tokenmill.app.eras.extents import Extents
-from tokenmill.app.raw.tail import KafkaLogs
-from tokenmill.continuing import find_extent
+from tokenmill.app.kafka import era_topic as looking
+from tokenmill.app.kafka.chain_logs import KafkaLogs
+from tokenmill.app.mill import era_closing as closing
+from tokenmill.app.mill import era_extents as extents
+from tokenmill.app.mill.era_closing import EraCloser
+from tokenmill.app.mill.era_extents import Extents
+from tokenmill.app.segments.era_bringing import EraBringer
 from tokenmill.eras import Era, EraFollower, EraLog, LogRecord
 from tokenmill.errors import DifferenceError
+from tokenmill.reading import continuing
+from tokenmill.reading.continuing import find_extent
 
 _add = EraLog.add
 _look = looking.look

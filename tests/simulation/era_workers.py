@@ -17,18 +17,21 @@ from tests.eras.judging import read_ended
 from tests.simulation.era_kafka import FINGERPRINT, GENESIS, STREAM, SimulatedConsumer, Topics, Written
 from tests.simulation.era_truth import Truth
 from tests.simulation.logs import step
-from tokenmill.app.clients import asking
-from tokenmill.app.clients.control import Settled
-from tokenmill.app.eras import bringing, closing, extents, keeping
-from tokenmill.app.eras.bringing import EraBringer
-from tokenmill.app.eras.closing import EraCloser
-from tokenmill.app.eras.keeping import EraKeeper
-from tokenmill.app.eras.looking import look
+from tokenmill.app.kafka import asking
+from tokenmill.app.kafka.control_topic import Settled
+from tokenmill.app.kafka.era_topic import look
+from tokenmill.app.mill import era_closing as closing
+from tokenmill.app.mill import era_extents as extents
+from tokenmill.app.mill import era_keeping as keeping
+from tokenmill.app.mill.era_closing import EraCloser
+from tokenmill.app.mill.era_keeping import EraKeeper
+from tokenmill.app.segments import era_bringing as bringing
+from tokenmill.app.segments.era_bringing import EraBringer
 from tokenmill.app.settings import Settings
-from tokenmill.control_log import ControlLog
 from tokenmill.eras import Era, EraFollower, EraLog
 from tokenmill.errors import BrokerError, DifferenceError, DiskError, GapError, LockedError, MovedError, TopicError
-from tokenmill.segments import Store
+from tokenmill.store import Store
+from tokenmill.wire.control_log import ControlLog
 
 SETTLED: Final = Settled(STREAM, GENESIS, ControlLog())
 PASSING: Final = (*asking.PASSING, TopicError)

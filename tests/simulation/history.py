@@ -16,7 +16,7 @@ from tests.simulation.logs import Log
 from tests.simulation.scene import Scene, make_record, make_scene
 from tests.simulation.store import Store
 from tests.simulation.worker import MillWorker, Rules
-from tokenmill import continuing
+from tokenmill.reading import continuing
 
 MOST_WORKERS: Final = 3
 """Alive at once: an owner, a zombie, and another one; fewer than the messages of a tail, as the protocol wants it."""

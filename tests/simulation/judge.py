@@ -11,15 +11,15 @@ from tests.simulation.broker import Broker, SimulatedLogs, Stored
 from tests.simulation.scene import Scene
 from tests.simulation.store import Store
 from tests.simulation.worker import MillWorker, reaches
-from tokenmill.chain import genesis_hash
-from tokenmill.continuing import Tail
-from tokenmill.cursor import NO_RECORD
 from tokenmill.errors import DifferenceError, GapError, SourceError
-from tokenmill.message import Message
-from tokenmill.outcomes import Kind
+from tokenmill.milling.outcomes import Kind
+from tokenmill.milling.reference import ReferenceBlock
+from tokenmill.reading.continuing import Tail
 from tokenmill.records import Record
-from tokenmill.reference import ReferenceBlock
-from tokenmill.totals import Totals
+from tokenmill.wire.chain import genesis_hash
+from tokenmill.wire.cursor import NO_RECORD
+from tokenmill.wire.message import Message
+from tokenmill.wire.totals import Totals
 
 
 @dataclass

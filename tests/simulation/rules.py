@@ -8,13 +8,13 @@ import pytest
 from tests.simulation import worker
 from tests.simulation.history import Action, Plan, draw_plan
 from tests.simulation.worker import Rules
-from tokenmill import continuing, following, log_end
-from tokenmill.acceptance import Acceptor, Dropped, Gap, Taken
-from tokenmill.continuing import ChainLogs
 from tokenmill.errors import SourceError
-from tokenmill.log_end import LogEnd, ReadMessages
-from tokenmill.message import Message
-from tokenmill.resume import Run, genesis_point
+from tokenmill.reading import continuing, following, log_end
+from tokenmill.reading.acceptance import Acceptor, Dropped, Gap, Taken
+from tokenmill.reading.continuing import ChainLogs
+from tokenmill.reading.log_end import LogEnd, ReadMessages
+from tokenmill.reading.resume import Run, genesis_point
+from tokenmill.wire.message import Message
 
 _choose = continuing.choose
 _offer = Acceptor.offer
@@ -87,7 +87,7 @@ def _without_hashes(self: Acceptor, message: Message) -> Taken | Dropped | Gap:
 
 def continuing_chains(message: Message) -> list[bytes]:
     """Return the chain hashes after a message's blocks, as the message has them."""
-    from tokenmill.chain import roll  # noqa: PLC0415 - for this one rule
+    from tokenmill.wire.chain import roll  # noqa: PLC0415 - for this one rule
 
     return roll(message.before, message.tokens, message.entries)
 

@@ -1,4 +1,4 @@
-"""A store's partition as a coroutine: what `tokenmill.app.tokens.partition` does, a step at a time."""
+"""A store's partition as a coroutine: what `tokenmill.app.segments.token_partition` does, a step at a time."""
 
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
@@ -8,13 +8,13 @@ from tests.mills import PARTITION
 from tests.simulation.broker import Stored
 from tests.simulation.logs import Log, step
 from tests.simulation.worker import ResumeError, Rules
-from tokenmill.acceptance import Acceptor, Blocks, Gap, Taken
-from tokenmill.app.tokens.partition import HALTING
-from tokenmill.chain import genesis_hash
+from tokenmill.app.segments.token_partition import HALTING
 from tokenmill.errors import GapError
-from tokenmill.following import Search, find_start
-from tokenmill.message import Message
+from tokenmill.reading.acceptance import Acceptor, Blocks, Gap, Taken
+from tokenmill.reading.following import Search, find_start
 from tokenmill.recipe import Recipe
+from tokenmill.wire.chain import genesis_hash
+from tokenmill.wire.message import Message
 
 LONGEST_PATIENCE: Final = 8
 """Steps between two looks that found nothing, at most."""

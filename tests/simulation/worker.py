@@ -1,4 +1,4 @@
-"""A mill worker as a set of coroutines: what `tokenmill.app.raw.partition` and `publisher` do, a step at a time."""
+"""A mill worker as a set of coroutines: a step at a time, what `raw_partition` and `publisher` in `app/mill/` do."""
 
 from collections import deque
 from collections.abc import Coroutine, Mapping
@@ -10,13 +10,13 @@ from tests.mills import PARTITION
 from tests.simulation.broker import Broker, Flight, SimulatedLogs, stored
 from tests.simulation.logs import step
 from tests.simulation.scene import Scene
-from tokenmill.app.raw.partition import HALTING
-from tokenmill.continuing import Tail, find_tail
-from tokenmill.cursor import Cursor
-from tokenmill.log_end import LogEnd
-from tokenmill.message import Message
-from tokenmill.milling import ChainMill
-from tokenmill.partition import Milled, PartitionMill
+from tokenmill.app.mill.raw_partition import HALTING
+from tokenmill.milling.chain_mill import ChainMill
+from tokenmill.milling.partition_mill import Milled, PartitionMill
+from tokenmill.reading.continuing import Tail, find_tail
+from tokenmill.reading.log_end import LogEnd
+from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.message import Message
 
 QUEUE: Final = 3
 """Messages that may wait for one token partition."""

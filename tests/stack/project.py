@@ -92,7 +92,7 @@ class Project:
 
     def healthy(self, container: str) -> bool:
         """Return whether a container of ours says that it is well, as its engine asks."""
-        command = [*self.engine.run, "exec", container, "python", "-m", "tokenmill.app.health"]
+        command = [*self.engine.run, "exec", container, "python", "-m", "tokenmill.app.telemetry.health"]
         return self.engine.call(command, check=False).returncode == 0
 
     def inspect(self, container: str) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def test_it_runs_as_hard_as_a_container_can_be(engine: Engine, image: str) -> No
 
 def test_it_starts_within_five_seconds(engine: Engine, image: str) -> None:
     """The command line and a worker, loaded: in seconds of the CPU, which other programs do not change."""
-    load = "import time, tokenmill.app.cli, tokenmill.app.mill; print(time.process_time())"
+    load = "import time, tokenmill.app.cli, tokenmill.app.mill.app; print(time.process_time())"
     assert float(run(engine, image, "python", "-c", load)) < START_SECONDS
 
 
@@ -76,4 +76,4 @@ def test_the_image_says_what_it_is_and_how_it_ends(facts: dict[str, Any]) -> Non
     assert labels["org.opencontainers.image.title"] == "TokenMill"
     assert labels["org.opencontainers.image.version"] == "test"
     assert facts["Config"]["StopSignal"] in {"SIGTERM", "15"}
-    assert "tokenmill.app.health" in json.dumps(facts)
+    assert "tokenmill.app.telemetry.health" in json.dumps(facts)

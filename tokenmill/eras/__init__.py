@@ -1,11 +1,11 @@
 """Eras: which blocks of all partitions are trainable, and in which order everyone reads them."""
 
-from tokenmill.continuing import Extent
 from tokenmill.eras.closing import close_era
 from tokenmill.eras.follower import EraFollower, LogRecord
 from tokenmill.eras.log import EraLog
 from tokenmill.eras.order import Permutation
 from tokenmill.eras.record import ERA_KEY, Era, EraRange, first_hash
+from tokenmill.reading.continuing import Extent
 
 __all__ = [
     "ERA_KEY",

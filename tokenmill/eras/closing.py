@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from tokenmill.continuing import Extent
 from tokenmill.eras.log import EraLog
 from tokenmill.eras.record import Era, EraRange
+from tokenmill.reading.continuing import Extent
 
 
 def close_era(

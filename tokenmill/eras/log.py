@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from tokenmill.chain import genesis_hash
 from tokenmill.eras.record import Era, EraRange, first_hash
+from tokenmill.wire.chain import genesis_hash
 
 
 class EraLog:

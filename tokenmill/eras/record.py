@@ -22,8 +22,8 @@ from typing import Any, Final, NamedTuple, Self
 import xxhash
 
 from tokenmill.canonical import canonical_json
-from tokenmill.chain import HASH_BYTES
 from tokenmill.untrusted import parse_json
+from tokenmill.wire.chain import HASH_BYTES
 
 ERA_KEY: Final = b"era"
 _BEYOND: Final = 1 << 48

@@ -7,7 +7,7 @@ from tokenmill.errors import DamagedError, InputError
 from tokenmill.samples.position import Position
 from tokenmill.samples.sequence import count_views
 from tokenmill.samples.trainable import TrainableSamples
-from tokenmill.segments import StreamInfo
+from tokenmill.store import StreamInfo
 from tokenmill.untrusted import read_json_file
 
 

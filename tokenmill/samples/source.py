@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tokenmill.pieces import PADDING
 from tokenmill.samples.sequence import Samples
-from tokenmill.segments import PartitionReader
+from tokenmill.store import PartitionReader
+from tokenmill.wire.pieces import PADDING
 
 
 @dataclass(frozen=True, slots=True)

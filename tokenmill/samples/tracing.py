@@ -15,12 +15,12 @@ from typing import Final
 import numpy as np
 
 from tokenmill.errors import InputError
-from tokenmill.pieces import PADDING
 from tokenmill.samples.position import Position
 from tokenmill.samples.sequence import count_views
 from tokenmill.samples.source import Source, places_of, sources_of
 from tokenmill.samples.trainable import TrainableSamples
-from tokenmill.segments import PartitionReader, partitions_in, read_stream
+from tokenmill.store import PartitionReader, partitions_in, read_stream
+from tokenmill.wire.pieces import PADDING
 
 _AT_ONCE: Final = 4096
 """Samples that are located in one go: memory is bounded however large a batch is."""

@@ -10,8 +10,8 @@ from tokenmill.eras import Era
 from tokenmill.errors import DamagedError, DifferenceError, InputError
 from tokenmill.samples.position import SequenceId
 from tokenmill.samples.sequence import EraOrder, Numbers, Samples, join
-from tokenmill.segments import OnDamage, PartitionReader, StreamInfo, open_eras
-from tokenmill.segments.layout import partition_directory
+from tokenmill.store import OnDamage, PartitionReader, StreamInfo, open_eras
+from tokenmill.store.layout import partition_directory
 
 
 @dataclass(slots=True)

@@ -9,19 +9,21 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 
-from tests.app.mirror.memory_kafka import MemoryClient, MemoryKafka, MemoryStream
-from tokenmill.app import metrics
-from tokenmill.app.eras import bringing, closing, keeping
-from tokenmill.app.eras.bringing import EraBringer
-from tokenmill.app.eras.closing import EraCloser
-from tokenmill.app.eras.extents import Extents
-from tokenmill.app.eras.keeping import EraKeeper
-from tokenmill.app.eras.looking import look
+from tests.app.segments.mirror.memory_kafka import MemoryClient, MemoryKafka, MemoryStream
+from tokenmill.app import telemetry as metrics
+from tokenmill.app.kafka.era_topic import look
+from tokenmill.app.mill import era_closing as closing
+from tokenmill.app.mill import era_keeping as keeping
+from tokenmill.app.mill.era_closing import EraCloser
+from tokenmill.app.mill.era_extents import Extents
+from tokenmill.app.mill.era_keeping import EraKeeper
+from tokenmill.app.segments import era_bringing as bringing
+from tokenmill.app.segments.era_bringing import EraBringer
 from tokenmill.app.settings import Settings
 from tokenmill.eras import Era, EraFollower, EraLog
 from tokenmill.errors import DamagedError, DiskError, LockedError, TokenMillError, TopicError
-from tokenmill.ignoring import IgnoreList, record_hash
-from tokenmill.segments import EraWriter, Store, StreamInfo, open_eras
+from tokenmill.store import EraWriter, Store, StreamInfo, open_eras
+from tokenmill.wire.ignoring import IgnoreList, record_hash
 
 NEVER = 3600.0
 
@@ -186,17 +188,17 @@ async def test_a_partition_that_contradicts_itself_keeps_its_extent_and_the_othe
     """It is said once for each reason, and again after it was well."""
     said: list[str] = []
     monkeypatch.setattr(
-        "tokenmill.app.eras.extents.log", SimpleNamespace(warning=lambda _, **more: said.append(more["reason"]))
+        "tokenmill.app.mill.era_extents.log", SimpleNamespace(warning=lambda _, **more: said.append(more["reason"]))
     )
     reasons: dict[int, str] = {}
-    real = __import__("tokenmill.app.eras.extents", fromlist=["find_extent"]).find_extent
+    real = __import__("tokenmill.app.mill.era_extents", fromlist=["find_extent"]).find_extent
 
     async def find(logs: Any, recipe: Any, number: int, known: int) -> Any:
         if number in reasons:
             raise DamagedError("topic", reasons[number])
         return await real(logs, recipe, number, known)
 
-    monkeypatch.setattr("tokenmill.app.eras.extents.find_extent", find)
+    monkeypatch.setattr("tokenmill.app.mill.era_extents.find_extent", find)
     extents = Extents(scene.stream.stream.tokens_topic, scene.stream.recipe, IgnoreList())
     steps: Sequence[tuple[int, str | None, int, int]] = (
         (2, None, 2, 0), (3, "one", 2, 1), (4, "one", 2, 1), (5, "two", 2, 2), (6, None, 6, 2), (7, "two", 6, 3),

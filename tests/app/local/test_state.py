@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tokenmill.app.local.state import State
+from tokenmill.app.local.up import settings_in
 from tokenmill.app.settings import Loaded, Settings, load_settings, load_with_origins
-from tokenmill.app.up import settings_in
 from tokenmill.errors import SettingsError
 
 SAVED = Settings(

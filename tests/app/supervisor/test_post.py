@@ -11,12 +11,12 @@ from typing import Any, Self, cast
 import pytest
 
 from tests.outages import Hands
-from tokenmill.app.heartbeat import STORE_VARIABLE
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor import post as post_module
 from tokenmill.app.supervisor.child import Child
 from tokenmill.app.supervisor.limits import Limits
 from tokenmill.app.supervisor.post import Post
+from tokenmill.app.telemetry.heartbeat import STORE_VARIABLE
 from tokenmill.errors import FingerprintError, StoreError, TokenMillError
 
 SETTINGS = Settings()

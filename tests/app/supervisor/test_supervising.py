@@ -9,15 +9,15 @@ from typing import Any, cast
 import pytest
 
 from tests.outages import Hands
-from tokenmill.app.contact import OutageLog
-from tokenmill.app.raw.suspects import Suspects
+from tokenmill.app.broker_contact import OutageLog
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor import Event, Limits, Supervisor
 from tokenmill.app.supervisor import cluster as cluster_module
 from tokenmill.app.supervisor import export as export_module
 from tokenmill.app.supervisor import supervisor as supervisor_module
 from tokenmill.app.supervisor.child import Child
-from tokenmill.segments import Store
+from tokenmill.app.supervisor.in_flight import Suspects
+from tokenmill.store import Store
 
 LIMITS = Limits(unowned=30, still=60, resume=600)
 

@@ -1,6 +1,6 @@
 """One death is no proof; two over the same record are."""
 
-from tokenmill.app.raw.suspects import Suspects
+from tokenmill.app.supervisor.in_flight import Suspects
 from tokenmill.app.supervisor.suspicion import Suspicion
 
 

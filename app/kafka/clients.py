@@ -1,0 +1,283 @@
+"""Kafka clients outside Faust: made here and nowhere else, with the defaults that the promises need."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    GroupAuthorizationFailedError,
+    GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
+    InvalidTimestampError,
+    KafkaConnectionError,
+    KafkaError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+    TopicAuthorizationFailedError,
+)
+
+from tokenmill.errors import BrokerError, MovedError, SettingsError
+from tokenmill.records import SourceRecord
+
+from ..absence import is_unreached
+from ..broker_contact import CONTACT
+from ..settings import ConnectionSettings, Settings
+from .metadata_backoff import calm
+from .refusal import refused_time, why_not
+from .security import client_security
+
+METADATA_MAX_AGE_MS: Final = 3000
+"""How old a client's picture of the cluster may be. After a broker restart the picture can be empty; with the default
+of five minutes, a group stays without partitions for as long."""
+STOP_SECONDS: Final = 5.0
+"""How long a client may take to say goodbye, if it is answered; without a broker, aiokafka's would wait for ever."""
+LISTEN_SECONDS: Final = 0.25
+"""How often it is looked for an answer meanwhile."""
+POLL_MS: Final = 500
+"""How long one poll waits; also how often a silent partition is asked whether it still reaches the wanted offset."""
+FETCH_WAIT_MS: Final = 50
+"""How long a fetch waits at the end of a log: other requests on the connection wait behind it."""
+DELIVERY_MS: Final = 120_000
+"""How long a record may wait for its acknowledgement, as in Kafka's own producer (delivery.timeout.ms). aiokafka's 40 s
+are less than a broker may take to restart on a busy machine."""
+REQUEST_MS: Final = 20_000
+"""How long other requests may wait for an answer; aiokafka's 40 s are long on a connection that is half open."""
+RECORD_OVERHEAD_BYTES: Final = 64 * 1024
+"""Room for key, headers and framing beside the largest value that a producer here sends."""
+
+REFUSED: Final = (TopicAuthorizationFailedError, GroupAuthorizationFailedError, ClusterAuthorizationFailedError)
+
+
+def connection(settings: ConnectionSettings) -> dict[str, Any]:
+    """Return the keyword arguments by which every aiokafka client reaches the brokers.
+
+    Raises:
+        SettingsError: a file that a setting names cannot be used.
+
+    """
+    return {
+        "bootstrap_servers": settings.bootstrap_servers,
+        "metadata_max_age_ms": METADATA_MAX_AGE_MS,
+        **client_security(settings),
+    }
+
+
+@contextmanager
+def broker_errors(settings: ConnectionSettings) -> Iterator[None]:
+    """Turn "nobody answers" and "you may not", whatever aiokafka calls it, into one error that says what to do.
+
+    Raises:
+        BrokerError: the brokers are not there, or did not answer in time.
+        SettingsError: they do not allow what was asked for.
+        ClockError: they do not take records of our time.
+
+    """
+    try:
+        yield
+    except InvalidTimestampError as error:
+        raise refused_time() from error
+    except REFUSED as error:
+        raise not_allowed(settings, str(error)) from error
+    except KafkaError as error:
+        if not is_unreached(error):
+            raise
+        raise BrokerError(
+            f"no broker answers at {settings.bootstrap_servers}; start one with `tokenmill broker start`, "
+            "or set bootstrap_servers"
+        ) from error
+
+
+def not_allowed(settings: ConnectionSettings, what: str) -> SettingsError:
+    """Return the error for a right that we lack."""
+    return SettingsError(
+        f"the brokers at {settings.bootstrap_servers} do not allow this to {settings.sasl_username or 'us'} ({what}): "
+        'grant it (docs/settings.md, "Rights"), or log in as somebody else'
+    )
+
+
+async def require_group(settings: ConnectionSettings, group: str) -> None:
+    """Check that the brokers let us into a consumer group: who is not let in would stand still in silence.
+
+    Raises:
+        SettingsError: they do not.
+        BrokerError: no broker answers.
+
+    """
+    async with admin(settings) as client:
+        with suppress(GroupCoordinatorNotAvailableError, GroupLoadInProgressError):  # rights are looked at first
+            for answer in await client.describe_consumer_groups([group]):
+                if any(described[0] == GroupAuthorizationFailedError.errno for described in answer.groups):
+                    raise not_allowed(settings, f"group {group}")
+
+
+@asynccontextmanager
+async def producer(
+    settings: Settings, *, max_message_bytes: int = 0, **options: Any
+) -> AsyncIterator[AIOKafkaProducer]:
+    """Yield a started idempotent producer: what it acknowledged is in the log once, and its order is kept.
+
+    It waits for nothing before it sends (``linger_ms=0``) and takes values of ``max_message_bytes`` (the settings'
+    ``max_record_bytes`` if that is more). ``options`` go to aiokafka. Await what you sent before the block ends: what
+    is still unacknowledged then is given ``STOP_SECONDS``.
+
+    Raises:
+        BrokerError: no broker answers, at the start or in the block.
+        SettingsError: the brokers refuse the login, the certificate or what is asked for, or theirs is not believed.
+
+    """
+    largest = max(max_message_bytes, settings.max_record_bytes) + RECORD_OVERHEAD_BYTES
+    fixed = {"acks": "all", "enable_idempotence": True, "linger_ms": 0, "max_request_size": largest}
+    fixed["request_timeout_ms"] = DELIVERY_MS
+    with broker_errors(settings):
+        client = AIOKafkaProducer(**connection(settings), **(fixed | options))
+        calm(client.client)
+        async with _running(settings, client.start, client.stop):
+            yield client
+
+
+@asynccontextmanager
+async def consumer(settings: Settings, **options: Any) -> AsyncIterator[AIOKafkaConsumer]:
+    """Yield a started consumer of no group and no topic, to `assign` and `seek`; it reads committed records only.
+
+    It never jumps: a position that the log does not hold raises. ``options`` go to aiokafka.
+
+    Raises:
+        BrokerError: no broker answers, at the start or in the block.
+        SettingsError: the brokers refuse the login, the certificate or what is asked for, or theirs is not believed.
+
+    """
+    fixed = {
+        "isolation_level": "read_committed",
+        "auto_offset_reset": "none",
+        "enable_auto_commit": False,
+        "fetch_max_wait_ms": FETCH_WAIT_MS,
+        "request_timeout_ms": REQUEST_MS,
+    }
+    with broker_errors(settings):
+        client = AIOKafkaConsumer(**connection(settings), **(fixed | options))
+        calm(client._client)  # noqa: SLF001
+        async with _running(settings, client.start, client.stop):
+            yield client
+
+
+@asynccontextmanager
+async def admin(settings: ConnectionSettings) -> AsyncIterator[AIOKafkaAdminClient]:
+    """Yield a started admin client.
+
+    Raises:
+        BrokerError: no broker answers, at the start or in the block.
+        SettingsError: the brokers refuse the login, the certificate or what is asked for, or theirs is not believed.
+
+    """
+    with broker_errors(settings):
+        client = AIOKafkaAdminClient(**connection(settings), request_timeout_ms=REQUEST_MS)
+        calm(client._client)  # noqa: SLF001
+        async with _running(settings, client.start, client.close):
+            yield client
+
+
+@asynccontextmanager
+async def _running(
+    settings: ConnectionSettings, start: Callable[[], Awaitable[None]], stop: Callable[[], Awaitable[None]]
+) -> AsyncIterator[None]:
+    """Start, and stop in the end, whatever happened in between, without waiting for ever for a broker that is gone.
+
+    aiokafka logs why it cannot connect and raises only that it cannot; so the brokers are asked once more.
+    """
+    try:
+        try:
+            await start()
+        except KafkaConnectionError:
+            if reason := await why_not(settings):
+                raise reason from None
+            raise
+        yield
+    finally:
+        await _end(stop)
+
+
+async def _end(stop: Callable[[], Awaitable[None]]) -> None:
+    """Stop a client; where nobody is there to say goodbye to, the caller goes on, or its error does.
+
+    aiokafka's consumer can end its stop by cancelling itself when its broker dies at that moment. Whoever awaited that
+    would take itself to be cancelled, and a task that works for ever would end in silence.
+    """
+    stopping = asyncio.ensure_future(stop())  # a task of its own, so that only its own end is its end
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    try:
+        while not stopping.done() and (waited := loop.time() - began) < STOP_SECONDS:
+            await asyncio.wait({stopping}, timeout=LISTEN_SECONDS)
+            if CONTACT.is_deaf(waited):
+                break
+    finally:
+        stopping.cancel()
+    if stopping.done() and not stopping.cancelled():
+        stopping.result()
+
+
+async def offsets(client: AIOKafkaConsumer, partitions: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+    """Return for each partition the offset of its first record and the one after its last committed record."""
+    first: Mapping[TopicPartition, int] = await client.beginning_offsets(partitions)
+    end: Mapping[TopicPartition, int] = await client.end_offsets(partitions)
+    return {partition: (first[partition], end[partition]) for partition in partitions}
+
+
+async def read_range(
+    client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int
+) -> AsyncIterator[SourceRecord]:
+    """Yield the committed records of a partition with ``start <= offset < end``, then return.
+
+    Ends at ``end`` also where the last offsets before it hold no records (transaction markers, compaction). The
+    consumer is this iterator's alone until it is done, and keeps the partition assigned afterwards.
+
+    Raises:
+        MovedError: the log does not hold these offsets: it starts after ``start``, or ends before ``end``.
+
+    """
+    async for records in read_batches(client, partition, start, end):
+        for record in records:
+            yield record
+
+
+async def read_batches(
+    client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int
+) -> AsyncIterator[Sequence[SourceRecord]]:
+    """Yield what `read_range` yields, as lists that are not empty: all that a fetch brought at once.
+
+    Raises:
+        MovedError: as `read_range`.
+
+    """
+    if start >= end:
+        return  # nothing to read; and aiokafka's stop waits for ever on a partition that was never polled
+    client.assign([partition])
+    client.seek(partition, start)
+    while await client.position(partition) < end:
+        try:
+            batches = await client.getmany(partition, timeout_ms=POLL_MS)
+        except (OffsetOutOfRangeError, NoOffsetForPartitionError):
+            batches = {}
+        records = batches.get(partition, ())
+        if not records:
+            await _require_range(client, partition, await client.position(partition), end)
+        if records and records[-1].offset >= end:
+            records = [record for record in records if record.offset < end]
+            if records:
+                yield records
+            return
+        if records:
+            yield records
+
+
+async def _require_range(client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int) -> None:
+    held = (await offsets(client, [partition]))[partition]
+    if start < held[0] or end > held[1]:
+        raise MovedError(
+            f"{partition.topic}[{partition.partition}] holds offsets {held[0]} to {held[1]}, and {start} to {end} are "
+            "wanted: its retention has passed them, or the topic was made anew"
+        )

@@ -1,0 +1,1 @@
+"""What replaces parts of aiokafka for speed."""

@@ -1,0 +1,179 @@
+"""The client of a schema registry with Confluent's HTTP interface.
+
+A schema never changes under its id, nor does a version of a subject, by which schemas refer to each other: what was
+fetched is kept for as long as the process lives. What cannot be fetched is an error, never an answer.
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+import structlog
+
+from tokenmill.errors import RegistryError, SettingsError
+from tokenmill.stages.decoding import FORMATS, RegisteredSchema, SchemaSource
+
+from ..settings import Settings
+from .security import registry_login, registry_ssl_context
+
+ANSWER_SECONDS: Final = 10.0
+"""A registry answers within milliseconds; after so long, another try is likelier to be answered than this one."""
+NOT_THERE: Final = frozenset({40401, 40402, 40403})
+"""Error codes: no such subject, version, schema. A wrong address gets a 404 with another code, or none."""
+OK: Final = 200
+ACCEPTED: Final = "application/vnd.schemaregistry.v1+json, application/json"
+MOST_REFERENCES: Final = 1000
+"""Of one schema, those of its references included; a registry that names more is broken."""
+FIRST_PAUSE: Final = 0.5
+"""Seconds before the second try; doubled each time ..."""
+LONGEST_PAUSE: Final = 10.0
+"""... up to this: a registry that comes back is noticed soon, and one that starts is not asked to death."""
+COMMAND_SECONDS: Final = 30.0
+"""How long a command tries at least: as long as a registry takes to be started again."""
+
+log = structlog.get_logger(__name__)
+
+
+class SchemaRegistry:
+    """Fetches schemas, one try for each call; may be used from several threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Read what the settings name; nothing is asked yet.
+
+        Raises:
+            SettingsError: no address is set, a file that a setting names cannot be used, or the extra is not installed.
+
+        """
+        try:
+            import httpx  # noqa: PLC0415 - of an extra
+        except ModuleNotFoundError as error:
+            raise SettingsError("a schema registry needs httpx: install it with pip install '.[registry]'") from error
+        if settings.schema_registry_url is None:
+            raise SettingsError("schema_registry_url is not set")
+        self.url = settings.schema_registry_url.rstrip("/")
+        self._httpx = httpx
+        self._login = registry_login(settings)
+        self._ssl_context = registry_ssl_context(settings) if self.url.startswith("https://") else False
+        self._known: dict[int, RegisteredSchema] = {}
+
+    def schema(self, number: int) -> RegisteredSchema:
+        """Return the schema with that id, with all that it refers to.
+
+        Raises:
+            RegistryError: the registry does not answer, refuses, or has no such schema; says what to do.
+
+        """
+        if number not in self._known:
+            answer = self._ask(f"schemas/ids/{number}", f"schema {number}")
+            self._known[number] = self._with_references(answer, f"schema {number}", {})
+            log.info("schema fetched", id=number, kind=self._known[number].kind, registry=self.url)
+        return self._known[number]
+
+    def _with_references(
+        self, answer: Mapping[str, Any], what: str, fetched: dict[str, RegisteredSchema]
+    ) -> RegisteredSchema:
+        references = []
+        for reference in answer.get("references") or ():
+            try:
+                name, subject, version = reference["name"], reference["subject"], int(reference["version"])
+            except (TypeError, KeyError, ValueError):
+                raise self._no_answer(what, "it is not what registries answer") from None
+            path = f"subjects/{quote(subject, safe='')}/versions/{version}?deleted=true"
+            if path not in fetched:
+                if len(fetched) >= MOST_REFERENCES:
+                    raise self._no_answer(what, f"it refers to over {MOST_REFERENCES} others")
+                referred = f"version {version} of {subject}, to which {what} refers,"
+                fetched[path] = self._with_references(self._ask(path, referred), referred, fetched)
+            references.append((name, fetched[path]))
+        return RegisteredSchema(str(answer.get("schemaType") or "AVRO"), answer["schema"], tuple(references))
+
+    def _ask(self, path: str, what: str) -> Mapping[str, Any]:
+        try:
+            response = self._httpx.get(  # a connection each time: the next schema may come in a month
+                f"{self.url}/{path}",
+                auth=self._login,
+                headers={"Accept": ACCEPTED},
+                timeout=ANSWER_SECONDS,
+                verify=self._ssl_context,
+            )
+        except (self._httpx.HTTPError, self._httpx.InvalidURL) as error:
+            raise RegistryError(
+                f"the schema registry {self.url} does not answer ({str(error) or type(error).__name__}): look "
+                "after it, or set schema_registry_url"
+            ) from error
+        status = response.status_code
+        try:
+            answer = response.json()
+        except ValueError:
+            answer = None
+        if isinstance(answer, dict) and answer.get("error_code") in NOT_THERE:
+            raise RegistryError(
+                f"{what} is not in the schema registry {self.url}: restore it there, set the "
+                "schema_registry_url of the producers' registry, or skip the records that name it (`tokenmill skip`)",
+                definite=True,
+            )
+        if status != OK:
+            raise self._no_answer(what, f"it answers {status} {response.reason_phrase}", status)
+        if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
+            raise self._no_answer(what, "it is not what registries answer")
+        return answer
+
+    def _no_answer(self, what: str, why: str, status: int = 0) -> RegistryError:
+        advice = {
+            401: "set schema_registry_username and schema_registry_password_file",
+            403: "give the login the right to read schemas",
+            404: "the address is not a registry's; with Apicurio it ends in /apis/ccompat/v7",
+        }.get(status, "look after it")
+        return RegistryError(f"the schema registry {self.url} cannot be asked for {what} ({why}): {advice}")
+
+
+class PatientRegistry:
+    """Waits for the registry in the thread that asks, for commands that have nothing else to do."""
+
+    def __init__(self, registry: SchemaSource, seconds: float) -> None:
+        """Wait for at most so many seconds for each schema."""
+        self._registry = registry
+        self._seconds = seconds
+        self._lock = threading.Lock()
+
+    def schema(self, number: int) -> RegisteredSchema:
+        """Return the schema with that id, as soon as it can be had.
+
+        Raises:
+            RegistryError: the registry has no such schema, or did not answer in time.
+
+        """
+        with self._lock:
+            deadline, pause = time.monotonic() + self._seconds, FIRST_PAUSE
+            while True:
+                try:
+                    return self._registry.schema(number)
+                except RegistryError as error:
+                    left = deadline - time.monotonic()
+                    if error.definite or left <= 0:
+                        raise
+                    log.warning("waiting for the schema registry", reason=str(error), seconds_left=round(left))
+                    time.sleep(min(pause, left))
+                    pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def schemas_of(settings: Settings, decode: str) -> SchemaRegistry | None:
+    """Return the registry that ``decode`` needs, which is asked once for each schema; None where it needs none.
+
+    Also where none is set: opening the decoder says so.
+
+    Raises:
+        SettingsError: a file that a setting names cannot be used, or the extra is not installed.
+
+    """
+    if decode not in FORMATS or settings.schema_registry_url is None:
+        return None
+    return SchemaRegistry(settings)
+
+
+def schemas_for_command(settings: Settings, decode: str) -> PatientRegistry | None:
+    """Do as `schemas_of`, for a command: it waits for `COMMAND_SECONDS`, or longer if ``wait_seconds`` is."""
+    registry = schemas_of(settings, decode)
+    return None if registry is None else PatientRegistry(registry, max(COMMAND_SECONDS, settings.wait_seconds))

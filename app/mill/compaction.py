@@ -1,0 +1,81 @@
+"""Topics that somebody makes compacted while they are milled: Kafka then removes records from the middle of a log.
+
+Whether a topic is compacted is looked at when a worker starts (`tokenmill.app.kafka.topics.require_topics`). Here it
+is looked at again and again: what a chain would miss then, nobody could tell afterwards.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import structlog
+from aiokafka.errors import KafkaError
+
+from tokenmill.errors import BrokerError, TopicError
+
+from ..kafka.clients import admin
+from ..kafka.topic_needs import is_compacted
+from ..kafka.topics import describe_topics
+from ..settings import Settings
+
+LOOK_SECONDS: Final = 20.0
+"""How often it is looked: within a minute it is known. Kafka cleans a log seldom, and never its newest records."""
+COMPACTED: Final = (
+    "has been made compacted, so records vanish in between: set cleanup.policy=delete. Its partitions go on by "
+    "themselves then; `tokenmill verify` tells whether anything that was milled has vanished"
+)
+
+log = structlog.get_logger(__name__)
+
+
+class CompactionWatch:
+    """Knows which raw topics must not be milled on, because they or topics of their streams are compacted."""
+
+    def __init__(
+        self, settings: Settings, topics: Mapping[str, Sequence[str]], changed: Callable[[Mapping[str, str]], None]
+    ) -> None:
+        """Look at nothing yet.
+
+        ``topics`` are, for each raw topic, itself and those of its streams. ``changed`` is told when `refused` changes.
+        """
+        self.refused: Mapping[str, str] = {}
+        """By raw topic, what is compacted and what to do."""
+        self._settings = settings
+        self._topics = topics
+        self._changed = changed
+
+    async def run(self) -> None:
+        """Look until cancelled; a look that the brokers do not answer, or do not allow, changes nothing."""
+        said = ""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                await self._look()
+                said = ""
+            except (BrokerError, KafkaError) as error:
+                log.debug("topics cannot be looked at now", error=repr(error))
+            except TopicError as error:
+                if str(error) != said:
+                    log.warning("topics cannot be looked at", error=str(error))
+                said = str(error)
+
+    async def _look(self) -> None:
+        """Look once.
+
+        Raises:
+            BrokerError, KafkaError: no broker answers.
+            TopicError: they do not describe a topic.
+
+        """
+        async with admin(self._settings) as client:
+            names = {name for names in self._topics.values() for name in names}
+            existing = await describe_topics(client, sorted(names))
+        compacted = {name for name, found in existing.items() if is_compacted(found)}
+        refused = {
+            raw_topic: ", ".join(f"topic {name} {COMPACTED}" for name in names if name in compacted)
+            for raw_topic, names in self._topics.items()
+            if compacted.intersection(names)
+        }
+        if refused != self.refused:
+            self.refused = refused
+            self._changed(refused)

@@ -1,0 +1,134 @@
+"""Sending one chain's messages: one in flight, in order, nothing after a hole."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from tokenmill.reading.log_end import LogEnd, ReadMessages
+from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.message import HEADER_NAME, Message, encode_header
+
+from .. import telemetry as metrics
+from ..worker.ending import end_process
+
+PENDING_BYTES: Final = 8 * 1024 * 1024
+"""Tokens that may wait for one token partition: 8 messages of the usual size, so that the wire never waits."""
+
+
+class Send(Protocol):
+    """Sends one record and returns its offset once all in-sync replicas have it; raises when they may not."""
+
+    async def __call__(
+        self, topic: str, partition: int, value: bytes | None, key: bytes | None, headers: Sequence[tuple[str, bytes]]
+    ) -> int:
+        """Return the record's offset."""
+        ...
+
+
+class Publisher:
+    """The writer of one token partition, as long as this worker owns it.
+
+    A broker without state for a producer id accepts any first sequence number, so idempotence alone does not prevent a
+    hole: the next message is sent when the last is acknowledged. Messages are large, so this costs nothing.
+    """
+
+    def __init__(
+        self,
+        send: Send,
+        topic: str,
+        partition: int,
+        *,
+        cursor: Cursor,
+        end: LogEnd,
+        leader: Callable[[], object],
+        read: ReadMessages,
+        on_durable: Callable[[Message], None],
+    ) -> None:
+        """Continue after ``cursor``, where the partition ended at ``end`` when it was read.
+
+        ``read`` reads the partition when it may have lost that end, or there is another ``leader``.
+        ``on_durable`` is called after each acknowledgement.
+        """
+        self.durable = cursor
+        """The cursor after the last acknowledged message."""
+        self.messages = 0
+        """Messages acknowledged."""
+        self._send = send
+        self._on_durable = on_durable
+        self.topic = topic
+        self._partition = partition
+        self._end = end
+        self._leader = leader
+        self._read = read
+        self._pending: deque[Message] = deque()
+        self._pending_bytes = 0
+        self._stopped = False
+        self._room = asyncio.Event()
+        self._work = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to send what is put."""
+        self._task = asyncio.create_task(self._run(), name=f"publish {self.topic}[{self._partition}]")
+
+    def stop(self) -> None:
+        """Send nothing more. What is in flight may still arrive: the next owner reads it, or writes the same again."""
+        self._stopped = True
+        self._room.set()
+        if self._task is not None:
+            self._task.cancel()
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that was put is acknowledged."""
+        return not self._pending
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of tokens that wait to be acknowledged."""
+        return self._pending_bytes
+
+    async def put(self, messages: Sequence[Message]) -> None:
+        """Take messages to send, waiting while more than `PENDING_BYTES` are on their way; forget them once stopped."""
+        for message in messages:
+            while self._pending_bytes >= PENDING_BYTES and not self._stopped:
+                self._room.clear()
+                await self._room.wait()
+            if self._stopped:
+                return
+            self._pending.append(message)
+            self._pending_bytes += len(message.tokens)
+            self._work.set()
+
+    async def _run(self) -> None:
+        while True:
+            while not self._pending:
+                self._work.clear()
+                await self._work.wait()
+            message = self._pending[0]
+            await self._publish(message)
+            self._pending.popleft()
+            self._pending_bytes -= len(message.tokens)
+            self._room.set()
+
+    async def _publish(self, message: Message) -> None:
+        """Send one message; the process ends when it is not certain that it stands in the log, at its end."""
+        headers = [(HEADER_NAME, encode_header(message))]
+        where = f"{self.topic}[{self._partition}]"
+        started = time.perf_counter()
+        try:
+            offset = await self._send(self.topic, self._partition, bytes(message.tokens), None, headers)
+            lost = await self._end.acknowledged(offset, self._leader(), message, self._read)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it was: nothing may be sent after a hole
+            end_process(f"a message for {where} was not acknowledged", error=error)
+        if lost is not None:
+            end_process(f"{where} {lost}: it lost its tail")
+        self.durable = message.cursor
+        self.messages += 1
+        metrics.PUBLISH_SECONDS.labels(self.topic).observe(time.perf_counter() - started)
+        metrics.MESSAGE_BYTES.labels(self.topic).observe(len(message.tokens))
+        self._on_durable(message)

@@ -1,0 +1,72 @@
+"""The skip list of one mill's streams, as the owner of a partition keeps it.
+
+A person asks (`tokenmill.app.tools.skip`); the owner of the partition decides, for it alone knows what it has
+published. It takes a request over when it resumes, before it mills anything, and only where no chain has passed the
+record; what it took over stands on every stream's control topic before a record is milled. So a record was either
+milled by all or skipped by all, whoever reads the control topics afterwards: workers, the reference, verification.
+"""
+
+from collections.abc import Collection, Sequence
+
+import structlog
+from aiokafka import AIOKafkaConsumer
+
+from tokenmill.wire.control_log import skip_record
+from tokenmill.wire.cursor import Cursor
+
+from ..kafka.control_topic import Settled, read_on, write_control
+from ..settings import Settings
+
+log = structlog.get_logger(__name__)
+
+
+def has_passed(cursor: Cursor, offset: int) -> bool:
+    """Return whether what became of a record is settled: the cursor lies past it, or in the middle of it."""
+    return (cursor.next_offset, cursor.taken) > (offset, 0)
+
+
+class SkipList:
+    """What the control topics of one raw topic's streams say of records to skip, as far as they have been read."""
+
+    def __init__(self, settings: Settings, streams: Sequence[Settled]) -> None:
+        """Know what the streams' geneses were read with; `refresh` reads on."""
+        self._settings = settings
+        self._streams = streams
+
+    async def refresh(self, client: AIOKafkaConsumer) -> None:
+        """Read on to the ends of the control topics; ``client`` is used by nobody else meanwhile."""
+        for settled in self._streams:
+            await read_on(client, settled.stream.control_topic, settled.control)
+
+    def in_force(self, partition: int) -> frozenset[int]:
+        """Return the offsets that are skipped."""
+        return frozenset().union(*(settled.control.skips.get(partition, ()) for settled in self._streams))
+
+    def wanted(self, partition: int, cursors: Collection[Cursor]) -> list[int]:
+        """Return the offsets that a person wants skipped, that are not yet, and that no chain has passed.
+
+        ``cursors`` are where the chains of the partition have been published to.
+        """
+        asked: set[int] = set().union(*(s.control.skip_requests.get(partition, ()) for s in self._streams))
+        everywhere = [settled.control.skips.get(partition, ()) for settled in self._streams]
+        return sorted(
+            offset
+            for offset in asked
+            if not any(has_passed(cursor, offset) for cursor in cursors)
+            and not all(offset in skips for skips in everywhere)
+        )
+
+    async def settle(self, client: AIOKafkaConsumer, partition: int, cursors: Collection[Cursor]) -> frozenset[int]:
+        """Take over what is wanted and return what is in force; for the partition's owner, before it mills.
+
+        When this returns, what it returned stands on the control topics.
+        """
+        await self.refresh(client)
+        for offset in self.wanted(partition, cursors):
+            for settled in self._streams:
+                if offset not in settled.control.skips.get(partition, ()):
+                    record = skip_record(partition, offset)
+                    await write_control(self._settings, settled.stream.control_topic, [record])
+                    settled.control.add(*record)
+            log.warning("record skipped", partition=partition, offset=offset)
+        return self.in_force(partition)

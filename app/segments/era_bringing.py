@@ -1,0 +1,118 @@
+"""Bringing eras from control topics into a store, for as long as a segment worker or a mirror runs.
+
+Of the workers that fill one store, the one that has partition 0 of a stream's token topic brings the stream's eras. An
+era is there before its blocks, often; readers wait for these.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+import structlog
+from aiokafka import AIOKafkaConsumer
+
+from tokenmill.eras import EraFollower
+from tokenmill.errors import DamagedError, DifferenceError, DiskError, GapError, LockedError, TokenMillError
+from tokenmill.store import EraWriter, Store
+
+from .. import telemetry as metrics
+from ..kafka.asking import keep_asking
+from ..kafka.control_topic import Settled
+from ..kafka.era_topic import look
+from ..settings import Settings
+from ..tasks import in_thread
+
+LOOK_SECONDS: Final = 0.5
+"""How often control topics are read: what a new era waits at most, beside its blocks."""
+WAITING: Final = (DiskError, LockedError)
+"""What heals by itself: the eras are opened again, which recovers."""
+FINAL: Final = (DamagedError, DifferenceError, GapError)
+"""What only a person can mend."""
+
+log = structlog.get_logger(__name__)
+
+
+class EraBringer:
+    """Brings the eras of the streams that are this process's to bring; `run` never returns."""
+
+    def __init__(self, settled: Sequence[Settled], store: Store, owns: Callable[[str], bool]) -> None:
+        """Ask ``owns`` whether partition 0 of a token topic is ours; ``settled`` may grow meanwhile."""
+        self.looked: set[str] = set()
+        """The streams of which the store has held, at some time, all eras that there were."""
+        self.halts: dict[str, TokenMillError] = {}
+        """The streams of which no more eras are stored until a person acts, and why."""
+        self.eras: dict[str, int] = {}
+        """Eras in the store of each stream that is ours to bring."""
+        self._settled = settled
+        self._store = store
+        self._owns = owns
+        self._open: dict[str, tuple[EraWriter, EraFollower]] = {}
+        self._said: dict[str, str] = {}
+
+    @property
+    def halted_by(self) -> dict[str, str]:
+        """The same streams, and why in short."""
+        return {stream: error.brief for stream, error in self.halts.items()}
+
+    async def run(self, settings: Settings) -> None:
+        """Look at each stream again and again; raises only what nobody expected."""
+
+        async def ask(client: AIOKafkaConsumer) -> None:
+            for settled in self._settled:
+                await self._step(client, settled)
+
+        await keep_asking(settings, ask, LOOK_SECONDS, "no eras can be read now")
+
+    async def _step(self, client: AIOKafkaConsumer, settled: Settled) -> None:
+        name = settled.stream.name
+        if not self._owns(settled.stream.tokens_topic):
+            self._close(name)
+            self.halts.pop(name, None)
+            if self.eras.pop(name, None) is not None:
+                metrics.STORE_ERAS.remove(name)
+            return
+        if name in self.halts:
+            return
+        try:
+            await self._bring(client, settled)
+            self._said.pop(name, None)
+            self.looked.add(name)
+        except WAITING as error:
+            self._close(name)
+            self._say(name, "waiting for the eras' files", error)
+        except FINAL as error:
+            self._close(name)
+            self.halts[name] = error
+            log.critical("no more eras are stored", stream=name, reason=str(error))
+
+    async def _bring(self, client: AIOKafkaConsumer, settled: Settled) -> None:
+        """Append what is new; durable on return."""
+        name = settled.stream.name
+        if name not in self._open:
+            writer = await in_thread(partial(EraWriter.open, self._store, name))
+            fingerprint = settled.genesis.recipe.fingerprint
+            self._open[name] = writer, EraFollower(name, fingerprint, writer.last, writer.position)
+        writer, follower = self._open[name]
+        self._count(name, writer)
+        async for found in look(client, settled.stream.control_topic, follower):
+            await in_thread(partial(writer.append, found))
+            self._count(name, writer)
+
+    def _count(self, name: str, writer: EraWriter) -> None:
+        self.eras[name] = writer.next_number
+        metrics.STORE_ERAS.labels(name).set(writer.next_number)
+
+    def close(self) -> None:
+        """Give the eras' files free, once `run` has ended."""
+        for name in list(self._open):
+            self._close(name)
+
+    def _close(self, name: str) -> None:
+        opened = self._open.pop(name, None)
+        if opened is not None:
+            opened[0].close()
+
+    def _say(self, name: str, event: str, error: Exception) -> None:
+        if self._said.get(name) != str(error):
+            log.warning(event, stream=name, reason=str(error))
+        self._said[name] = str(error)

@@ -1,0 +1,63 @@
+"""A worker that nobody supervises watches itself, for what only a new start mends.
+
+It ends with a code that says so; whoever runs it (systemd, a container engine) starts it again, and that start checks
+everything. Under a supervisor the supervisor looks, at all workers together.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from ..settings import Settings
+from ..telemetry.heartbeat import HEARTBEAT_VARIABLE
+from ..worker.ending import end_for, end_process
+from ..worker.transport import BatchApp
+from .cluster import Cluster
+from .limits import Limits
+from .watchdog import Scene, Watchdog
+
+LIMITS: Final = Limits()
+LOOK_SECONDS: Final = 5.0
+"""How often it looks: workers that share a group all ask the brokers who is in it, and limits are half a minute."""
+ME: Final = "this worker"
+
+
+class Alone:
+    """Looks, from `start` to the end of the process, whether the worker and its group do their work."""
+
+    def __init__(
+        self, settings: Settings, app: BatchApp, topics: Sequence[str], status: Callable[[], Mapping[str, Any]]
+    ) -> None:
+        """Look at nothing yet; ``status`` is what a supervisor would be told of the partitions of ``topics``."""
+        self._settings = settings
+        self._app = app
+        self._cluster = Cluster(settings, topics)
+        self._status = status
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Look from now on, if nobody else does."""
+        if HEARTBEAT_VARIABLE not in os.environ and not self._tasks:
+            loop = asyncio.get_running_loop()
+            self._tasks = [loop.create_task(work, name="watch") for work in (self._cluster.watch(), self._watch())]
+
+    async def _watch(self) -> None:
+        try:
+            await self._look_again_and_again()
+        except Exception as error:  # noqa: BLE001 - nobody awaits this task, so it must not fail in silence
+            end_for(error)
+
+    async def _look_again_and_again(self) -> None:
+        watchdog = Watchdog(LIMITS)
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            ends = self._cluster.ends
+            others: set[str] = set()
+            if not ends.keys() <= self._status()["partitions"].keys():
+                others = await self._cluster.owned_by_others(self._app.conf.id, self._app.member)
+            said = self._status()["partitions"]
+            scene = Scene(ends, dict.fromkeys(said, ME), said, others)
+            for fault in watchdog.look(time.monotonic(), scene, (ME,)):
+                end_process(fault.reason)

@@ -1,0 +1,42 @@
+"""Whether the service of this container is well: ``python -m tokenmill.app.telemetry.health`` asks its ``/healthz``.
+
+For container engines, which ask every few seconds: the standard library alone, because a command line with all its
+settings would take ten times as long to start as the question takes.
+"""
+
+import os
+import sys
+from typing import Final
+from urllib.error import HTTPError, URLError
+from urllib.request import ProxyHandler, build_opener
+
+PORT_VARIABLE: Final = "TOKENMILL_METRICS_PORT"
+DEFAULT_PORT: Final = 9464
+"""As the setting ``metrics_port`` has it."""
+SECONDS: Final = 3.0
+"""Below the time after which the engine gives up on the answer."""
+MOST_BYTES: Final = 2000
+"""Of the answer, which engines keep."""
+
+
+def ask(url: str) -> tuple[bool, str]:
+    """Return whether the answer is 200, and what it says, or why there is none."""
+    try:
+        with build_opener(ProxyHandler({})).open(url, timeout=SECONDS) as answer:
+            return True, answer.read(MOST_BYTES).decode("utf-8", "replace")
+    except HTTPError as error:
+        return False, f"{error.code}: {error.read(MOST_BYTES).decode('utf-8', 'replace')}"
+    except (URLError, TimeoutError, ConnectionError) as error:
+        return False, f"{url} does not answer: {error}"
+
+
+def main() -> None:
+    """Print what the service says of itself; exit with 0 if it is well, else 1."""
+    port = os.environ.get(PORT_VARIABLE) or DEFAULT_PORT
+    well, words = ask(f"http://127.0.0.1:{port}/healthz")
+    print(words.strip())  # noqa: T201 - engines keep it
+    sys.exit(0 if well else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Counts and measures one raw partition on a mill worker."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from tokenmill.milling.chain_mill import ChainMill
+from tokenmill.records import SourceRecord
+from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.totals import Totals
+
+from .lag_age import Trail
+from .measuring import Standing, State
+from .stage_clock import StageClock
+from .worker_metrics import CONSUMED_BYTES, DOCUMENTS, FILTERED, OTHER_RECORDS, RECORDS, TOKENS
+
+
+class Sending(Protocol):
+    """The way of one chain's messages to Kafka (`tokenmill.app.mill.publisher`)."""
+
+    durable: Cursor
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything is acknowledged."""
+        ...
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that are not."""
+        ...
+
+
+class MillMeter:
+    """Looks at the chains between two fetches, when no thread changes them."""
+
+    def __init__(self, topic: str) -> None:
+        """Count nothing yet."""
+        self.clock = StageClock()
+        self._topic = topic
+        self._trail = Trail()
+        self._chains: Mapping[str, ChainMill] = {}
+        self._totals: dict[str, Totals] = {}
+        self._open_tokens: dict[str, int] = {}
+
+    def resumed(self, chains: Mapping[str, ChainMill], timestamp: int) -> None:
+        """Begin with the chains, by split, as they are: what their totals hold was counted by others.
+
+        ``timestamp`` is that of the last record before their place, 0 where there is none.
+        """
+        self._chains = chains
+        self._trail.begin(timestamp)
+        self._look()
+
+    def fetched(self, records: Sequence[SourceRecord]) -> None:
+        """Take note of what is milled next."""
+        self._trail.passed(records)
+
+    def fed(self, records: Sequence[SourceRecord], value_bytes: int) -> None:
+        """Count a fetch that has been milled."""
+        RECORDS.labels(self._topic).inc(len(records))
+        CONSUMED_BYTES.labels(self._topic).inc(value_bytes)
+        before = self._totals
+        self._look()
+        for split, now in self._totals.items():
+            self._count(split, before[split], now)
+
+    def _look(self) -> None:
+        self._totals = {split: chain.totals.copy() for split, chain in self._chains.items()}
+        self._open_tokens = {split: chain.open_tokens for split, chain in self._chains.items()}
+
+    def _count(self, split: str, before: Totals, now: Totals) -> None:
+        DOCUMENTS.labels(self._topic, split).inc(now.kept - before.kept)
+        TOKENS.labels(self._topic, split).inc(now.tokens - before.tokens)
+        for reason, count in now.filtered.items():
+            FILTERED.labels(self._topic, split, reason).inc(count - before.filtered[reason])
+        OTHER_RECORDS.labels(self._topic, split, "tombstone").inc(now.tombstones - before.tombstones)
+        OTHER_RECORDS.labels(self._topic, split, "flush").inc(now.flushes - before.flushes)
+
+    def standing(self, state: State, position: int, sending: Mapping[str, Sending]) -> Standing:
+        """Return where the partition stands; ``sending`` is by split, ``position`` means nothing unless it runs."""
+        runs = state == "running"
+        return Standing(
+            state=state,
+            position=position if runs else None,
+            durable=min(self._durable(split, position, way) for split, way in sending.items()) if runs else None,
+            open_tokens=self._open_tokens if runs else {},
+            queued_bytes=sum(way.pending_bytes for way in sending.values()),
+            trail=self._trail,
+            clock=self.clock,
+        )
+
+    def _durable(self, split: str, position: int, way: Sending) -> int:
+        """Return the offset below which all of the chain's tokens are durable; where none wait, that is all."""
+        nothing_waits = way.idle and not self._open_tokens[split]
+        return position if nothing_waits else min(position, way.durable.next_offset)

@@ -1,0 +1,210 @@
+"""What a worker counts and measures. Each name, its labels and its line here make `docs/metrics.md`.
+
+Counters count work done: what a crash made necessary again counts again. They begin at 0 with the process; whoever
+shows them adds up what earlier processes of the worker counted (`tokenmill.app.telemetry.fleet`).
+"""
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+from ..broker_contact import CONTACT, QUIET_SECONDS
+
+WORKER: Final = CollectorRegistry()
+"""All that follows."""
+PROCESS: Final = CollectorRegistry()
+"""Memory, CPU seconds and open files of this process; the supervisor has them as well."""
+ProcessCollector(registry=PROCESS)
+BROKER: Final = CollectorRegistry()
+"""Whether this process reaches a broker; the supervisor has them as well."""
+
+DISK_BUCKETS: Final = tuple(0.001 * 2**k for k in range(14))
+"""1 ms to 8.2 s, doubling: etcd's buckets for the same thing."""
+WIRE_BUCKETS: Final = tuple(0.001 * 2**k for k in range(16))
+"""1 ms to 33 s: up to the time after which a request counts as lost."""
+WAIT_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900, 3600)
+"""0.1 s, which nobody waits for, to an hour, which is a backlog: blocks fill at the pace of the source."""
+MESSAGE_BUCKETS: Final = tuple(float(1024 * 4**k) for k in range(8))
+"""1 KiB to 16 MiB; the usual is 1 MiB."""
+
+BROKER_UP: Final = Gauge(
+    "tokenmill_broker_up",
+    f"1 while a broker answers the process, 0 when none has for {QUIET_SECONDS:.0f} s.",
+    registry=BROKER,
+)
+BROKER_UP.set_function(lambda: float(CONTACT.away_since is None))
+BROKER_LAST_ANSWER: Final = Gauge(
+    "tokenmill_broker_last_answer_timestamp_seconds",
+    "When (Unix) a broker last answered the process.",
+    registry=BROKER,
+)
+BROKER_LAST_ANSWER.set_function(lambda: CONTACT.last_answer)
+
+RECORDS: Final = Counter("tokenmill_records_consumed", "Raw records taken from Kafka.", ["topic"], registry=WORKER)
+CONSUMED_BYTES: Final = Counter("tokenmill_consumed_bytes", "Bytes of their values.", ["topic"], registry=WORKER)
+DOCUMENTS: Final = Counter(
+    "tokenmill_documents", "Documents that were kept and tokenized.", ["topic", "split"], registry=WORKER
+)
+TOKENS: Final = Counter(
+    "tokenmill_tokens_produced",
+    "Tokens of the kept documents, each with its end-of-document id.",
+    ["topic", "split"],
+    registry=WORKER,
+)
+FILTERED: Final = Counter(
+    "tokenmill_documents_filtered", "Documents that a step filtered out.", ["topic", "split", "reason"], registry=WORKER
+)
+OTHER_RECORDS: Final = Counter(
+    "tokenmill_records_without_document",
+    "Tombstones and flush records; each split counts all of them.",
+    ["topic", "split", "kind"],
+    registry=WORKER,
+)
+DEAD_LETTERS: Final = Counter(
+    "tokenmill_dead_letters",
+    "Records dead-lettered, repeats after a restart included.",
+    ["topic", "reason"],
+    registry=WORKER,
+)
+BLOCKS: Final = Counter(
+    "tokenmill_blocks",
+    "Blocks made durable: acknowledged on the token topic (sink `topic`), committed to the store (sink `segment`).",
+    ["stream", "sink"],
+    registry=WORKER,
+)
+MESSAGE_BYTES: Final = Histogram(
+    "tokenmill_message_bytes",
+    "Bytes of tokens in each message published to a token topic; carries have none.",
+    ["topic"],
+    buckets=MESSAGE_BUCKETS,
+    registry=WORKER,
+)
+PUBLISH_SECONDS: Final = Histogram(
+    "tokenmill_produce_duration_seconds",
+    "Seconds until a message is acknowledged by all in-sync replicas.",
+    ["topic"],
+    buckets=WIRE_BUCKETS,
+    registry=WORKER,
+)
+DUPLICATES: Final = Counter(
+    "tokenmill_duplicate_blocks", "Blocks that came again and were dropped by number.", registry=WORKER
+)
+IGNORED: Final = Counter(
+    "tokenmill_ignored_messages",
+    "Messages on token topics that were passed over, because they are on the ignore list (`tokenmill ignore`).",
+    registry=WORKER,
+)
+CONTROL_JUNK: Final = Counter(
+    "tokenmill_control_junk",
+    "Records on control topics that came as one of the known kinds and are none; the log names them.",
+    ["topic"],
+    registry=WORKER,
+)
+GAPS: Final = Counter("tokenmill_gaps", "Messages that began after the wanted block.", registry=WORKER)
+COMMITS: Final = Counter("tokenmill_commits", "Commits to segments.", registry=WORKER)
+COMMIT_SECONDS: Final = Histogram(
+    "tokenmill_commit_duration_seconds",
+    "Seconds to write and sync what one fetch brought.",
+    buckets=DISK_BUCKETS,
+    registry=WORKER,
+)
+LATENCY_SECONDS: Final = Histogram(
+    "tokenmill_end_to_end_latency_seconds",
+    "Seconds from the timestamp of a message's last source record to the commit that made its blocks trainable; one "
+    "for each message.",
+    ["stream"],
+    buckets=WAIT_BUCKETS,
+    registry=WORKER,
+)
+STAGE_SECONDS: Final = Counter(
+    "tokenmill_stage_seconds",
+    "Seconds that the worker's partitions spent in each stage. A partition is in one stage at any moment: "
+    "together they grow by the number of partitions each second.",
+    ["stage"],
+    registry=WORKER,
+)
+ERAS: Final = Counter("tokenmill_eras", "Eras that the mill wrote to a control topic.", ["stream"], registry=WORKER)
+BLOCKS_BEHIND: Final = Gauge(
+    "tokenmill_mirror_blocks_behind",
+    "Blocks of a stream that are on its token topic and not in a mirror's store yet.",
+    ["stream"],
+    registry=WORKER,
+)
+BYTES_BEHIND: Final = Gauge("tokenmill_mirror_bytes_behind", "Bytes of their tokens.", ["stream"], registry=WORKER)
+ERAS_BEHIND: Final = Gauge(
+    "tokenmill_mirror_eras_behind",
+    "Eras of a stream that a mirror's store cannot be trained on yet, because it lacks blocks of theirs.",
+    ["stream"],
+    registry=WORKER,
+)
+STORE_ERAS: Final = Gauge(
+    "tokenmill_store_eras",
+    "Eras of a stream in the store, as the worker or mirror says that brings them: the one that has partition 0.",
+    ["stream"],
+    registry=WORKER,
+)
+REBALANCES: Final = Counter(
+    "tokenmill_rebalances", "Times that Kafka gave the worker its partitions anew.", registry=WORKER
+)
+TRUNCATED_BYTES: Final = Counter(
+    "tokenmill_recovery_truncated_bytes",
+    "Bytes that recoveries cut off segments because they had never been committed.",
+    registry=WORKER,
+)
+
+PARTITIONS: Final = Gauge(
+    "tokenmill_partitions", "Partitions that the worker owns, by what they do.", ["topic", "state"], registry=WORKER
+)
+END_OFFSET: Final = Gauge(
+    "tokenmill_end_offset",
+    "Offset after the last record of a partition: it grows by what producers send, whether or not it is taken.",
+    ["topic", "partition"],
+    registry=WORKER,
+)
+LAG_RECORDS: Final = Gauge(
+    "tokenmill_consumer_lag_records",
+    "Records of a raw topic that wait to be milled; messages of a token topic that wait to be stored.",
+    ["topic", "partition"],
+    registry=WORKER,
+)
+LAG_SECONDS: Final = Gauge(
+    "tokenmill_consumer_lag_seconds",
+    "Age of the oldest of them, by its timestamp; 0 without any.",
+    ["topic", "partition"],
+    registry=WORKER,
+)
+DURABLE_LAG_RECORDS: Final = Gauge(
+    "tokenmill_durable_lag_records",
+    "Records of a raw topic whose tokens are not yet durable on all its token topics: those above, those on their way, "
+    "and those that open blocks begin with, until these are full, flushed, or carried (after `carry_seconds`).",
+    ["topic", "partition"],
+    registry=WORKER,
+)
+DURABLE_LAG_SECONDS: Final = Gauge(
+    "tokenmill_durable_lag_seconds",
+    "Age of the oldest of them, by its timestamp; 0 without any.",
+    ["topic", "partition"],
+    registry=WORKER,
+)
+NEWEST_TOKEN: Final = Gauge(
+    "tokenmill_newest_token_timestamp_seconds",
+    "Timestamp (Unix) of the newest source record whose tokens are trainable in the store; `time()` less this is the "
+    "age of the newest trainable token.",
+    ["stream", "partition"],
+    registry=WORKER,
+)
+OPEN_TOKENS: Final = Gauge(
+    "tokenmill_open_block_tokens",
+    "Tokens that wait for their block to be full.",
+    ["topic", "partition", "split"],
+    registry=WORKER,
+)
+DISK_FREE_BYTES: Final = Gauge(
+    "tokenmill_disk_free_bytes", "Bytes that are free on the store's disk.", ["sink"], registry=WORKER
+)
+QUEUED_BYTES: Final = Gauge(
+    "tokenmill_queue_bytes", "Bytes of tokens that wait to be acknowledged by Kafka.", registry=WORKER
+)
+ENGINE: Final = Gauge(
+    "tokenmill_engine_info", "1 for the engine that makes the ids of a raw topic.", ["topic", "engine"], registry=WORKER
+)

@@ -1,0 +1,1 @@
+"""What people do by command beside the service: produce, verify, inspect, repair, skip, resend."""

@@ -1,0 +1,218 @@
+"""Data sets of Hugging Face: streamed from the hub or by a builder, or in a folder that ``save_to_disk`` wrote."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import xxhash
+
+from tokenmill.errors import InputError
+from tokenmill.stages.hub import listening, reason
+
+from .addresses import HUB, Address
+from .builders import Known, files_of, known_of_builder, known_of_saved
+from .chunks import Chunker
+from .extras import library
+from .formats import Bad, Entry
+from .items import Chunk, Place
+from .sources import Reading
+
+MARKS: Final = ("dataset_dict.json", "state.json")
+"""One of them lies in a folder that ``save_to_disk`` wrote: of several splits, or of one."""
+_BUILDERS: Final = "datasets.packaged_modules"
+"""Where the library has the builders that go by a name of their own: json, csv, parquet, text, webdataset, …"""
+
+
+def is_dataset(path: str) -> bool:
+    """Tell whether a folder is a saved data set."""
+    return any(Path(path, mark).is_file() for mark in MARKS)
+
+
+class _Found(NamedTuple):
+    """A data set on the hub."""
+
+    path: str
+    name: str | None
+    """Of the configuration."""
+    commit: str | None
+    """None: it was not asked for."""
+
+
+class DatasetSource:
+    """One split of a data set; entries are rows, numbered from 1."""
+
+    size = 0
+
+    def __init__(self, path: str, split: str | None, reading: Reading) -> None:
+        """Name the split of an address (`Address`), or of a folder that ``save_to_disk`` wrote.
+
+        Raises:
+            InputError: the library is missing; or the address is none, or names another split.
+
+        """
+        self._path = path
+        self._saved = not path.startswith(HUB)
+        folder = path.removeprefix(HUB)
+        self._address = Address((folder,)) if self._saved or Path(folder).is_dir() else Address.parse(path)
+        if split and self._address.split not in (None, split):
+            raise InputError(f"{path}: it says split={self._address.split}, and --split says {split}: give one of them")
+        self._split = split or self._address.split
+        self._reading = reading
+        self._library = library("datasets", "hf", "reading data sets")
+        self._found: _Found | None = None
+        name = os.fsencode(path).decode("utf-8", "replace")
+        self.name = f"{name}[{split}]" if split else name
+
+    def signature(self) -> bytes:
+        """Return what changes when the data set does: its commit on the hub, or its files' names, sizes and times.
+
+        From then on `chunks` reads just that commit, whatever is pushed meanwhile.
+
+        Raises:
+            InputError: the hub does not tell the commit, or there are no such files.
+
+        """
+        if self._on_hub:
+            self._found = self._found or self._on_the_hub()
+            return str(self._found.commit).encode()
+        folder = self._address.path
+        found = [
+            (file, file.stat())
+            for file in sorted(Path(folder).rglob("*") if Path(folder).is_dir() else ())
+            if file.is_file() and not file.name.startswith("cache-")
+        ]
+        lines = [f"{file} {status.st_size} {status.st_mtime_ns}" for file, status in found]
+        if self._address.arguments:
+            lines += [line for line, _ in files_of(self._builder())]
+        return xxhash.xxh3_128_digest("\n".join(lines).encode("utf-8", "surrogateescape"))
+
+    def chunks(self, start: Place) -> Iterator[Chunk]:
+        """Yield the rows' items."""
+        chunker = Chunker(self._reading.shape, self.name, start)
+        entries, mapping = self._entries(start), self._reading.mapping
+        for items in chunker.chunks(entries if mapping is None else mapping.of(entries, name=self.name)):
+            yield chunker.chunk(items, 0)
+        yield chunker.chunk(chunker.rest, 0, last=True)
+
+    def known(self) -> Known:
+        """Return what is known of the data set before it is read."""
+        try:
+            if self._saved:
+                return known_of_saved(self.name, self._library.load_from_disk(self._path))
+            return known_of_builder(self.name, self._builder())
+        except Exception as error:  # noqa: BLE001 - any library may be behind a data set, with errors of its own
+            return Known(self.name, why_not=_one_line(error))
+
+    @property
+    def _on_hub(self) -> bool:
+        address = self._address
+        packaged = len(address.parts) == 1 and _is_builder(address.path)
+        return not (self._saved or packaged or Path(address.path).is_dir())
+
+    def _entries(self, start: Place) -> Iterator[Entry]:
+        """Yield the rows; what the libraries raise is the end, and says so."""
+        number = start.entry
+        try:
+            rows = self._rows()
+            if (names := rows.column_names) and (bad := self._reading.needs.missing(list(names))):
+                yield 0, 0, bad
+                return
+            for row in rows.skip(start.entry):
+                number += 1
+                yield number, 0, dict(row) if isinstance(row, dict) else Bad("no row")
+        except Exception as error:  # noqa: BLE001 - any library may be behind a data set, with errors of its own
+            place = f" to its end (behind row {number:,})" if number else ""
+            yield number + 1 if number else 0, 0, Bad(f"cannot be read{place}: {_one_line(error)}", broken=True)
+
+    def _on_the_hub(self) -> _Found:
+        """Ask the hub what is there, and its newest commit.
+
+        A name of two parts is an owner's data set, or, where there is none, a configuration of one without an owner;
+        the hub knows under which owner that is by now.
+        """
+        address = self._address
+        hub = library("huggingface_hub", "hf", "reading data sets")
+        missing = library("huggingface_hub.errors", "hf", "reading data sets").RepositoryNotFoundError
+        api = hub.HfApi(endpoint=self._library.config.HF_ENDPOINT)
+        errors: list[Exception] = []
+        with listening() as heard:
+            for path, name in _meanings(address):
+                try:
+                    info = api.dataset_info(path, revision=address.revision)
+                    return _Found(str(info.id), name, str(info.sha))
+                except Exception as error:  # noqa: BLE001 - any library may be between here and the hub
+                    errors.append(error)
+                    if not isinstance(error, missing):
+                        break
+        why = _one_line(errors[0]) if isinstance(errors[0], missing) else reason(errors[0], heard)
+        raise InputError(
+            f"{self.name}: the hub does not tell its commit, without which nobody can go on in it: {why}; check the "
+            "name and the connection, or send it in one go (--no-resume)"
+        ) from errors[0]
+
+    def _target(self) -> tuple[str, dict[str, Any]]:
+        """Return what the library is to load, and with which arguments."""
+        address = self._address
+        path, name, revision = address.path, address.name, address.revision
+        if self._on_hub:
+            with suppress(InputError):  # without the hub, the library may know it, for it keeps what it loaded
+                self._found = self._found or self._on_the_hub()
+            path, name, revision = self._found or (*_meanings(address)[0], revision)
+        return path, {"name": name, "revision": revision, **address.arguments}
+
+    def _builder(self) -> Any:
+        path, arguments = self._target()
+        return self._heard(lambda: self._library.load_dataset_builder(path, **arguments))
+
+    def _heard(self, load: Callable[[], Any]) -> Any:
+        """Return what is loaded; what the hub's library says of its tries becomes part of one error."""
+        with listening() as heard:
+            try:
+                return load()
+            except Exception as error:
+                if heard:
+                    why = f"{reason(error, heard)}; check the name, the network and HF_ENDPOINT"
+                    raise InputError(f"{self.name}: {why}") from error
+                raise InputError(f"{self.name}: {_one_line(error)}") from error
+
+    def _rows(self) -> Any:
+        """Open the split: a data set that is iterated, never loaded."""
+        if self._saved:
+            opened = self._library.load_from_disk(self._path)
+            if self._split and isinstance(opened, dict):
+                opened = _one(opened, self._split)
+        else:
+            path, arguments = self._target()
+            split = self._split
+            opened = self._heard(lambda: self._library.load_dataset(path, split=split, streaming=True, **arguments))
+        if isinstance(opened, dict):
+            opened = _one(opened, None)
+        return opened if hasattr(opened, "_ex_iterable") else opened.to_iterable_dataset()
+
+
+def _meanings(address: Address) -> list[tuple[str, str | None]]:
+    """Return the names and configurations on the hub that an address may mean, the first one first."""
+    if address.name is not None or len(address.parts) == 1:
+        return [(address.path, address.name)]
+    owner, name, *configuration = address.parts
+    if configuration:
+        return [(f"{owner}/{name}", "/".join(configuration))]
+    return [(address.path, None), (owner, name)]
+
+
+def _is_builder(name: str) -> bool:
+    return name.isidentifier() and find_spec(f"{_BUILDERS}.{name}") is not None
+
+
+def _one_line(error: BaseException | None) -> str:
+    return " ".join(str(error).split())
+
+
+def _one(splits: dict[str, Any], split: str | None) -> Any:
+    wanted = split or (next(iter(splits)) if len(splits) == 1 else None)
+    if wanted not in splits:
+        raise InputError(f"the data set has the splits {', '.join(map(str, splits))}: choose one with --split")
+    return splits[wanted]

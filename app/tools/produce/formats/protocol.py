@@ -1,0 +1,90 @@
+"""What every format promises."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BufferedReader
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from ..items import Place
+
+
+class Text(NamedTuple):
+    """Plain text, in UTF-8 as far as anybody knows yet."""
+
+    data: bytes
+    whole: bool = False
+    """It is all of its file, so the file's name is its id."""
+
+
+class Bad(NamedTuple):
+    """What is no document."""
+
+    why: str
+    data: bytes = b""
+    """What stands there, if it is not too long."""
+    broken: bool = False
+    """The file ends here, though it should not."""
+
+
+Content: TypeAlias = bytes | dict[str, Any] | Text | Bad | None
+"""The bytes of a JSON value, the fields of a row, a text, what cannot be used; None: nothing that is wanted."""
+
+Entry: TypeAlias = tuple[int, int, Content]
+"""Number of this entry, which is also `Place.entry` behind it; `Place.byte` behind it; what it is."""
+
+
+@dataclass(slots=True)
+class File:
+    """An open file."""
+
+    name: str
+    """For people and ids."""
+    stream: "BufferedReader[Any]"
+    """Its bytes, decompressed, from the start."""
+    path: str | None = None
+    """Where its bytes lie just so on disk, for libraries that read by themselves; None: only in `stream`."""
+    encoding: str = "utf-8"
+    """What its bytes were in; they are UTF-8 by now (`tokenmill.app.tools.produce.recoding`)."""
+    share: float | None = None
+    """How much of it was read, 0 to 1, where the format knows better than the stream's position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What will be done with the entries."""
+
+    limit: int
+    """Bytes of the largest record: a larger entry is `Bad`, and is not held in memory."""
+    texts: tuple[str, ...] = ()
+    """Fields of which one holds the text."""
+    columns: frozenset[str] | None = None
+    """The only columns that matter; None: all do."""
+    delimiter: str | None = None
+    """Between the fields of a table of text; None: what its kind has there."""
+
+    @property
+    def too_long(self) -> Bad:
+        """What to say of a larger one."""
+        return Bad(f"longer than {self.limit} bytes (max_record_bytes)")
+
+    def missing(self, names: list[str]) -> Bad | None:
+        """Return why a table with these columns is of no use; None if it may be."""
+        if self.columns is None or any(n in names or n.partition(".")[0] in names for n in self.texts):
+            return None
+        wanted, there = " or ".join(map(repr, self.texts)), ", ".join(map(ascii, names[:_SHOWN]))
+        return Bad(f"no column {wanted}; there are: {there}; say which is the text: --field", broken=True)
+
+
+_SHOWN = 12
+
+
+class Format(Protocol):
+    """A way to read a file's entries."""
+
+    def __call__(self, file: File, needs: Needs, start: Place) -> Iterator[Entry]:
+        """Yield the entries behind ``start``, in order, in bounded memory.
+
+        What they are depends on the file's bytes and ``needs`` alone, and from any entry's place on they are the same.
+        What cannot be used is yielded as `Bad` and harms no other entry; where nothing behind it can be used either,
+        it is ``broken`` and the last. Errors of the stream (`DAMAGE` in `produce/compressed.py`) are let through.
+        """

@@ -1,0 +1,206 @@
+"""A function of somebody's own on every row, in processes side by side, in order."""
+
+import pickle
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from threading import Lock, local
+from typing import Final, NamedTuple
+
+from tokenmill.errors import InputError
+
+from .ahead import AHEAD_BYTES, ITEM_BYTES, Ahead
+from .formats import Bad, Content, Entry, Text
+from .map_process import Ended, MapProcess, physical_cores
+from .own_function import Made, Wrong, find_function
+
+BATCH: Final = 64
+"""Rows that go to a process at once: a trip there costs as much as some dozen small rows."""
+BATCH_BYTES: Final = 1 << 17
+"""Of these rows, where they are large."""
+LIST_BYTES: Final = 1 << 20
+"""Of the rows that a function gets as a list: as many as somebody asks for, unless they are large."""
+CALL_SECONDS: Final = 600.0
+"""How long a call of the function may take unless somebody says: a large model is loaded in the first one."""
+
+
+class _Packed(NamedTuple):
+    """An entry on its way to the function: pickled, so that one knows how large it is, whatever it is."""
+
+    number: int
+    at: int
+    row: bytes | None
+    """None: the function is not asked."""
+    content: Content = None
+    """What it is then."""
+
+    @classmethod
+    def of(cls, entry: Entry) -> "_Packed":
+        number, at, content = entry
+        if isinstance(content, Text):
+            try:
+                return cls(number, at, pickle.dumps({"text": content.data.decode()}))
+            except UnicodeDecodeError:  # as it is, for it will be refused as what it is
+                return cls(number, at, None, content)
+        if content is None or isinstance(content, Bad):
+            return cls(number, at, None, content)
+        return cls(number, at, pickle.dumps(content))
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes, roughly."""
+        kept = len(self.content.data) if isinstance(self.content, (Bad, Text)) else 0
+        return len(self.row or b"") + kept + ITEM_BYTES
+
+    def with_made(self, made: Made) -> Entry:
+        """Return the entry that the function made of it."""
+        content: Content
+        if isinstance(made, Wrong):
+            row = pickle.loads(self.row or b"")  # noqa: S301 - ours
+            content = Bad(f"--map: {made.why}", row if isinstance(row, bytes) else b"")
+        else:
+            content = Text(made.encode("utf-8", "surrogatepass")) if isinstance(made, str) else made
+        return self.number, self.at, content
+
+
+class _Sent(NamedTuple):
+    """A batch that went to a process."""
+
+    made: Future[list[Entry]]
+    size: int
+
+
+class Mapping:
+    """A function, given as ``module:function``, and the processes that run it.
+
+    It is called with each row as a dict (a JSON object, the fields of a row, ``{"text": …}``) and returns a dict, a
+    text, or None for what is not wanted; or, if ``batch`` is given, with a list of so many rows at most, and returns
+    a list of as many of these. It must give the same answer for a row each time, whatever other rows are in the list.
+    What it raises is a refusal of its row.
+    """
+
+    def __init__(
+        self, name: str, processes: int | None = None, batch: int | None = None, seconds: float = CALL_SECONDS
+    ) -> None:
+        """Import the function once, to see that it is there.
+
+        Without a number of ``processes`` there is one for each physical core. A call may take so many ``seconds``.
+
+        Raises:
+            InputError: there is no such function.
+
+        """
+        self.name = name
+        self.batch = batch
+        self._seconds = seconds
+        find_function(name)
+        self._processes = processes or physical_cores()
+        self._rows, self._bytes = (BATCH, BATCH_BYTES) if batch is None else (batch, LIST_BYTES)
+        # A thread for each process: it knows what its process is doing, and makes another one should it end.
+        self._threads = ThreadPoolExecutor(self._processes, thread_name_prefix="produce-map")
+        self._own = local()
+        self._running: set[MapProcess] = set()
+        self._lock = Lock()
+        self._closed = False
+
+    def of(self, entries: Iterator[Entry], *, name: str = "the source", piped: bool = False) -> Iterator[Entry]:
+        """Yield the entries with what the function makes of their content, in order; an error in reading comes last.
+
+        ``name`` is what people know their source by.
+
+        They are read by a thread, so far ahead that each process has something to do, and large rows take no more
+        memory than small ones. Where they are ``piped``, each goes to a process as soon as it is there, and is yielded
+        whatever comes behind it when: a pipe may pause.
+
+        Raises:
+            InputError: a process died while it ran the function, twice, or the function does not return; names the
+                row. All batches before that one are yielded.
+
+        """
+        packed = map(_Packed.of, entries)
+        batches = self._at_hand(packed) if piped else self._full(packed)
+        with Ahead(self._sent(batches, name), max(AHEAD_BYTES, (self._processes + 1) * self._bytes)) as ahead:
+            while (sent := ahead.wait(None)) is not None:
+                yield from sent.made.result()
+
+    def close(self) -> None:
+        """End the processes, whatever they are doing."""
+        with self._lock:
+            self._closed = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for process in list(self._running):
+            process.kill()
+
+    def _sent(self, batches: Iterator[list[_Packed]], name: str) -> Iterator[_Sent]:
+        for batch in batches:
+            size = sum(packed.size for packed in batch)
+            yield _Sent(self._threads.submit(self._made, batch, name), size)
+
+    def _made(self, batch: list[_Packed], name: str) -> list[Entry]:
+        """Return what becomes of a batch; runs in one of the threads."""
+        asked = [packed for packed in batch if packed.row is not None]
+        rows = [packed.row or b"" for packed in asked]
+        made = self._run(rows, alone=False) if rows else []
+        if isinstance(made, Ended) and (self.batch is not None or not made.hung):
+            # Once more: the system may have ended it for the memory that others took; and of a list, row by row, it is
+            # seen which one does it. What hung on a single row has had its time.
+            made = self._run(rows, alone=True)
+        if isinstance(made, Ended):
+            number = asked[min(made.row, len(asked) - 1)].number
+            where, time = f"{name}:{number}" if number else name, ", give it more time (--map-timeout)"
+            raise InputError(
+                f"--map {self.name}: {made.why}, at {where}. What was sent stands. Let the function take less"
+                f"{time if made.hung else ''}, or return None for that row; the same command then goes on"
+            )
+        answers = iter(made)
+        return [
+            (packed.number, packed.at, packed.content) if packed.row is None else packed.with_made(next(answers))
+            for packed in batch
+        ]
+
+    def _run(self, rows: list[bytes], *, alone: bool) -> list[Made] | Ended:
+        process = self._process()
+        made = process.run(rows, self._seconds, alone=alone)
+        if isinstance(made, Ended):
+            with self._lock:
+                self._running.discard(process)
+            self._own.process = None
+        return made
+
+    def _process(self) -> MapProcess:
+        """Return this thread's process."""
+        process: MapProcess | None = getattr(self._own, "process", None)
+        with self._lock:
+            if self._closed:
+                raise CancelledError
+            if process is None:
+                process = self._own.process = MapProcess(self.name, listed=self.batch is not None)
+                self._running.add(process)
+        return process
+
+    def _full(self, entries: Iterator[_Packed]) -> Iterator[list[_Packed]]:
+        """Yield full batches; what was read before an error is yielded before it is raised."""
+        batch: list[_Packed] = []
+        size = 0
+        try:
+            for packed in entries:
+                batch.append(packed)
+                size += packed.size
+                if len(batch) >= self._rows or size >= self._bytes:
+                    yield batch
+                    batch, size = [], 0
+        except Exception:
+            if batch:
+                yield batch
+            raise
+        if batch:
+            yield batch
+
+    def _at_hand(self, entries: Iterator[_Packed]) -> Iterator[list[_Packed]]:
+        """Yield batches of what is there, be it one entry; another thread reads them."""
+        with Ahead(entries) as ahead:
+            while (first := ahead.wait(None)) is not None:
+                batch, size = [first], first.size
+                while len(batch) < self._rows and size < self._bytes and (more := ahead.take_now()) is not None:
+                    batch.append(more)
+                    size += more.size
+                yield batch

@@ -1,0 +1,176 @@
+"""Batches of records on their way to a topic, and what was acknowledged of them."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, NoReturn
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import (
+    InvalidTimestampError,
+    KafkaError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    ProducerFenced,
+    RecordListTooLargeError,
+)
+
+from tokenmill.errors import TopicError
+
+from ...kafka.refusal import refused_time
+from .marks import HEADER
+
+BATCH_BYTES: Final = 256 * 1024
+"""Of one partition's batch: where a broker's speed stops growing, and below any topic's default limit of 1 MiB."""
+OPEN_BYTES: Final = 64 << 20
+"""Of all partitions' open batches together, so that a thousand partitions get smaller batches."""
+RECORD_BYTES: Final = 32
+"""What a record takes at most beside key, value and headers (KIP-98: lengths, deltas, attributes)."""
+MARK_BYTES: Final = 1024
+"""More than a mark takes."""
+NO_NUMBER: Final = 1 << 63
+"""Above all numbers of documents."""
+SILENCE_SECONDS: Final = 60.0
+"""How long acknowledgements may stay away, a broker's restart included, before the run is given up."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """What was acknowledged in one partition."""
+
+    documents: int = 0
+    bytes: int = 0
+
+
+def batch_bytes(partitions: int) -> int:
+    """Return the size of a batch."""
+    return min(BATCH_BYTES, OPEN_BYTES // partitions)
+
+
+@dataclass(slots=True)
+class _Batch:
+    first: int
+    """Number of the first document."""
+    last: int = 0
+    size: int = 0
+    value_bytes: int = 0
+    records: list[tuple[bytes | None, bytes]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Sender:
+    """Sends numbered documents in batches, each partition's in the order in which they came; counts acknowledged ones.
+
+    The client's ``max_batch_size`` is at least ``batch_bytes`` and `MARK_BYTES` more.
+    """
+
+    client: AIOKafkaProducer
+    topic: str
+    batch_bytes: int
+    sent: dict[int, Sent]
+    """By partition; grows as acknowledgements arrive."""
+    mark: Callable[[int, int], bytes] | None = None
+    """Gives the mark of a batch: called with the number of its last document, and the lowest number that is not
+    acknowledged. None: no marks."""
+    _open: dict[int, _Batch] = field(default_factory=dict)
+    _under_way: dict["asyncio.Future[Any]", int] = field(default_factory=dict)
+    _error: BaseException | None = None
+
+    def put(self, partition: int, key: bytes | None, value: bytes, number: int) -> bool:
+        """Put a document behind the others of its partition; False if there is no room: `send` first, then again."""
+        batch = self._open.get(partition)
+        size = len(value) + RECORD_BYTES + (len(key) if key else 0)
+        if batch is None:
+            batch = self._open[partition] = _Batch(number)
+        elif batch.size + size > self.batch_bytes:
+            return False
+        batch.records.append((key, value))
+        batch.size += size
+        batch.value_bytes += len(value)
+        batch.last = number
+        return True
+
+    async def send(self, partition: int) -> None:
+        """Hand over the partition's open batch, if there is one; waits while its last one has not left.
+
+        Raises:
+            TopicError: the brokers refused an earlier batch.
+            KafkaTimeoutError: they do not answer.
+            ProducerFenced: another producer of the same run has taken over.
+
+        """
+        self._raise_error()
+        if partition not in self._open:
+            return
+        unsettled = min(*(open_.first for open_ in self._open.values()), *self._under_way.values(), NO_NUMBER)
+        batch = self._open.pop(partition)
+        builder = self.client.create_batch()
+        append, now = builder.append, time.time_ns() // 1_000_000
+        *before, (last_key, last_value) = batch.records
+        fits = True
+        for key, value in before:
+            fits = append(timestamp=now, key=key, value=value) is not None and fits
+        headers = [] if self.mark is None else [(HEADER, self.mark(batch.last, unsettled))]
+        if append(timestamp=now, key=last_key, value=last_value, headers=headers) is None or not fits:
+            raise ValueError(f"a batch of {batch.size} bytes does not fit max_batch_size")
+        builder.close()
+        future = await self.client.send_batch(builder, self.topic, partition=partition)
+        self._under_way[future] = batch.first
+        future.add_done_callback(partial(self._acknowledged, partition, len(batch.records), batch.value_bytes))
+
+    async def send_open(self) -> None:
+        """Hand over all open batches; on return they are not acknowledged yet. Raises as `send` does."""
+        for partition in list(self._open):
+            await self.send(partition)
+
+    async def settle(self) -> None:
+        """Send all open batches and wait; on return every document that was put is acknowledged. Raises as `send`.
+
+        Raises:
+            KafkaTimeoutError: nothing was acknowledged for `SILENCE_SECONDS`.
+
+        """
+        await self.send_open()
+        while self._under_way:
+            done, _ = await asyncio.wait(self._under_way, timeout=SILENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                raise KafkaTimeoutError
+        self._raise_error()
+
+    def _acknowledged(self, partition: int, documents: int, size: int, future: "asyncio.Future[Any]") -> None:
+        del self._under_way[future]
+        if future.cancelled():
+            return
+        if error := future.exception():
+            self._error = self._error or error
+            return
+        total = self.sent[partition]
+        total.documents += documents
+        total.bytes += size
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise_for(self.topic, self._error)
+
+
+def raise_for(topic: str, error: BaseException) -> NoReturn:
+    """Raise what came of a record instead of its acknowledgement.
+
+    Raises:
+        TopicError: the brokers refused it.
+        ClockError: they refused its time, which is that of this machine's clock.
+        BaseException: the error as it is: another producer of the same run has taken over, no broker answers, or it is
+            none of Kafka's.
+
+    """
+    if isinstance(error, MessageSizeTooLargeError | RecordListTooLargeError):
+        raise TopicError(
+            f"topic {topic} refuses a record: raise its max.message.bytes, or lower max_record_bytes"
+        ) from error
+    if isinstance(error, InvalidTimestampError):
+        raise refused_time(topic) from error
+    if isinstance(error, KafkaError) and not isinstance(error, ProducerFenced | KafkaTimeoutError):
+        raise TopicError(f"topic {topic} refuses records: {error}") from error
+    raise error

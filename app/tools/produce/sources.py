@@ -1,0 +1,246 @@
+"""Sources of documents: a file, or standard input; each yields its items in chunks, from any chunk's end on."""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from io import BufferedReader, FileIO, RawIOBase
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from .chunks import Chunker
+from .compressed import BUFFER_BYTES, DAMAGE, decompressed, suffixes_of
+from .formats import BY_CHOICE, Choice, Entry, File, Needs, kind_of
+from .items import Chunk, Item, Place, Refused
+from .mapping import Mapping
+from .recoding import UTF_8, encoding_of, recoded
+from .shape import Shape
+
+STDIN: Final = "-"
+STDIN_NAME: Final = "stdin"
+STDIN_NUMBER: Final = 0
+GROWING: Final = ("jsonl", "lines")
+"""Kinds of files that somebody may append to: what stood there before is read as it was."""
+
+
+START: Final = Place()
+
+TABLES: Final = frozenset({"csv", "tsv"})
+RECODED: Final = TABLES | {"text", "lines"}
+"""Kinds of files that may be in other encodings than UTF-8; JSON never is (RFC 8259)."""
+
+
+class Source(Protocol):
+    """Something that documents come from; the next one is a new class with these."""
+
+    @property
+    def name(self) -> str:
+        """What people call it; the same on every run of the same command."""
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk, 0 if nobody knows."""
+
+    def signature(self) -> bytes:
+        """Return bytes that change when the content does, for what is no file."""
+
+    def chunks(self, start: Place) -> Iterator[Chunk]:
+        """Yield the items behind ``start``, which is a chunk's end (or the beginning).
+
+        The last chunk, and no other, is ``last``; it may be empty. What cannot be read is `Refused`, not raised.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How all sources are read."""
+
+    shape: Shape
+    choice: Choice = "auto"
+    mapping: Mapping | None = None
+    delimiter: str | None = None
+    """Of tables of text; None: what their kind has."""
+    encoding: str | None = None
+    """Of tables of text, and of texts; None: UTF-8, and for tables what a byte order mark says."""
+
+    @property
+    def needs(self) -> Needs:
+        """What formats are told."""
+        texts = tuple(name for name, _ in self.shape.texts)
+        columns = None if self.mapping else self.shape.columns
+        return Needs(self.shape.max_record_bytes, texts, columns, self.delimiter)
+
+    def entries(self, kind: str, file: File, start: Place, *, piped: bool = False) -> Iterator[Entry]:
+        """Return the entries of a file of a kind, mapped if somebody asks for that (`Mapping.of`)."""
+        if kind in RECODED:
+            file.encoding = self.encoding or (encoding_of(file.stream) if kind in TABLES else UTF_8)
+            file.stream = recoded(file.stream, file.encoding)
+        entries = BY_CHOICE[kind](file, self.needs, start)
+        return entries if self.mapping is None else self.mapping.of(entries, name=file.name, piped=piped)
+
+
+@dataclass(slots=True)
+class FileSource:
+    """A file of any format, perhaps compressed; or a part of one that grows."""
+
+    path: str
+    reading: Reading
+    size: int = -1
+    """Where the part ends; it is looked up where nobody says."""
+    begin: Place = START
+    """Where it begins."""
+    bounded: bool = False
+    """Whether what lies behind `size` is left out."""
+
+    def __post_init__(self) -> None:
+        if self.size >= 0:
+            return
+        try:
+            self.size = Path(self.path).stat().st_size
+        except OSError:
+            self.size = 0
+
+    @property
+    def name(self) -> str:
+        """The path as it was given."""
+        return os.fsencode(self.path).decode("utf-8", "replace")
+
+    @property
+    def kind(self) -> str:
+        """What it is read as."""
+        return kind_of(suffixes_of(self.path)[0], self.reading.choice)
+
+    @property
+    def grows(self) -> bool:
+        """Whether somebody may append to it, and what stood there before is read as it was."""
+        if self.kind in RECODED and self.reading.encoding not in (None, UTF_8):
+            return False  # its places count bytes of UTF-8, the file has others
+        return self.kind in GROWING and not suffixes_of(self.path)[1]
+
+    def part(self, entry: int, byte: int, end: int) -> "FileSource":
+        """Return what lies between two places, of a file that grows; any other one whole."""
+        return replace(self, size=end, begin=Place(entry, byte), bounded=True) if self.grows else self
+
+    def signature(self) -> bytes:
+        """Return nothing: files are told by their content (`tokenmill.app.tools.produce.known`)."""
+        return b""
+
+    def chunks(self, start: Place) -> Iterator[Chunk]:
+        """Yield the file's items."""
+        start = max(start, self.begin)
+        chunker = Chunker(self.reading.shape, self.name, start)
+        try:
+            file = FileIO(self.path)
+            with BufferedReader(_Bounded(file, self.size) if self.bounded else file, BUFFER_BYTES) as raw:
+                yield from self._chunks(raw, chunker, start)
+        except DAMAGE as error:
+            yield broken(chunker, error)
+
+    def _chunks(self, raw: "BufferedReader[Any]", chunker: Chunker, start: Place) -> Iterator[Chunk]:
+        suffix = suffixes_of(self.path)[1]
+        file = File(self.name, decompressed(raw, suffix), None if suffix else self.path)
+
+        def read_so_far() -> int:
+            # Not where `raw` is, up to a buffer before: another thread may be reading it (`Mapping`), and asking a
+            # buffered reader moves its notion of that.
+            if file.share is not None:
+                return int(file.share * self.size)
+            return os.lseek(raw.fileno(), 0, os.SEEK_CUR) if self.size else 0  # a pipe has no size, and no place
+
+        for items in chunker.chunks(self.reading.entries(self.kind, file, start)):
+            yield chunker.chunk(items, read_so_far())
+        yield chunker.chunk(chunker.rest, self.size, last=True)
+
+
+class _Bounded(RawIOBase):
+    """A file up to some byte."""
+
+    def __init__(self, file: FileIO, end: int) -> None:
+        self._file = file
+        self._end = end
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def readinto(self, buffer: Any) -> int:
+        left = max(0, self._end - self._file.tell())
+        return self._file.readinto(memoryview(buffer)[:left]) or 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+@dataclass(frozen=True, slots=True)
+class StandardInput:
+    """What is piped in. It is read once, so nobody can go on in it; items come as soon as they are there."""
+
+    reading: Reading
+    name: str = STDIN_NAME
+    size: int = 0
+
+    def signature(self) -> bytes:
+        """Return nothing: there is only one."""
+        return b""
+
+    def chunks(self, start: Place) -> Iterator[Chunk]:
+        """Yield the items, one in each chunk."""
+        chunker = Chunker(self.reading.shape, self.name, start, one_by_one=True)
+        # Not sys.stdin: the interpreter closes it at its end, and aborts if a thread is still in the middle of a read.
+        # Nor is this one closed, which would wait for the end of a read that somebody has given up.
+        raw = BufferedReader(FileIO(STDIN_NUMBER, closefd=False), BUFFER_BYTES)
+        try:
+            kind = kind_of(".jsonl" if raw.peek(1)[:1] == b"{" else "", self.reading.choice)
+            for items in chunker.chunks(self.reading.entries(kind, File(self.name, raw), start, piped=True)):
+                yield chunker.chunk(items, 0)
+            yield chunker.chunk(chunker.rest, 0, last=True)
+        except DAMAGE as error:
+            yield broken(chunker, error)
+
+
+def broken(chunker: Chunker, error: BaseException) -> Chunk:
+    """Return the last chunk of a source that cannot be read to its end: what was read, and why there is no more."""
+    last = len(chunker.rest)
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    place = f" (behind entry {chunker.place.entry:,} and {last:,} more)" if chunker.place.entry or last else ""
+    refused = Refused(chunker.where(0), f"cannot be read{' to its end' if place else ''}: {why}{place}", broken=True)
+    return chunker.chunk([*chunker.rest, refused], 0, last=True)
+
+
+class GivenSource:
+    """Items that a program makes; they come as they are made."""
+
+    name = "given"
+    size = 0
+
+    def __init__(self, items: Iterable[Item | Refused]) -> None:
+        self._items = items
+
+    def signature(self) -> bytes:
+        """Return nothing: nobody can go on in it."""
+        return b""
+
+    def chunks(self, start: Place) -> Iterator[Chunk]:
+        """Yield the items, one in each chunk."""
+        for item in self._items:
+            size = len(item.data if isinstance(item, Refused) else item.value)
+            yield Chunk([item], start, 0, size)
+        yield Chunk([], start, 0, 0, last=True)
+
+
+def read_items(sources: Iterable[Source]) -> Iterator[Item | Refused]:
+    """Yield all items of all sources, one source after the other."""
+    for source in sources:
+        for chunk in source.chunks(Place()):
+            yield from chunk.items

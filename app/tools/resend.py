@@ -1,0 +1,186 @@
+"""The dead letters of a raw topic: reading them, and sending records back once somebody has repaired them.
+
+A resent record has the key and the headers of the original, goes to its partition, and says in the header `RESENT`
+where it came from. What `produce` refused never was a record: it goes to a partition that its place decides. That it
+was sent is noted on the dead-letter topic, by a record without a value, so that it is not sent again unless somebody
+asks for that; killed in between, it may be sent twice.
+"""
+
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from aiokafka import TopicPartition
+
+from tokenmill.errors import InputError
+from tokenmill.wire.dead_letters import (
+    PREFIX,
+    DeadLetter,
+    Place,
+    RecordPlace,
+    decode_dead_letter,
+    letter_partition,
+    parse_place,
+)
+
+from ..kafka.clients import consumer, offsets, producer, read_range
+from ..kafka.control_topic import require_topic
+from ..settings import Settings, dead_letter_topic
+
+RESENT: Final = "tokenmill.resent-from"
+"""Header of a record that was sent back: the place that it had, as text (`Place`)."""
+NOTE: Final = f"{PREFIX}resent"
+"""Header of a note on a dead-letter topic that this record was sent back."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """The dead letters of a raw topic, each place counted once."""
+
+    reasons: Counter[str] = field(default_factory=Counter)
+    """Records by reason; of one that was dead-lettered for several, by different streams, the first."""
+    letters: int = 0
+    """Messages on the topic: a worker that resumes may write one again."""
+    resent: int = 0
+    """Records of those that were sent back."""
+
+
+async def read_dead_letters(settings: Settings, raw_topic: str) -> AsyncGenerator[DeadLetter | Place, None]:
+    """Yield what the dead-letter topic of ``raw_topic`` holds now: letters, and the places of records sent back.
+
+    Letters come as they stand there, partition by partition, some more than once. What is neither is passed over.
+
+    Raises:
+        TopicError: there is no such topic.
+
+    """
+    topic = dead_letter_topic(raw_topic)
+    async with consumer(settings) as client:
+        partitions = [TopicPartition(topic, number) for number in range(await require_topic(client, topic))]
+        for partition, span in (await offsets(client, partitions)).items():
+            async for record in read_range(client, partition, *span):
+                letter = decode_dead_letter(record)
+                note = parse_place((dict(record.headers).get(NOTE) or b"").decode(errors="replace"))
+                if letter is not None:
+                    yield letter
+                elif note is not None:
+                    yield note
+
+
+async def count_dead_letters(settings: Settings, raw_topic: str) -> Counts:
+    """Return how many records were dead-lettered, by reason."""
+    counts = Counts()
+    reasons: dict[Place, str] = {}
+    resent: set[Place] = set()
+    async for found in read_dead_letters(settings, raw_topic):
+        if isinstance(found, DeadLetter):
+            counts.letters += 1
+            reasons.setdefault(found.place, found.reason)
+        else:
+            resent.add(found)
+    counts.reasons.update(reasons.values())
+    counts.resent = len(resent)
+    return counts
+
+
+async def find_dead_letter(settings: Settings, place: Place) -> DeadLetter:
+    """Return the dead letter of one place.
+
+    Raises:
+        InputError: there is none.
+        TopicError: there is no dead-letter topic.
+
+    """
+    async for found in read_dead_letters(settings, place.topic):
+        if isinstance(found, DeadLetter) and found.place == place:
+            return found
+    raise _none_of(place)
+
+
+def _none_of(place: Place) -> InputError:
+    return InputError(
+        f"{dead_letter_topic(place.topic)} holds no dead letter of {place}: "
+        f"`tokenmill dead-letters list {place.topic}` shows which there are"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Resending:
+    """What to send back."""
+
+    raw_topic: str
+    reasons: Collection[str] = ()
+    """All records of these reasons; none: those of `places` alone."""
+    places: Collection[Place] = ()
+    values: Mapping[Place, bytes] = field(default_factory=dict)
+    """What to send instead of the original value."""
+    again: bool = False
+    """Also those that were sent before."""
+
+    def takes(self, letter: DeadLetter) -> bool:
+        """Return whether a letter is meant."""
+        return letter.reason in self.reasons or letter.place in self.places
+
+
+@dataclass(slots=True)
+class Resent:
+    """What became of it."""
+
+    sent: int = 0
+    bytes: int = 0
+    before: int = 0
+    """Records that had been sent back before, and were not sent again."""
+    without_value: int = 0
+    """Those of which there is nothing to send."""
+
+
+async def resend(
+    settings: Settings, wish: Resending, *, dry_run: bool = False, progress: Callable[[Resent], None] = lambda _: None
+) -> Resent:
+    """Send records back to their raw topic, each once; on return all are acknowledged, or with ``dry_run`` counted.
+
+    Raises:
+        InputError: a place that was asked for has no dead letter, or nothing that could be sent.
+        TopicError: there is no dead-letter topic.
+
+    """
+    known = {found async for found in read_dead_letters(settings, wish.raw_topic) if not isinstance(found, DeadLetter)}
+    done, seen = Resent(), set[Place]()
+    dead_letters = dead_letter_topic(wish.raw_topic)
+    async with producer(settings) as client:
+        partitions = len(await client.partitions_for(wish.raw_topic))
+        note_partitions = len(await client.partitions_for(dead_letters))
+        async for found in read_dead_letters(settings, wish.raw_topic):
+            if not isinstance(found, DeadLetter) or found.place in seen or not wish.takes(found):
+                continue
+            seen.add(found.place)
+            if found.place in known and not wish.again:
+                done.before += 1
+                continue
+            value = wish.values.get(found.place, found.value)
+            if not found.has_value and found.place not in wish.values:
+                done.without_value += 1
+                continue
+            if not dry_run:
+                place = str(found.place).encode(errors="replace")
+                headers = [header for header in found.headers if header[0] != RESENT]
+                headers.append((RESENT, place))
+                partition = _raw_partition(found.place, partitions)
+                await client.send_and_wait(wish.raw_topic, value, found.key, partition, headers=headers)
+                partition = letter_partition(found.place, note_partitions)
+                await client.send_and_wait(dead_letters, None, b"", partition, headers=[(NOTE, place)])
+            done.sent += 1
+            done.bytes += len(value or b"")
+            progress(done)
+    missing = set(wish.places) - seen
+    if missing:
+        raise _none_of(min(missing, key=str))
+    if wish.places and done.without_value:
+        raise InputError(f"the dead letter of {min(wish.places, key=str)} has no value: give one, with --value FILE")
+    return done
+
+
+def _raw_partition(place: Place, partitions: int) -> int:
+    """Return where a record goes back to: where it was, if it was anywhere."""
+    return place.partition if isinstance(place, RecordPlace) else letter_partition(place, partitions)

@@ -1,0 +1,156 @@
+"""Two versions of one block: where they first differ, and in which document. Pure."""
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from tokenmill.wire.message import Message
+from tokenmill.wire.pieces import PADDING, Piece, decode_entry
+
+from .result import Kind
+
+
+class BlockBytes(NamedTuple):
+    """A block as it stands on Kafka or on disk."""
+
+    tokens: bytes | memoryview
+    entry: bytes | memoryview
+    chain: bytes
+    """The chain hash after it."""
+
+
+class Expected:
+    """Consecutive blocks as they must be, compared as a whole where all is well, and one by one where it is not."""
+
+    def __init__(
+        self, first: int, tokens: bytes | memoryview, entries: Sequence[bytes], chains: Sequence[bytes]
+    ) -> None:
+        """Take the blocks from ``first`` on, with ``tokens`` back to back; ``chains`` are the hashes after each."""
+        self.first = first
+        self.tokens = bytes(tokens)
+        self.entries = entries
+        self.chains = chains
+        """The chain hash after each block."""
+        self._size = len(tokens) // max(1, len(entries))
+
+    @classmethod
+    def of(cls, message: Message) -> Self:
+        """Return the blocks of a message that was made here."""
+        return cls(message.first, message.tokens, message.entries, message.chains)
+
+    @classmethod
+    def joined(cls, runs: Sequence[Self]) -> Self:
+        """Return the blocks of ``runs``, one at least, each of which continues the one before."""
+        if len(runs) == 1:
+            return runs[0]
+        entries = [entry for run in runs for entry in run.entries]
+        return cls(
+            runs[0].first,
+            b"".join([run.tokens for run in runs]),
+            entries,
+            [chain for run in runs for chain in run.chains],
+        )
+
+    @property
+    def end(self) -> int:
+        """Number of the block after the last one."""
+        return self.first + len(self.entries)
+
+    def block(self, number: int) -> BlockBytes:
+        """Return one block."""
+        index = number - self.first
+        return BlockBytes(
+            self.tokens[index * self._size : (index + 1) * self._size], self.entries[index], self.chains[index]
+        )
+
+    def tokens_from(self, first: int, count: int) -> bytes:
+        """Return the tokens of so many blocks from ``first`` on."""
+        at = (first - self.first) * self._size
+        return self.tokens[at : at + count * self._size]
+
+    def entries_from(self, first: int, count: int) -> Sequence[bytes]:
+        """Return the entries of so many blocks from ``first`` on."""
+        at = first - self.first
+        return self.entries[at : at + count]
+
+
+class Finding(NamedTuple):
+    """What differs, and in which document of the expected block."""
+
+    kind: Kind
+    text: str
+    offset: int | None
+    document: str | int | None
+
+
+def compare_blocks(expected: BlockBytes, found: BlockBytes, dtype: np.dtype[np.unsignedinteger]) -> Finding | None:
+    """Return the first difference of two blocks; None where all three parts are equal byte for byte."""
+    if found.tokens == expected.tokens and found.entry == expected.entry:
+        if found.chain == expected.chain:
+            return None
+        return Finding("different", "its chain hash is another, tokens and documents are equal", None, None)
+    token = _first_token(expected.tokens, found.tokens, dtype)
+    pieces = decode_entry(expected.entry)
+    try:
+        others = decode_entry(found.entry)
+    except ValueError as error:
+        return Finding("different", f"its document entry cannot be read ({error})", *_document(pieces[0]))
+    boundary = _first_boundary(pieces, others)
+    places = [place for place in (token, boundary) if place is not None]
+    place = min(places, default=0)
+    mine, theirs = _at(pieces, place), _at(others, place)
+    if boundary is not None and boundary <= place and mine is not None and theirs is not None:
+        ours, other = _source(mine, place), _source(theirs, place)
+        if ours != other:
+            kind: Kind = "repeated" if other < ours else "skipped"
+            text = f"token {place} is token {other[1]} of source offset {other[0]}, not {ours[1]} of {ours[0]}"
+            return Finding(kind, text, *_document(mine))
+    if token is not None and token == place:
+        one, two = (np.frombuffer(tokens, dtype)[token : token + 1].tolist() for tokens in (expected[0], found[0]))
+        return Finding("different", f"token {token} is {two or 'missing'}, not {one}", *_document(mine))
+    return Finding("different", f"the documents from token {place} on are described otherwise", *_document(mine))
+
+
+def document_id(piece: Piece) -> str | int | None:
+    """Return the id in a piece's meta; None where there is none, or where the meta is no JSON object."""
+    try:
+        meta = json.loads(piece.meta) if piece.meta else {}
+    except ValueError:
+        return None
+    found = meta.get("id") if isinstance(meta, dict) else None
+    return found if isinstance(found, str | int) else None
+
+
+def _document(piece: Piece | None) -> tuple[int | None, str | int | None]:
+    return (None, None) if piece is None else (piece.offset, document_id(piece))
+
+
+def _first_token(one: bytes | memoryview, two: bytes | memoryview, dtype: np.dtype[np.unsignedinteger]) -> int | None:
+    """Return the index of the first token that differs; the shorter length where one is the other's beginning."""
+    count = min(len(one), len(two)) // dtype.itemsize
+    differs = np.frombuffer(one, dtype, count) != np.frombuffer(two, dtype, count)
+    if differs.any():
+        return int(differs.argmax())
+    return None if len(one) == len(two) else count
+
+
+def _first_boundary(one: Sequence[Piece], two: Sequence[Piece]) -> int | None:
+    """Return the start of the first piece that differs."""
+    for mine, theirs in zip(one, two, strict=False):
+        if mine != theirs:
+            return min(mine.start, theirs.start)
+    if len(one) != len(two):
+        return max(one, two, key=len)[min(len(one), len(two))].start
+    return None
+
+
+def _at(pieces: Sequence[Piece], token: int) -> Piece | None:
+    """Return the piece that holds a token."""
+    return next((piece for piece in reversed(pieces) if piece.start <= token), None)
+
+
+def _source(piece: Piece, token: int) -> tuple[int, int]:
+    """Return where a token comes from: the record's offset, and the token's number in the document."""
+    return piece.offset, PADDING if piece.position == PADDING else piece.position + token - piece.start

@@ -1,0 +1,275 @@
+"""The token topic's side of a chain: its blocks in order, accepted as every reader accepts them."""
+
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, TokenMillError
+from tokenmill.reading.acceptance import Acceptor, Blocks, Dropped, Gap, Taken
+from tokenmill.recipe import Recipe
+from tokenmill.records import SourceRecord
+from tokenmill.wire.chain import roll
+from tokenmill.wire.ignoring import IgnoreList
+from tokenmill.wire.message import Message
+
+from ...kafka.clients import read_range
+from ...kafka.message_reading import offered, readable
+from .result import Kind
+from .verified import Verified
+
+AHEAD_BYTES: Final = 512 * 1024 * 1024
+"""Most tokens that are held ahead of the source: far more than the records of one fetch make, so that only messages
+whose cursors stand still get there."""
+
+
+class RogueMessageError(TokenMillError):
+    """A message that a reader of the token topic refuses, at a known place."""
+
+    def __init__(self, kind: Kind, block: int, text: str) -> None:
+        """Keep apart what a difference names."""
+        super().__init__(text)
+        self.kind: Kind = kind
+        self.block = block
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A message with what was new in it."""
+
+    offset: int
+    message: Message
+    blocks: Blocks
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRun:
+    """Consecutive blocks of one message."""
+
+    first: int
+    tokens: bytes | memoryview
+    entries: Sequence[bytes]
+    chains: Sequence[bytes]
+    """The hash after each block."""
+    message: Message | None
+    """Where the last block is the message's last."""
+
+    @property
+    def end(self) -> int:
+        """Number of the block after the last one."""
+        return self.first + len(self.entries)
+
+
+class TokenTopic:
+    """The blocks of one token partition between two offsets; held are those that were read ahead, and no others."""
+
+    def __init__(
+        self,
+        client: AIOKafkaConsumer,
+        partition: TopicPartition,
+        recipe: Recipe,
+        span: tuple[int, int],
+        ignored: IgnoreList,
+        *,
+        since: Verified | None = None,
+    ) -> None:
+        """Read ``span`` of the partition with ``client``, which is this object's alone; what lies ``since`` only."""
+        self.next_block = since.carry.first if since is not None else 0
+        """Number of the block after the last one taken."""
+        self.messages = 0
+        self.dropped = 0
+        self.lost = 0
+        """Blocks missing before a later one; known when `take` has raised that."""
+        self.last: Message | None = None
+        """The last message whose blocks were all taken, or a later carry: where the chain's cursor is."""
+        self.first: int | None = None
+        """Number of the first block that was found, if any; known after `start`."""
+        self.carries: list[Message] = []
+        """Carries that were read; whoever checks them removes them."""
+        self.carry_count = 0
+        self.ignored: set[int] = set()
+        """Offsets that were passed over, because they are on the ignore list."""
+        self._ignore_list = ignored
+        self._client = client
+        self._partition = partition
+        self._recipe = recipe
+        self._span = span
+        self._since = since
+        self._messages = self._accepted()
+        self._ahead: deque[Accepted] = deque()
+        self._ahead_bytes = 0
+        self._hashed: dict[bytes, Blocks] = {}
+        """The blocks of the messages that were read ahead, by the hash before them."""
+        self._passed: int | None = None
+        """The source offset at which the last block that was read ahead ends."""
+        self._ended = False
+        self._refused: RogueMessageError | None = None
+
+    async def start(self) -> None:
+        """Find the first block."""
+        await self.fill()
+        if self._ahead:
+            self.first = self._ahead[0].blocks.first
+            self.next_block = max(self.next_block, self.first)
+
+    async def fill(self) -> None:
+        """Read ahead one message with blocks, at least, if there is one."""
+        while not self._ahead and not self._ended:
+            await self._advance()
+
+    async def read_to(self, offset: int) -> None:
+        """Read ahead all messages that may hold blocks of the records below ``offset``, and the carries before them."""
+        while not self._ended and (self._passed is None or self._passed <= offset):
+            if self._ahead_bytes > AHEAD_BYTES:
+                return
+            await self._advance()
+
+    @property
+    def ends(self) -> list[int]:
+        """The numbers of the blocks before which the messages that were read ahead end."""
+        return [accepted.blocks.end for accepted in self._ahead]
+
+    @property
+    def next_offset(self) -> int:
+        """Where the messages begin whose blocks were not all taken."""
+        return self._ahead[0].offset if self._ahead else self._span[1]
+
+    def roll(self, before: bytes, tokens: bytes, entries: Sequence[bytes]) -> Sequence[bytes]:
+        """Return what `tokenmill.wire.chain.roll` does; for the blocks of a message that was read ahead, its hashes.
+
+        These are the object that `take` gives with them, so that whoever has both need not compare the blocks again.
+        """
+        read = self._hashed.get(before)
+        if read is not None and bytes(read.tokens) == tokens and read.entries == entries:
+            return read.chains
+        return roll(before, tokens, entries)
+
+    def take(self, first: int, end: int) -> TopicRun | None:
+        """Return the next run of blocks within ``[first, end)``; None where the topic holds none of them at the mark.
+
+        The numbers asked for rise, and what holds them was read ahead.
+
+        Raises:
+            RogueMessageError: what comes next in the topic is refused by its readers, or later blocks stand there
+                without those before them.
+
+        """
+        if not self._ahead:
+            if self._refused is not None:
+                raise self._refused
+            return None
+        accepted = self._ahead[0]
+        blocks, size = accepted.blocks, self._recipe.block_bytes
+        low, high = max(first, blocks.first, self.next_block) - blocks.first, min(end, blocks.end) - blocks.first
+        if low >= high:
+            return None
+        whole = high == len(blocks.entries)
+        self.next_block = blocks.first + high
+        if whole:
+            self._ahead.popleft()
+            self._ahead_bytes -= len(blocks.tokens)
+            self._hashed.pop(accepted.message.before, None)
+            self.last = accepted.message
+        message = accepted.message if whole else None
+        if whole and not low:
+            return TopicRun(blocks.first, blocks.tokens, blocks.entries, blocks.chains, message)
+        tokens = memoryview(blocks.tokens)[low * size : high * size]
+        return TopicRun(blocks.first + low, tokens, blocks.entries[low:high], blocks.chains[low:high], message)
+
+    async def _advance(self) -> None:
+        """Read the next message that brings something; a refused one waits for `take`."""
+        try:
+            accepted = await anext(self._messages, None)
+        except RogueMessageError as error:
+            self._refused = error
+            accepted = None
+        if accepted is None:
+            self._ended = True
+        elif accepted.message.is_carry:
+            self.carry_count += 1
+            self.carries.append(accepted.message)
+        else:
+            self._ahead.append(accepted)
+            if accepted.blocks.first == accepted.message.first:
+                self._hashed[accepted.message.before] = accepted.blocks
+            self._ahead_bytes += len(accepted.blocks.tokens)
+            self._passed = accepted.message.cursor.next_offset
+
+    async def _accepted(self) -> AsyncIterator[Accepted]:
+        """Yield each message that continues the chain, with its new blocks.
+
+        A message after a gap is passed over. The missing blocks may have been written again above it, so what follows
+        it is then read once more, as long as that brings something; where an earlier verification ended further up,
+        they may also have been written below, so everything is read once more.
+        """
+        acceptor: Acceptor | None = None
+        (start, end), again = self._span, False
+        if self._since is not None:
+            start = min(max(start, self._since.token_offset), end)
+        below = start > self._span[0]
+        while True:
+            gap: Gap | None = None
+            gap_offset = end
+            async for record in read_range(self._client, self._partition, start, end):
+                found = self._offer(acceptor, record, again=again)
+                if found is None:
+                    continue
+                acceptor, message, verdict = found
+                if isinstance(verdict, Taken):
+                    yield Accepted(record.offset, message, verdict.blocks)
+                elif isinstance(verdict, Gap) and gap is None:
+                    gap, gap_offset = verdict, record.offset
+            if acceptor is None or gap is None:
+                return
+            if acceptor.next_block > gap.wanted:
+                start = gap_offset
+            elif below:
+                start, below = self._span[0], False
+            else:
+                text = f"blocks {gap.wanted} to {gap.found - 1} are missing, and later ones are there"
+                self.lost = gap.found - gap.wanted
+                raise RogueMessageError("missing", gap.wanted, f"{self._name}: {text}")
+            again = True
+
+    def _new_acceptor(self, first: Message) -> Acceptor:
+        """Begin at block 0 or where an earlier verification ended; where retention cut that off, with ``first``."""
+        fingerprint, size, number = self._recipe.fingerprint, self._recipe.block_bytes, self._partition.partition
+        cut = self._span[0] > (self._since.token_offset if self._since is not None else 0)
+        if cut and first.first > self.next_block:
+            return Acceptor(fingerprint, number, size, block=first.first, chain=first.before)
+        chain = self._since.carry.after if self._since is not None else None
+        return Acceptor(fingerprint, number, size, block=self.next_block, chain=chain)
+
+    def _offer(
+        self, acceptor: Acceptor | None, record: SourceRecord, *, again: bool
+    ) -> tuple[Acceptor, Message, Taken | Dropped | Gap] | None:
+        """Offer a record, the first one to a new acceptor; count it, unless it is read ``again``.
+
+        None for one that readers pass over.
+        """
+        message = readable(record)
+        if acceptor is None and self._ignore_list.names(self._partition.partition, record):
+            self.ignored.add(record.offset)
+            return None
+        if acceptor is None and message is not None:
+            acceptor = self._new_acceptor(message)
+        acceptor = acceptor or Acceptor(self._recipe.fingerprint, self._partition.partition, self._recipe.block_bytes)
+        try:
+            found = offered(acceptor, record, self._partition, self._ignore_list)
+        except (DamagedError, DifferenceError, FingerprintError) as error:
+            ahead = self._ahead[-1].blocks.end if self._ahead else self.next_block
+            kind: Kind = "different" if isinstance(error, DifferenceError) else "foreign"
+            raise RogueMessageError(kind, ahead if message is None else message.first, str(error)) from error
+        if found is None:
+            self.ignored.add(record.offset)
+            return None
+        if not again:
+            self.messages += 1
+            self.dropped += 0 if isinstance(found[1], Gap) else found[1].dropped
+        return acceptor, *found
+
+    @property
+    def _name(self) -> str:
+        return f"{self._partition.topic}[{self._partition.partition}]"

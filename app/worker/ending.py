@@ -1,0 +1,46 @@
+"""How a worker ends when it cannot go on: at once, with a line that says why and a code that says what to do next."""
+
+import logging
+import os
+import sys
+from typing import Final, NoReturn
+
+import structlog
+
+from tokenmill.errors import BrokerError, FingerprintError, SettingsError, StoreError, TokenMillError, TopicError
+
+from ..absence import is_unreached
+from ..telemetry.heartbeat import last_words
+
+RESUME_CODE: Final = 75
+"""EX_TEMPFAIL of sysexits.h: start me again, I shall check everything and continue."""
+HOPELESS: Final = (SettingsError, FingerprintError, StoreError, TopicError)
+"""What a new start cannot mend: a supervisor gives up on these exit codes. `DiskError`, which passes, has another."""
+HOPELESS_CODES: Final = frozenset(error.exit_code for error in HOPELESS)
+
+log = structlog.get_logger(__name__)
+
+
+def end_process(reason: str, *, code: int = RESUME_CODE, error: BaseException | None = None) -> NoReturn:
+    """End this process now, without shutting anything down in order: what is not durable yet never happened.
+
+    The log says why, with the traceback of an ``error`` that is neither ours nor that a broker was not reached.
+    """
+    trace = None if is_unreached(error) or isinstance(error, TokenMillError) else error
+    say = log.critical if code else log.info
+    say("worker ends", reason=reason, code=code, error=repr(error) if error else None, exc_info=trace)
+    last_words(reason if error is None else f"{reason}: {error!r}")
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def end_for(error: BaseException) -> NoReturn:
+    """End this process because of an error that nothing here can get over."""
+    if isinstance(error, (*HOPELESS, BrokerError)):  # a broker may come back, but its absence has a code of its own
+        end_process(str(error), code=error.exit_code)
+    if isinstance(error, TokenMillError):
+        end_process(str(error), code=RESUME_CODE)
+    if is_unreached(error):
+        end_process(f"no broker answers: {error!r}", code=BrokerError.exit_code)
+    end_process("an unexpected error; the next start resumes from what is durable", error=error)

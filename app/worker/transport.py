@@ -1,0 +1,396 @@
+"""The one file that touches Faust's private parts: batches instead of events, and positions that come from the data.
+
+Stock Faust spends about 60 µs on each record, commits what its acknowledgements say, and seeks to what was committed.
+Here one event carries all the records that a fetch brought for a partition (about 2.5 µs a record), and:
+
+1. At an assignment every partition is paused before anything is fetched.
+2. The app is told (`Handler.assigned`), finds out where each partition continues (its tail, its store), and calls
+   `BatchConsumer.start_partition`: seek, new epoch, go, in one step of the consumer's thread.
+3. Each list of records is stamped with its partition's epoch in that same thread, between the fetch and the hand-over,
+   so that nothing that was fetched before a seek is taken for what comes after it.
+4. Committed offsets are what the app says is durable (`BatchConsumer.durable`): for people and lag tools, never read.
+5. What a fetch cannot get over (out of range, a change of leader) ends the process (`Handler.failed`): the next worker
+   checks everything when it resumes. Nothing jumps.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from functools import partial
+from typing import Any, Final, Protocol, cast
+
+import aiokafka
+import faust
+from aiokafka import TopicPartition
+from aiokafka.client import ConnectionGroup
+from faust.transport.drivers import aiokafka as driver
+from faust.types import TP
+from faust.types.tuples import ConsumerMessage
+
+from ..kafka.metadata_backoff import calm
+from . import faust_options as faust_settings
+from .batch import Batch
+from .faust_internals import check_faust
+
+FETCH_WAIT_MS: Final = 500
+"""Longest wait of a fetch for its first byte; Faust fixes 1,500, which a partition that starts would have to wait."""
+GATHER_WAIT_MS: Final = 100
+"""Longest wait where a fetch waits for more than that: what a block's way into the store may take longer by."""
+NO_LEADER: Final = -1
+"""What aiokafka's picture of the cluster says of a partition that has none at the moment."""
+POLL_SECONDS: Final = 0.1
+"""How long a partition that goes on after back-pressure may wait for the running poll to end."""
+LOGGER: Final = logging.getLogger("faust.tokenmill")
+"""The services below log as parts of Faust, so that their starts and stops are as quiet as Faust's own."""
+
+
+class Handler(Protocol):
+    """What an app does with partitions; every call comes in the app's event loop."""
+
+    async def assigned(self, partitions: set[TP]) -> None:
+        """Take over exactly these partitions, all paused; return at once and start each one when it is ready."""
+        ...
+
+    def revoked(self) -> None:
+        """Give up all partitions: send, append and commit nothing more for them."""
+        ...
+
+    def failed(self, error: BaseException) -> None:
+        """Handle what the consumer cannot get over; does not return."""
+        ...
+
+
+class Records(dict[Any, Any]):
+    """What one fetch brought, by partition, with the epochs and the positions of all partitions that flow."""
+
+    epochs: Mapping[TP, int]
+    positions: Mapping[TP, int]
+
+
+class _Listener(driver.ConsumerRebalanceListener):
+    """Pauses partitions before the fetcher can ask for their offsets (runs in the consumer's thread)."""
+
+    _thread: "_ConsumerThread"
+
+    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        assigned = list(assigned)
+        self._thread.hold(assigned)
+        await super().on_partitions_assigned(assigned)
+
+
+class _ConsumerThread(driver.AIOKafkaConsumerThread):
+    """The thread in which aiokafka runs."""
+
+    logger = LOGGER
+    _gathers = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.epochs: dict[TP, int] = {}
+        self._leaders: dict[TP, int | None] = {}
+        self._leaders_before: dict[TP, int | None] = {}
+        super().__init__(*args, **kwargs)
+
+    def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
+        consumer = super()._create_worker_consumer(transport)
+        consumer._isolation_level = "read_committed"  # noqa: SLF001 - Faust has no setting for it
+        self._gathers = transport.app.gathers
+        consumer._fetch_max_wait_ms = GATHER_WAIT_MS if self._gathers else FETCH_WAIT_MS  # noqa: SLF001
+        consumer._auto_offset_reset = "none"  # noqa: SLF001 - out of range must be an error, never a jump
+        calm(consumer._client)  # noqa: SLF001
+        return consumer
+
+    def hold(self, partitions: Collection[TopicPartition]) -> None:
+        """Pause new partitions at an arbitrary position, so that no committed offset is asked for."""
+        consumer = self._ensure_consumer()
+        self._share_fetches(consumer, len(partitions))
+        self._leaders.clear()
+        self._leaders_before.clear()
+        for partition in partitions:
+            consumer.pause(partition)
+            consumer.seek(partition, 0)
+            tp = TP(partition.topic, partition.partition)
+            self._leaders_before[tp] = self._leader(tp)
+
+    def _share_fetches(self, consumer: aiokafka.AIOKafkaConsumer, partitions: int) -> None:
+        """Bound what a fetch brings of each partition; an app that gathers waits until one could bring as much."""
+        fetcher = consumer._fetcher  # noqa: SLF001 - aiokafka's limits are fixed when it starts
+        fetcher._max_partition_fetch_bytes = share = faust_settings.fetch_share(partitions)  # noqa: SLF001
+        fetcher._fetch_min_bytes = share if self._gathers else 1  # noqa: SLF001
+
+    async def start_at(self, tp: TP, offset: int) -> int | None:
+        """Seek and go, with no await in between; return the new epoch, or None if the partition is no longer ours."""
+        consumer = self._ensure_consumer()
+        partition = TopicPartition(tp.topic, tp.partition)
+        if partition not in consumer.assignment():
+            return None
+        self.epochs = {**self.epochs, tp: self.epochs.get(tp, 0) + 1}
+        consumer.seek(partition, offset)
+        consumer.resume(partition)
+        # what the app has read meanwhile was the log of the leader at the assignment: a later one may have lost it
+        before = self._leaders_before.get(tp)
+        self._leaders.setdefault(tp, self._leader(tp) if before in {None, NO_LEADER} else before)
+        return self.epochs[tp]
+
+    async def _fetch_records(self, *args: Any, **kwargs: Any) -> Records:
+        records = Records(await super()._fetch_records(*args, **kwargs))
+        records.epochs = self.epochs
+        records.positions = self._positions()
+        for tp, leader in self._leaders.items():
+            if self._leader(tp) != leader:
+                raise LeaderChangedError(f"the leader of {tp.topic}[{tp.partition}] changed from {leader}")
+        return records
+
+    def _positions(self) -> dict[TP, int]:
+        """Return the positions of the started partitions, as the last fetch left them."""
+        subscription = self._ensure_consumer()._subscription.subscription  # noqa: SLF001 - the public call waits
+        assignment = subscription.assignment if subscription is not None else None
+        if assignment is None:
+            return {}
+        states = {tp: assignment.state_value(TopicPartition(tp.topic, tp.partition)) for tp in self._leaders}
+        return {tp: state.position for tp, state in states.items() if state is not None and state.has_valid_position}
+
+    def _leader(self, tp: TP) -> int | None:
+        cluster = self._ensure_consumer()._client.cluster  # noqa: SLF001 - aiokafka has no public view of leaders
+        leader: int | None = cluster.leader_for_partition(TopicPartition(tp.topic, tp.partition))
+        return leader
+
+    def connected(self) -> bool:
+        """Return whether a connection to a broker stands."""
+        if self._consumer is None:
+            return False
+        connections = self._consumer._client._conns  # noqa: SLF001 - aiokafka has no public view of them
+        return any(connection.connected() for connection in list(connections.values()))
+
+    def member(self) -> str:
+        """Return the name that the group knows us by; empty while it knows us not."""
+        coordinator = self._consumer._coordinator if self._consumer is not None else None  # noqa: SLF001 - nowhere else
+        return coordinator.member_id if coordinator is not None else ""
+
+    def highwaters_now(self) -> dict[TP, int]:
+        """Return the known end offsets of the assigned partitions, without asking anyone."""
+        consumer = self._ensure_consumer()
+        ends = {TP(tp.topic, tp.partition): consumer.highwater(tp) for tp in consumer.assignment()}
+        return {tp: end for tp, end in ends.items() if end is not None}
+
+
+class LeaderChangedError(Exception):
+    """A partition has another leader than when it was started: what it holds must be checked again."""
+
+
+class BatchConsumer(driver.Consumer):
+    """A Faust consumer that hands an agent one list of records per fetch and partition."""
+
+    logger = LOGGER
+    RebalanceListener = _Listener
+    _thread: _ConsumerThread
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.durable: dict[TP, int] = {}
+        """The offsets to commit, for people: what the app has made durable in each partition."""
+        self._passed: dict[TP, int] = {}
+        self._pressure: dict[TP, tuple[Callable[[], None], Callable[[], None]]] = {}
+
+    @property
+    def handler(self) -> Handler:
+        """The app's handler."""
+        return cast("BatchApp", self.app).handler
+
+    def _new_consumer_thread(self) -> _ConsumerThread:
+        return _ConsumerThread(self, loop=self.loop, beacon=self.beacon)
+
+    async def start_partition(self, tp: TP, offset: int) -> int | None:
+        """Let the partition flow from ``offset``.
+
+        Returns the epoch with which its records will be stamped, or None when it was revoked meanwhile.
+        """
+        self._passed[tp] = offset
+        epoch: int | None = await self._thread.call_thread(self._thread.start_at, tp, offset)
+        return epoch
+
+    def end_offsets(self) -> dict[TP, int]:
+        """Return the end offsets that the last fetches told."""
+        return self._thread.highwaters_now()
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection to a broker stands."""
+        return self._thread.connected()
+
+    @property
+    def member(self) -> str:
+        """The name that the consumer group knows us by; empty while it knows us not."""
+        return self._thread.member()
+
+    async def perform_seek(self) -> None:
+        """Hand the new assignment to the app, which starts each partition by itself and in its own time."""
+        self.durable.clear()
+        await self.handler.assigned({TP(tp.topic, tp.partition) for tp in self.assignment()})
+
+    async def on_partitions_revoked(self, revoked: set[TP]) -> None:
+        """Stop everything: the protocol is eager, so partitions that stay are started anew as well."""
+        self.handler.revoked()
+        await super().on_partitions_revoked(revoked)
+
+    async def _drain_messages(self, fetcher: Any) -> None:
+        try:
+            while not (self._stopped.is_set() or fetcher._stopped.is_set()):  # noqa: SLF001
+                if not self.flow_active:
+                    await self.can_resume_flow.wait()
+                active = self._get_active_partitions()
+                if not active:
+                    await asyncio.sleep(POLL_SECONDS)
+                    continue
+                records = await self._getmany(active_partitions=active, timeout=POLL_SECONDS)
+                if self.flow_active and isinstance(records, Records):
+                    self._deliver(records)
+                await asyncio.sleep(0)
+        except self.consumer_stopped_errors:
+            if not self.transport.app.should_stop:
+                raise
+        except asyncio.CancelledError:
+            if not fetcher._stopped.is_set():  # noqa: SLF001 - a fetcher that is stopped during a rebalance would take
+                raise  # this for the rebalance's, and crash the app: its fetcher has no supervisor to start it again
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the process must not stand still over it
+            self.handler.failed(error)
+
+    def _deliver(self, records: Records) -> None:
+        """Put one event, a `Batch`, on the queue of each partition's agent."""
+        brought = {TP(tp.topic, tp.partition): batch for tp, batch in records.items()}
+        for tp in brought.keys() | records.positions.keys():
+            position = records.positions.get(tp, 0)
+            if tp not in brought and position <= self._passed.get(tp, position):
+                continue
+            batch = Batch(tp, brought.get(tp, ()), position, records.epochs.get(tp, 0))
+            self._passed[tp] = position
+            message = ConsumerMessage(
+                tp.topic,
+                tp.partition,
+                position,
+                0.0,
+                0,
+                None,
+                None,
+                b"",
+                None,
+                0,
+                0,
+                tp,
+                generation_id=self.app.consumer_generation_id,
+            )
+            message.tracked = True
+            event = self.app.create_event(None, batch, None, message)
+            high, drop = self._pressure_callbacks(tp)
+            topics: Any = self.app.topics
+            for channel in topics._tp_index[tp]:  # noqa: SLF001 - where the conductor would put them
+                channel.queue.put_nowait_enhanced(event, on_pressure_high=high, on_pressure_drop=drop)
+
+    def _pressure_callbacks(self, tp: TP) -> tuple[Callable[[], None], Callable[[], None]]:
+        """Return the same two objects for a partition each time: the queue compares them by identity."""
+        if tp not in self._pressure:
+            self._pressure[tp] = (partial(self.on_buffer_full, tp), partial(self.on_buffer_drop, tp))
+        return self._pressure[tp]
+
+    def ack(self, message: Any) -> bool:
+        """Forget the event: acknowledgements decide nothing here."""
+        message.acked = True
+        return False
+
+    def _filter_tps_with_pending_acks(self, topics: Any = None) -> Any:  # noqa: ARG002
+        return list(self.durable)
+
+    def _new_offset(self, tp: TP) -> int | None:
+        return self.durable.get(tp)
+
+    def verify_event_path(self, now: float, tp: TP) -> None:
+        """Do nothing: Faust's check follows single events; the app watches its own progress."""
+
+
+class DurableProducer(driver.Producer):
+    """A producer that the broker acknowledges from all in-sync replicas, without duplicates of its own."""
+
+    logger = LOGGER
+
+    def _new_producer(self, transactional_id: str | None = None) -> aiokafka.AIOKafkaProducer:
+        producer = super()._new_producer(transactional_id)
+        calm(producer.client)
+        return producer
+
+    def _settings_extra(self) -> Mapping[str, Any]:
+        return {"acks": "all", "enable_idempotence": True}
+
+    async def partitions(self, topic: str) -> int:
+        """Return how many partitions a topic has."""
+        return len(await self._ensure_producer().partitions_for(topic))
+
+    def leader(self, tp: TP) -> object:
+        """Return what stands for a partition's leader and the connection to it: another thing after either changed.
+
+        No log loses anything without one of these: a leader that comes back has cut its connections.
+        """
+        client = self._ensure_producer().client
+        node = client.cluster.leader_for_partition(TopicPartition(tp.topic, tp.partition))
+        return node, client._conns.get((node, ConnectionGroup.DEFAULT))  # noqa: SLF001 - aiokafka does not show them
+
+
+class BatchTransport(driver.Transport):
+    """Faust's aiokafka transport with the two classes above."""
+
+    Consumer = BatchConsumer
+    Producer = DurableProducer
+
+
+class BatchApp(faust.App):
+    """A Faust app on `BatchTransport`; both fields must be set before it starts."""
+
+    logger = LOGGER
+    handler: Handler
+    prepare: Callable[[], Awaitable[None]]
+    """Awaited before anything else of the app starts."""
+    gathers: bool = False
+    """Whether a fetch waits for as much, or `GATHER_WAIT_MS`: many small fetches cost more than few large ones."""
+
+    async def on_first_start(self) -> None:
+        """Prepare; Faust would make directories for tables, of which there are none."""
+        await self.prepare()
+
+    async def on_stop(self) -> None:
+        """Give up all partitions before the clients go, then stop as Faust does."""
+        self.handler.revoked()
+        await super().on_stop()
+
+    def _new_transport(self) -> BatchTransport:
+        return BatchTransport(self.conf.broker_consumer, self)
+
+    def _new_producer_transport(self) -> BatchTransport:
+        return BatchTransport(self.conf.broker_producer, self)
+
+    def why_not_ready(self, *, prepared: bool) -> str | None:
+        """Return why no work can be done now, None if it can; ``prepared``: `prepare` has been awaited."""
+        if not prepared:
+            return "the worker waits for its topics, its tokenizer, or its streams to be settled"
+        connected = isinstance(self._consumer, BatchConsumer) and self._consumer.connected
+        return None if connected else "no broker is connected"
+
+    @property
+    def member(self) -> str:
+        """The name that the consumer group knows us by; empty while it knows us not."""
+        return self._consumer.member if isinstance(self._consumer, BatchConsumer) else ""
+
+    async def know(self, topic: str, partition: int) -> None:
+        """Make the producer learn of a partition that exists, perhaps since a moment ago: it would refuse to send."""
+        client = cast("DurableProducer", self.producer)._ensure_producer().client  # noqa: SLF001
+        await client.add_topic(topic)
+        while partition not in (client.cluster.partitions_for_topic(topic) or ()):
+            await client.force_metadata_update()
+
+    @property
+    def batch_consumer(self) -> BatchConsumer:
+        """The running consumer."""
+        consumer = self.consumer
+        if not isinstance(consumer, BatchConsumer):
+            raise TypeError(f"the app runs on {type(consumer).__name__}, not on BatchConsumer")
+        return consumer
+
+
+check_faust()

@@ -1,1 +1,0 @@
-"""Tests of tokenmill.app.demo's parts; tests/app/test_demo.py has the whole."""

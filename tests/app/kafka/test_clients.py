@@ -1,0 +1,105 @@
+"""Kafka clients: ranges of a log are read to their end and no further."""
+
+import asyncio
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import RecordsToDelete
+from aiokafka.errors import KafkaConnectionError
+
+from tests.conftest import TopicFactory
+from tokenmill.app.kafka import clients as kafka
+from tokenmill.app.kafka.clients import admin, consumer, offsets, producer, read_range
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.settings import Settings
+from tokenmill.errors import BrokerError, SourceError
+
+
+def settings_of(broker: Broker) -> Settings:
+    """Return settings for the broker."""
+    return Settings(bootstrap_servers=broker.bootstrap_servers)
+
+
+async def values(settings: Settings, partition: TopicPartition, start: int, end: int) -> list[bytes | None]:
+    """Return the values of a range."""
+    async with consumer(settings) as client:
+        return [record.value async for record in read_range(client, partition, start, end)]
+
+
+async def fill(settings: Settings, topic: str) -> None:
+    """Write two committed transactions around an aborted one, and another aborted one at the end.
+
+    Offsets: 0-1 and a marker, 3-4 aborted and a marker, 6-7 and a marker, 9-10 aborted and a marker.
+    """
+    async with producer(settings, transactional_id=topic) as client:
+        for number in range(4):
+            await client.begin_transaction()
+            for letter in b"ab":
+                await client.send(topic, b"%d%c" % (number, letter), partition=0)
+            await (client.abort_transaction() if number % 2 else client.commit_transaction())
+
+
+async def test_range_ends_where_its_last_offsets_hold_no_record(broker: Broker, topic: TopicFactory) -> None:
+    """Markers and aborted records at the end of a range do not make a reader wait for ever."""
+    settings, partition = settings_of(broker), TopicPartition(topic(), 0)
+    await fill(settings, partition.topic)
+
+    async with consumer(settings) as client:
+        assert await offsets(client, [partition]) == {partition: (0, 12)}
+    assert await values(settings, partition, 0, 12) == [b"0a", b"0b", b"2a", b"2b"]
+    assert await values(settings, partition, 0, 6) == [b"0a", b"0b"]
+    assert await values(settings, partition, 1, 7) == [b"0b", b"2a"]
+    assert await values(settings, partition, 12, 12) == []
+
+
+async def test_range_that_the_log_does_not_hold_is_refused(broker: Broker, topic: TopicFactory) -> None:
+    """A reader never jumps to what is there instead, and never waits for what cannot come."""
+    settings, partition = settings_of(broker), TopicPartition(topic(), 0)
+    await fill(settings, partition.topic)
+    async with admin(settings) as client:
+        await client.delete_records({partition: RecordsToDelete(before_offset=6)})
+
+    assert await values(settings, partition, 6, 12) == [b"2a", b"2b"]
+    for start, end in ((0, 12), (6, 13), (40, 50)):
+        with pytest.raises(SourceError, match="holds offsets 6 to 12"):
+            await values(settings, partition, start, end)
+
+
+async def test_every_client_names_a_missing_broker() -> None:
+    """Nobody answers: one error, at once, for producers, consumers and admins."""
+    nowhere = Settings(bootstrap_servers="127.0.0.1:1")
+    for client in (producer, consumer, admin):
+        with pytest.raises(BrokerError, match=r"no broker answers at 127\.0\.0\.1:1"):
+            async with client(nowhere):
+                pass
+
+
+async def test_large_records_pass(broker: Broker, topic: TopicFactory) -> None:
+    """A producer takes what the settings allow, and a consumer reads what is larger than one fetch."""
+    settings = settings_of(broker)
+    partition = TopicPartition(topic(max_message_bytes=settings.max_record_bytes + 1000), 0)
+    async with producer(settings) as client:
+        await client.send_and_wait(partition.topic, bytes(settings.max_record_bytes), partition=0)
+
+    assert await values(settings, partition, 0, 1) == [bytes(settings.max_record_bytes)]
+
+
+async def _cancelled() -> None:
+    raise asyncio.CancelledError
+
+
+async def _endless() -> None:
+    await asyncio.Event().wait()
+
+
+async def _failing() -> None:
+    raise KafkaConnectionError
+
+
+async def test_a_client_that_cancels_itself_cancels_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does one wait for a client that never ends; an error of its own is heard."""
+    monkeypatch.setattr(kafka, "STOP_SECONDS", 0.05)
+    for stop in (_cancelled, _endless):
+        await kafka._end(stop)
+    with pytest.raises(KafkaConnectionError):
+        await kafka._end(_failing)

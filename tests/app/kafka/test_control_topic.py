@@ -1,0 +1,151 @@
+"""Settling a stream and reading its control topic, on scripted clients."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+from structlog.testing import capture_logs
+
+from tests.mills import RAW, RECIPE
+from tokenmill.app import telemetry as metrics
+from tokenmill.app.kafka import control_topic as module
+from tokenmill.app.kafka.control_topic import read_on, require_fingerprint
+from tokenmill.app.settings import Settings, Stream
+from tokenmill.errors import FingerprintError
+from tokenmill.opening import complete
+from tokenmill.records import Record
+from tokenmill.wire.control_log import ControlLog, skip_record
+from tokenmill.wire.genesis import GENESIS_KEY, Genesis
+
+TOPIC = "control.raw-text.train"
+NOW = complete(RECIPE, RAW, None)[0]
+FIRST = Genesis("raw-text.train", RECIPE, (0,), 16)
+
+
+class Log:
+    """A control topic of records, whose read ranges are noted."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, records: list[tuple[bytes | None, bytes | None]]) -> None:
+        self.records = records
+        self.first = 0
+        self.ranges: list[tuple[int, int]] = []
+        monkeypatch.setattr(module, "offsets", self.offsets)
+        monkeypatch.setattr(module, "read_range", self.read_range)
+        monkeypatch.setattr(module, "_named", set())
+
+    async def offsets(self, _client: object, partitions: list[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """Return the bounds."""
+        return dict.fromkeys(partitions, (self.first, len(self.records)))
+
+    async def read_range(self, _client: object, _tp: object, start: int, end: int) -> AsyncIterator[Record]:
+        """Read."""
+        self.ranges.append((start, end))
+        for offset in range(start, end):
+            yield Record(offset, 0, *self.records[offset])
+
+
+async def test_junk_is_named_once_and_counted_and_what_is_right_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with offset, key and what to do, however often the topic is read."""
+    topic = Log(monkeypatch, [(b"skip", b"junk"), (GENESIS_KEY, FIRST.pack()), (b"skip-request", b"[]"), (b"x", b"y")])
+    before = metrics.CONTROL_JUNK.labels(TOPIC)._value.get()
+    client: Any = object()
+    with capture_logs() as said:
+        for _ in range(3):
+            control = ControlLog("raw-text.train")
+            await read_on(client, TOPIC, control)
+            assert (control.genesis, control.junk) == (FIRST, 2)
+    assert [(line["offset"], line["key"], line["topic"]) for line in said] == [
+        (0, b"skip", TOPIC),
+        (2, b"skip-request", TOPIC),
+    ]
+    assert all("let only mills" in line["advice"] for line in said)
+    assert metrics.CONTROL_JUNK.labels(TOPIC)._value.get() == before + 2
+    assert topic.ranges == [(0, 4)] * 3
+
+
+async def test_who_reads_on_reads_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not all of it again; and from the first record that is left."""
+    topic = Log(monkeypatch, [(GENESIS_KEY, FIRST.pack())])
+    client: Any = object()
+    control = ControlLog()
+    await read_on(client, TOPIC, control)
+    topic.records += [skip_record(0, 5), skip_record(0, 6)]
+    await read_on(client, TOPIC, control)
+    assert control.skips == {0: {5, 6}}
+    assert topic.ranges == [(0, 1), (1, 3)]
+    topic.first = 2
+    await read_on(client, TOPIC, ControlLog())
+    assert topic.ranges[-1] == (2, 3)
+
+
+async def test_another_versions_genesis_is_named_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stops whoever does not know it."""
+    other = FIRST.pack().replace(b'"format":1', b'"format":2')
+    Log(monkeypatch, [(b"skip", b"junk"), (GENESIS_KEY, other)])
+    client: Any = object()
+    with pytest.raises(FingerprintError, match=r"^offset 1 of control\.raw-text\.train: .* format 2"):
+        await read_on(client, TOPIC, ControlLog())
+
+
+@pytest.mark.parametrize(
+    ("start", "found", "starts"),
+    [
+        ("earliest", None, (3, 0)),
+        ("2026-01-01T00:00:00Z", (5, 0), (5, 0)),
+        ("2026-01-01T00:00:00Z", (None, 7), (10, 7)),
+    ],
+)
+async def test_a_chain_starts_at_the_first_record_from_its_moment(
+    monkeypatch: pytest.MonkeyPatch, start: str, found: tuple[int | None, ...] | None, starts: tuple[int, ...]
+) -> None:
+    """Also where that is offset 0; at the end where there is none yet, never back at the first record."""
+    held = {TopicPartition("raw-text", 0): (3, 10), TopicPartition("raw-text", 1): (0, 20)}
+
+    async def require_topic(*_: object) -> int:
+        return 2
+
+    async def offsets(*_: object) -> dict[TopicPartition, tuple[int, int]]:
+        return held
+
+    async def for_times(asked: dict[TopicPartition, int]) -> dict[TopicPartition, Any]:
+        assert found is not None
+        return {tp: None if at is None else SimpleNamespace(offset=at) for tp, at in zip(asked, found, strict=True)}
+
+    monkeypatch.setattr(module, "require_topic", require_topic)
+    monkeypatch.setattr(module, "offsets", offsets)
+    settings = Settings(raw_topics=("raw-text",), tokenizer="bytes", start=start)
+    client: Any = SimpleNamespace(offsets_for_times=for_times)
+    stream = Stream("raw-text.train", "raw-text", "train")
+    assert await module._starts(client, settings, stream) == starts
+
+
+def test_a_stream_of_the_same_recipe_is_continued() -> None:
+    """Nothing is raised."""
+    require_fingerprint(Genesis("s", NOW, (0,), 8), NOW)
+
+
+def test_other_settings_can_be_set_back() -> None:
+    """They are named, with both values."""
+    genesis = Genesis("s", replace(NOW, min_chars=3), (0,), 8)
+    with pytest.raises(
+        FingerprintError, match=r"min_chars: the stream has 3, here 0.*: set them back, or .* stream_suffix"
+    ):
+        require_fingerprint(genesis, NOW)
+
+
+@pytest.mark.parametrize("mode", ["auto", "json"])
+def test_a_stream_of_earlier_decoding_rules_is_refused_with_what_to_do(mode: str) -> None:
+    """No setting brings the rules back: the version that made the stream does, or a new stream."""
+    now = complete(replace(RECIPE, decode=mode), RAW, None)[0]
+    before = replace(now, steps=({"name": "not_empty"},))
+    with pytest.raises(FingerprintError, match=rf'decode = "{mode}" has other rules since: .* stream_suffix'):
+        require_fingerprint(Genesis("s", before, (0,), 8), now)
+
+
+def test_a_stream_of_plain_text_is_continued() -> None:
+    """Its fingerprint is the one that it always had."""
+    now = complete(replace(RECIPE, decode="text"), RAW, None)[0]
+    require_fingerprint(Genesis("s", replace(now, steps=({"name": "not_empty"},)), (0,), 8), now)

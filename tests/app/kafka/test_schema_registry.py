@@ -1,0 +1,263 @@
+"""The registry's client: records of other people's serializers, and registries that refuse, fail, lie, or are away."""
+
+import json
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import message_factory
+from structlog.testing import capture_logs
+
+from tests.registry_servers import SmallRegistry, apicurio, small_registry
+from tests.stages.decoding.opened import opened
+from tests.stages.decoding.registered import AVRO, JSON, PROTO, framed, written
+from tokenmill.app.kafka.schema_registry import PatientRegistry, SchemaRegistry, schemas_for_command, schemas_of
+from tokenmill.app.settings import Settings
+from tokenmill.documents import Document
+from tokenmill.errors import RegistryError, SettingsError
+from tokenmill.stages.decoding import RegisteredSchema
+from tokenmill.stages.decoding.protobuf_values import compiled
+
+TEXT = json.dumps({"type": "record", "name": "T", "fields": [{"name": "text", "type": "string"}]})
+PAGE: dict[str, Any] = {"id": "x", "label": "good", "seen": 1, "score": 0.5, "raw": b"", "links": [], "more": {}}
+
+
+@pytest.fixture
+def small() -> Iterator[SmallRegistry]:
+    """Run a small registry."""
+    with small_registry() as registry:
+        yield registry
+
+
+@pytest.fixture
+def theirs(registry_url: str) -> Iterator[SchemaRegistryClient]:
+    """Return Confluent's client of a registry."""
+    with SchemaRegistryClient({"url": registry_url}) as client:
+        yield client
+
+
+@pytest.fixture(scope="module", params=["small", "Apicurio"])
+def registry_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run a small registry, and a real one; return the address."""
+    if request.param == "small":
+        with small_registry() as registry:
+            yield registry.url
+    else:
+        with apicurio(tmp_path_factory.mktemp("apicurio")) as address:
+            yield address
+
+
+def client(url: str, **others: Any) -> SchemaRegistry:
+    """Return a client of a registry."""
+    return SchemaRegistry(Settings(schema_registry_url=url, **others))
+
+
+def value_context(topic: str) -> SerializationContext:
+    """Return for what a serializer works."""
+    return SerializationContext(topic, MessageField.VALUE)
+
+
+def test_avro_of_confluents_serializer_is_decoded(registry_url: str, theirs: SchemaRegistryClient) -> None:
+    """With the schema that it registered itself."""
+    serialize = AvroSerializer(theirs, json.dumps(AVRO))
+    value = serialize(PAGE | {"text": "Grüße"}, value_context("avro"))
+    decoder = opened("avro", carry=("label",), schemas=client(registry_url))
+    assert decoder(value) == Document("Grüße", "x", {"label": "good"})
+
+
+def test_protobuf_of_confluents_serializer_is_decoded(registry_url: str, theirs: SchemaRegistryClient) -> None:
+    """The second type of its file; one registry keeps the file compiled, as the client sends it."""
+    kind = message_factory.GetMessageClass(compiled(RegisteredSchema("PROTOBUF", PROTO)).message_types_by_name["Page"])
+    options = {"use.deprecated.format": False}
+    serialize = ProtobufSerializer(kind, theirs, options)
+    value = serialize(kind(text="Grüße", id=7, label=1), value_context("protobuf"))
+    decoder = opened("protobuf", carry=("label",), schemas=client(registry_url))
+    assert decoder(value) == Document("Grüße", 7, {"label": "GOOD"})
+
+
+def test_json_of_confluents_serializer_is_decoded(registry_url: str, theirs: SchemaRegistryClient) -> None:
+    """And validated."""
+    serialize = JSONSerializer(json.dumps({"title": "Page", **JSON}), theirs)
+    value = serialize({"text": "Grüße", "label": "bad"}, value_context("json"))
+    decoder = opened("json_schema", carry=("label",), schemas=client(registry_url))
+    assert decoder(value) == Document("Grüße", None, {"label": "bad"})
+
+
+def test_references_are_fetched_by_subject_and_version(registry_url: str, theirs: SchemaRegistryClient) -> None:
+    """Of schemas that refer to others that do; the subject's name may have a slash."""
+    inner = Schema(json.dumps({"type": "record", "name": "x.Inner", "fields": [{"name": "text", "type": "string"}]}))
+    theirs.register_schema("refs/inner", inner)
+    to_inner = SchemaReference("x.Inner", "refs/inner", 1)
+    middle = {"type": "record", "name": "x.Middle", "fields": [{"name": "inner", "type": "x.Inner"}]}
+    theirs.register_schema("refs-middle", Schema(json.dumps(middle), "AVRO", [to_inner]))
+    outer = Schema(
+        json.dumps(["x.Middle", "x.Inner"]), "AVRO", [SchemaReference("x.Middle", "refs-middle", 1), to_inner]
+    )
+    number = theirs.register_schema("refs-outer", outer)
+    decoder = opened("avro", schemas=client(registry_url))
+    assert decoder(framed(b"\2\4hi", number)).text == "hi"
+
+
+def test_schema_that_a_real_registry_lacks_is_named(registry_url: str) -> None:
+    """With what to do; asking again would not help, though the registry may be restored."""
+    with pytest.raises(RegistryError, match=r"schema 4711 is not in the schema registry .*tokenmill skip") as raised:
+        client(registry_url).schema(4711)
+    assert raised.value.definite
+
+
+def test_schema_is_fetched_once(small: SmallRegistry) -> None:
+    """It is kept for as long as the process lives."""
+    number = small.register("a", TEXT)
+    known = client(small.url + "/")
+    assert known.schema(number) == known.schema(number) == RegisteredSchema("AVRO", TEXT)
+    assert small.requests == [f"/schemas/ids/{number}"]
+
+
+@pytest.mark.parametrize(
+    ("status", "advice"),
+    [
+        (401, "schema_registry_username"),
+        (403, "the right to read"),
+        (404, "not a registry's"),
+        (429, "429"),
+        (503, "503"),
+    ],
+)
+def test_refusals_and_failures_are_waited_for(small: SmallRegistry, status: int, advice: str) -> None:
+    """They say nothing about the schema, and the message says what to look at."""
+    number = small.register("a", TEXT)
+    small.status = status
+    with pytest.raises(RegistryError, match=advice) as raised:
+        client(small.url).schema(number)
+    assert not raised.value.definite
+    assert small.url in str(raised.value)
+
+
+def test_lost_version_of_a_reference_is_named(small: SmallRegistry) -> None:
+    """As a lost schema is."""
+    number = small.register("a", TEXT, "AVRO", [{"name": "b", "subject": "b", "version": 3}])
+    with pytest.raises(RegistryError, match="version 3 of b, to which schema 1 refers, is not in") as raised:
+        client(small.url).schema(number)
+    assert raised.value.definite
+
+
+@pytest.mark.parametrize(
+    "entry", [{}, {"schema": 1}, {"schema": "", "references": [1]}, {"schema": "", "references": [{}]}]
+)
+def test_answers_that_are_no_schemas_are_waited_for(small: SmallRegistry, entry: dict[str, Any]) -> None:
+    """Something between us and the registry may answer in its place."""
+    small.schemas[1] = entry
+    with pytest.raises(RegistryError, match="not what registries answer") as raised:
+        client(small.url).schema(1)
+    assert not raised.value.definite
+
+
+def test_registry_that_is_away_is_no_answer(small: SmallRegistry) -> None:
+    """Nor is one that does not answer in time."""
+    small.stop()
+    with pytest.raises(RegistryError, match="does not answer") as raised:
+        client(small.url).schema(1)
+    assert not raised.value.definite
+
+
+def test_registry_that_is_too_slow_is_no_answer(small: SmallRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked again, for what is slow now may be quick then."""
+    monkeypatch.setattr("tokenmill.app.kafka.schema_registry.ANSWER_SECONDS", 0.1)
+    number = small.register("a", TEXT)
+    small.slow.clear()
+    known = client(small.url)
+    with pytest.raises(RegistryError, match="does not answer"):
+        known.schema(number)
+    small.slow.set()
+    assert known.schema(number).text == TEXT
+
+
+def test_login_is_sent_and_a_wrong_one_is_told(tmp_path: Path) -> None:
+    """The password may stand in a file; no message shows it."""
+    (tmp_path / "password").write_text("gr1st\n")
+    with small_registry(login=("miller", "gr1st")) as small:
+        number = small.register("a", TEXT)
+        name = {"schema_registry_username": "miller"}
+        assert client(small.url, **name, schema_registry_password_file=tmp_path / "password").schema(number).text
+        assert client(small.url, **name, schema_registry_password="gr1st").schema(number).text  # noqa: S106
+        for wrong in ({}, {**name, "schema_registry_password": "chaff"}):
+            with pytest.raises(RegistryError, match="schema_registry_password_file") as raised:
+                client(small.url, **wrong).schema(number)
+            assert "chaff" not in str(raised.value)
+
+
+def test_tls_believes_whom_it_is_told_to_and_shows_a_certificate(tmp_path: Path) -> None:
+    """A registry whose authority nobody vouches for is not asked."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    authority.issue_cert("client").private_key_and_cert_chain_pem.write_to_path(tmp_path / "client.pem")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost").configure_cert(context)
+    authority.configure_trust(context)
+    context.verify_mode = ssl.CERT_REQUIRED
+    files = {"schema_registry_cafile": tmp_path / "ca.pem", "schema_registry_certfile": tmp_path / "client.pem"}
+    with small_registry(tls=context) as small:
+        number = small.register("a", TEXT)
+        assert client(small.url, **files).schema(number).text == TEXT
+        for lacking in files:
+            with pytest.raises(RegistryError, match="does not answer"):
+                client(small.url, **{name: path for name, path in files.items() if name != lacking}).schema(number)
+
+
+@pytest.mark.parametrize(
+    "name", ["schema_registry_cafile", "schema_registry_certfile", "schema_registry_password_file"]
+)
+def test_files_that_cannot_be_used_are_named(name: str, tmp_path: Path) -> None:
+    """Before anything is asked."""
+    others = {"schema_registry_username": "miller"} if name.endswith("password_file") else {}
+    for content in (None, b"", b"\xff"):
+        if content is not None:
+            (tmp_path / "file").write_bytes(content)
+        with pytest.raises(SettingsError, match=name):
+            client("https://localhost:1", **{name: tmp_path / "file"}, **others)
+
+
+def test_command_waits_for_a_registry_that_comes_back(small: SmallRegistry) -> None:
+    """And says so meanwhile."""
+    number = small.register("a", TEXT)
+    small.stop()
+    comes = threading.Timer(0.2, small.start)
+    comes.start()
+    with capture_logs() as logs:
+        assert PatientRegistry(client(small.url), 60).schema(number).text == TEXT
+    comes.join()
+    assert any("does not answer" in line.get("reason", "") for line in logs)
+
+
+def test_command_ends_where_waiting_does_not_help(small: SmallRegistry) -> None:
+    """Where the registry has no such schema, or is away for too long."""
+    with pytest.raises(RegistryError, match="is not in"):
+        PatientRegistry(client(small.url), 3600).schema(1)
+    small.stop()
+    with pytest.raises(RegistryError, match="does not answer"):
+        PatientRegistry(client(small.url), 0).schema(1)
+
+
+@pytest.mark.parametrize("find", [schemas_of, schemas_for_command])
+def test_only_modes_with_schemas_have_a_registry(find: Callable[[Settings, str], object]) -> None:
+    """And only where one is set."""
+    there, none = Settings(schema_registry_url="http://localhost:1"), Settings()
+    assert find(there, "avro") is not None
+    assert find(there, "json") is None
+    assert find(none, "avro") is None
+
+
+def test_value_of_the_small_registry_is_a_document(small: SmallRegistry) -> None:
+    """The whole way, with nothing of Confluent's."""
+    number = small.register("a", TEXT)
+    value = framed(written(json.loads(TEXT), {"text": "a"}), number)
+    assert opened("avro", schemas=client(small.url))(value).text == "a"

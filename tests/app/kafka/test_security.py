@@ -1,0 +1,163 @@
+"""TLS and logins: every client gets in by each listener and mechanism, and the whole service works over them."""
+
+import os
+import ssl
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+
+from tests.conftest import topics_on
+from tests.marked import MARK, marked, until
+from tests.rights import grant, roles
+from tests.secured import MECHANISMS, NEEDLE, PASSWORD, Secured
+from tests.service import reference_blocks, service_settings, stored_blocks
+from tokenmill.app.kafka.clients import admin, consumer, offsets, producer, read_range
+from tokenmill.app.kafka.fastpath.send_buffers import LARGE_BYTES
+from tokenmill.app.kafka.security import client_security, password
+from tokenmill.app.settings import ConnectionSettings, Settings
+from tokenmill.app.worker.faust_options import faust_options
+from tokenmill.errors import SettingsError
+
+SECONDS = 90.0
+"""How long a wait for the service may take: far longer than it should."""
+WAYS: list[tuple[str, dict[str, Any]]] = [
+    ("SSL", {}),
+    *(("SASL_PLAINTEXT", {"sasl_mechanism": mechanism}) for mechanism in MECHANISMS),
+    *(("SASL_SSL", {"sasl_mechanism": mechanism}) for mechanism in MECHANISMS),
+]
+
+
+@pytest.mark.parametrize(("protocol", "others"), WAYS)
+async def test_every_client_gets_in(secured: Secured, protocol: str, others: dict[str, Any]) -> None:
+    """Records go there and come back, a large one, too; the admin client sees their topic."""
+    topic = topics_on(secured.broker, "gets-in")()
+    settings = secured.settings(protocol, **others)
+
+    sent, partition = [b"grain", b"flour" * LARGE_BYTES], TopicPartition(topic, 0)
+    async with producer(settings) as sender:
+        for value in sent:
+            await sender.send_and_wait(topic, value)
+    async with consumer(settings) as reader:
+        assert await offsets(reader, [partition]) == {partition: (0, 2)}
+        assert [record.value async for record in read_range(reader, partition, 0, 2)] == sent
+    async with admin(settings) as client:
+        assert topic in await client.list_topics()
+
+
+async def test_a_password_file_is_read_when_a_client_is_made(secured: Secured) -> None:
+    """With the line end that editors put there, and with what is in it now."""
+    settings = secured.settings("SASL_SSL", sasl_password=None, sasl_password_file=secured.password_file)
+
+    async with admin(settings) as client:
+        assert await client.list_topics() is not None
+
+
+@pytest.mark.parametrize("content", [b"pass word", b"pass word\n", b"pass word\r\n"])
+def test_passwords_keep_all_but_a_line_end(tmp_path: Path, content: bytes) -> None:
+    """Spaces may be part of one."""
+    (tmp_path / "password").write_bytes(content)
+
+    assert password(_login(sasl_password_file=tmp_path / "password")) == "pass word"
+
+
+def test_unusable_password_files_are_named(tmp_path: Path) -> None:
+    """Missing, empty, or of bytes that are no text."""
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "binary").write_bytes(b"\xff")
+    for name, words in (("none", "No such file"), ("empty", "is empty"), ("binary", "is not UTF-8")):
+        with pytest.raises(SettingsError, match=f"sasl_password_file .*{name}.*{words}"):
+            password(_login(sasl_password_file=tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"ssl_cafile": "none.pem"}, "cannot read ssl_cafile none.pem: No such file or directory"),
+        ({"ssl_cafile": "password"}, "ssl_cafile .* holds no certificates in PEM"),
+        ({"ssl_certfile": "none.pem"}, "cannot read ssl_certfile none.pem"),
+        ({"ssl_keyfile": "none.key"}, "cannot read ssl_keyfile none.key"),
+        ({"ssl_keyfile": "ca.pem"}, "cannot use ssl_certfile .*client.pem with the key in .*ca.pem"),
+        ({"ssl_keyfile_password": "wrong"}, "an encrypted key needs ssl_keyfile_password"),
+        ({"ssl_keyfile_password": None}, "an encrypted key needs ssl_keyfile_password"),
+    ],
+)
+def test_unusable_certificates_are_named(secured: Secured, changes: dict[str, str | None], words: str) -> None:
+    """With the setting, the file and the reason; no password is asked for at a terminal."""
+    paths = {
+        name: secured.directory / value if value and (secured.directory / value).exists() else value
+        for name, value in changes.items()
+    }
+    with pytest.raises(SettingsError, match=words):
+        client_security(secured.settings("SSL", **paths))
+
+
+def test_faust_is_given_the_same(secured: Secured) -> None:
+    """Protocol, mechanism and login; and nothing at all in plain text."""
+    both = faust_options(secured.settings("SASL_SSL"))["broker_credentials"]
+    assert (both.protocol.value, both.mechanism.value) == ("SASL_SSL", "SCRAM-SHA-512")
+    assert both.password == PASSWORD
+    assert both.ssl_context.verify_mode == ssl.CERT_REQUIRED
+    assert faust_options(secured.settings("SASL_PLAINTEXT"))["broker_credentials"].protocol.value == "SASL_PLAINTEXT"
+    assert faust_options(secured.settings("SSL"))["broker_credentials"].protocol.value == "SSL"
+    assert "broker_credentials" not in faust_options(Settings())
+
+
+@pytest.mark.parametrize(("protocol", "user"), [("SASL_SSL", "worker"), ("SSL", None)])
+def test_the_whole_service_works_over_tls(secured: Secured, tmp_path: Path, protocol: str, user: str | None) -> None:
+    """Topics, mills, segment worker, produce, flush, inspect and verify; and nobody sees the password.
+
+    The worker may do what docs/kafka_teams.md gives to all roles together, and nothing else.
+    """
+    raw = topics_on(secured.broker, "whole")(2)
+    settings = service_settings(secured.broker, raw, tmp_path, **secured.values(protocol))
+    if user is not None:
+        grant(secured, user, roles(), raw, settings.group)
+        settings = settings.model_copy(update={"sasl_username": user})
+    (tmp_path / "a.jsonl").write_text(
+        "".join(f'{{"text": "document {number} of the mill"}}\n' for number in range(500))
+    )
+    mark = uuid.uuid4().hex
+    with (tmp_path / "serve.log").open("wb") as log, _tokenmill(settings, "serve", mark=mark, stdout=log) as service:
+        try:
+            said = [_said(settings, "produce", raw, str(tmp_path / "a.jsonl"), "--json"), _said(settings, "flush", raw)]
+            wanted = {chain: len(blocks) for chain, blocks in reference_blocks(settings).items()}
+            stored = until(lambda: stored_blocks(settings, wanted) == wanted, SECONDS)
+            commands = marked(mark)
+        finally:
+            service.terminate()
+            service.wait(SECONDS)
+    assert stored, (tmp_path / "serve.log").read_text()
+
+    said += [
+        _said(settings, *words) for words in (("topics", "check"), ("inspect", "stream", f"{raw}.train"), ("config",))
+    ]
+    assert "equal to the reference" in _said(settings, "verify")
+    assert len(commands) == 4, commands
+    assert sum(wanted.values()) > 100
+    written = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
+    shown = [*said, *commands, *(content.decode(errors="replace") for content in written)]
+    assert not [text for text in shown if NEEDLE in text]
+
+
+def _login(**others: Any) -> ConnectionSettings:
+    return ConnectionSettings(security_protocol="SASL_SSL", sasl_mechanism="PLAIN", sasl_username="miller", **others)
+
+
+def _tokenmill(settings: Settings, *words: str, mark: str = "", stdout: Any) -> "subprocess.Popen[bytes]":
+    """Start a command with these settings."""
+    command = [sys.executable, "-m", "tokenmill.app.cli", *words]
+    environment = {**os.environ, **settings.environment(), MARK: mark}
+    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.STDOUT)
+
+
+def _said(settings: Settings, *words: str) -> str:
+    """Return all that a command says, which must succeed."""
+    with _tokenmill(settings, *words, stdout=subprocess.PIPE) as process:
+        said = process.communicate(timeout=SECONDS)[0].decode()
+    assert process.returncode == 0, said
+    return said

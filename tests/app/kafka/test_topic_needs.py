@@ -1,0 +1,48 @@
+"""The limit that token topics are created with holds for the worst message that there can be."""
+
+from collections import Counter
+
+import pytest
+
+from tokenmill.app.kafka.topic_needs import worst_message_bytes
+from tokenmill.app.settings import Settings
+from tokenmill.stages.decoding import REASONS
+from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.message import Message, encode_header
+from tokenmill.wire.pieces import Piece, encode_entry
+from tokenmill.wire.totals import Totals
+
+HUGE = 10**18
+FRAME = 300
+"""More than what Kafka adds to a record: batch header (61 bytes), lengths, offset, timestamp, the header's name."""
+
+
+def _worst(settings: Settings, blocks: int) -> int:
+    """Return the size of a message whose every token is a document of its own with the longest id and fields."""
+    own = settings.for_topic("raw-text")
+    meta = b"m" * own.limits.max_meta_bytes
+    entry = encode_entry([Piece(n, HUGE, 0, meta) for n in range(own.block_tokens)])
+    dead = Counter(dict.fromkeys([*REASONS, "skipped", "function_failed", "tokenizer_failed"], HUGE))
+    filtered = Counter({f"{n:032}": HUGE for n in range(68)})
+    totals = Totals(HUGE, HUGE, HUGE, HUGE, HUGE, filtered, dead, HUGE, HUGE)
+    tokens = bytes(4 * own.block_tokens * blocks)
+    message = Message(bytes(16), 0, Cursor(0, 0, blocks), bytes(16), bytes(16), totals, tokens, [entry] * blocks)
+    return len(encode_header(message)) + len(tokens) + FRAME
+
+
+@pytest.mark.parametrize("sequence_length", [1, 3, 1024])
+@pytest.mark.parametrize(("max_id_bytes", "max_fields_bytes"), [(1, 2), (128, 256), (5000, 5000)])
+def test_the_worst_block_fits(sequence_length: int, max_id_bytes: int, max_fields_bytes: int) -> None:
+    """Of any length, with any limits, under totals that count every reason."""
+    settings = Settings(sequence_length=sequence_length, max_id_bytes=max_id_bytes, max_fields_bytes=max_fields_bytes)
+    assert _worst(settings, 1) <= worst_message_bytes(settings, settings.for_topic("raw-text"))
+
+
+def test_the_worst_message_of_several_blocks_fits() -> None:
+    """Messages are cut before they exceed `message_bytes`, their totals aside."""
+    settings = Settings(message_bytes=3_000_000)
+    blocks = 2
+    size = _worst(settings, blocks)
+    assert size <= settings.message_bytes
+    small = Settings(message_bytes=size)
+    assert size + len(Totals().pack()) + 8192 <= worst_message_bytes(small, small.for_topic("raw-text"))

@@ -1,0 +1,184 @@
+"""Topics: created as the promises need them, and checked against them."""
+
+import asyncio
+
+import pytest
+from aiokafka.admin import NewPartitions
+
+from tests.conftest import TopicFactory
+from tokenmill.app.kafka.clients import admin
+from tokenmill.app.kafka.topic_needs import Existing, find_problems, needed_topics, worst_message_bytes
+from tokenmill.app.kafka.topics import (
+    check_topics,
+    describe_topics,
+    ensure_produced,
+    ensure_topics,
+    partition_count,
+    require_topics,
+)
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.settings import Settings
+from tokenmill.errors import BrokerError, TopicError
+
+NOWHERE = Settings(bootstrap_servers="127.0.0.1:1")
+
+
+def settings_for(broker: Broker, raw_topic: str) -> Settings:
+    """Return settings with one raw topic and one split."""
+    return Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(raw_topic,), splits={"train": 1000})
+
+
+async def test_needed_topics_are_created_as_promised(broker: Broker, topic: TopicFactory) -> None:
+    """Ours are kept for ever, dead letters and tokens have the raw topic's partitions, and all is well after."""
+    raw = topic(3)
+    settings = settings_for(broker, raw)
+
+    created = await ensure_topics(settings)
+
+    dead_letters, produced, tokens, control = created
+    assert (dead_letters, produced) == (f"{raw}.dead-letters", f"{raw}.produced")
+    assert (tokens, control) == (f"tokens.{raw}.train", f"control.{raw}.train")
+    async with admin(settings) as client:
+        found = await describe_topics(client, created)
+    assert [found[name].partitions for name in created] == [3, 1, 3, 1]
+    for name in created:
+        assert found[name].configs["retention.ms"] == found[name].configs["retention.bytes"] == "-1"
+        assert found[name].configs["cleanup.policy"] == ("compact" if name == produced else "delete")
+    assert int(found[tokens].configs["max.message.bytes"]) == worst_message_bytes(settings, settings.for_topic(raw))
+    # The raw topic that the test made takes 1 MiB records, so a dead letter of one fits.
+    assert await check_topics(settings) == []
+    assert await ensure_topics(settings) == []
+
+
+async def test_topics_get_as_many_copies_as_are_asked_for(broker: Broker, topic: TopicFactory) -> None:
+    """One broker can hold one copy of each; two are refused, by the topic's name."""
+    settings = settings_for(broker, topic(1))
+    with pytest.raises(TopicError, match=rf"the brokers refuse topic {settings.raw_topics[0]}.*[Rr]eplication factor"):
+        await ensure_topics(settings.model_copy(update={"replication_factor": 2}))
+    assert len(await ensure_topics(settings.model_copy(update={"replication_factor": 1}))) == 4
+
+
+async def test_produce_makes_the_topic_of_its_notes(broker: Broker, topic: TopicFactory) -> None:
+    """Where nobody has; it is the one that `ensure_topics` would make. Without it no worker stands still."""
+    raw = topic(2)
+    settings = settings_for(broker, raw)
+    for _ in range(2):
+        await ensure_produced(settings, raw)
+
+    assert f"{raw}.produced" not in await ensure_topics(settings)
+    assert await check_topics(settings) == []
+    missing = {name: found for name, found in existing(settings).items() if not name.endswith(".produced")}
+    (problem,) = [p for needed in needed_topics(settings) for p in find_problems(needed, missing)]
+    assert (problem.severity, problem.topic) == ("warning", f"{raw}.produced")
+
+
+async def test_a_dead_letter_topic_stays_as_it_is(broker: Broker, topic: TopicFactory) -> None:
+    """One that has a single partition gets no more: letters are spread over those that there are."""
+    raw = topic(1)
+    settings = settings_for(broker, raw)
+    await ensure_topics(settings)
+    async with admin(settings) as client:
+        await client.create_partitions({raw: NewPartitions(2)})
+        while (await describe_topics(client, [raw]))[raw].partitions < 2:
+            pass
+
+    assert await ensure_topics(settings) == [f"tokens.{raw}.train"]
+
+
+async def test_raw_topics_are_created_on_request_only(broker: Broker, topic: TopicFactory) -> None:
+    """A misspelt raw topic is an error; with a number of partitions it is a wish."""
+    settings = settings_for(broker, f"{topic(1)}-new")
+
+    with pytest.raises(TopicError, match=r"does not exist: create it with `tokenmill topics create"):
+        await ensure_topics(settings)
+    assert settings.raw_topics[0] in await ensure_topics(settings, partitions=2)
+    assert await partition_count(settings, settings.raw_topics[0]) == 2
+
+
+async def test_token_topics_follow_a_raw_topic_that_grows(broker: Broker, topic: TopicFactory) -> None:
+    """New partitions of a raw topic are a warning until the token topic has them as well, whoever is first to add."""
+    raw = topic(1)
+    settings = settings_for(broker, raw)
+    await ensure_topics(settings)
+    async with admin(settings) as client:
+        await client.create_partitions({raw: NewPartitions(3)})
+        while (await describe_topics(client, [raw]))[raw].partitions < 3:
+            pass
+
+    problems = await check_topics(settings)
+    assert [(problem.topic, problem.severity) for problem in problems] == [(f"tokens.{raw}.train", "warning")]
+    added = await asyncio.gather(*(ensure_topics(settings) for _ in range(4)))
+    assert [f"tokens.{raw}.train"] in added
+    assert await check_topics(settings) == []
+
+
+async def test_missing_topics_stop_the_service(broker: Broker, topic: TopicFactory) -> None:
+    """What must be there is named, one clear message for all."""
+    settings = settings_for(broker, topic(1))
+
+    with pytest.raises(TopicError, match=r"dead-letters is missing.*and 2 more"):
+        await require_topics(settings)
+
+
+async def test_compacted_raw_topics_are_refused(broker: Broker, topic: TopicFactory) -> None:
+    """Compaction removes records in between, so no chain over them could be computed again."""
+    settings = settings_for(broker, topic(1, cleanup_policy="compact"))
+    await ensure_topics(settings)
+
+    with pytest.raises(TopicError, match="is compacted"):
+        await require_topics(settings)
+
+
+async def test_a_missing_broker_is_named() -> None:
+    """The message says where nobody answered, and how to start a broker."""
+    with pytest.raises(BrokerError, match=r"127\.0\.0\.1:1; start one with `tokenmill broker start`"):
+        await check_topics(NOWHERE)
+
+
+def existing(settings: Settings, **changes: dict[str, str]) -> dict[str, Existing]:
+    """Return all needed topics as they should be, those of the kinds in ``changes`` with other configurations."""
+    return {
+        topic.name: Existing(
+            1, topic.configs | {"retention.ms": "-1", "retention.bytes": "-1"} | changes.get(topic.kind, {})
+        )
+        for topic in needed_topics(settings)
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "severity", "part"),
+    [
+        ("tokens", {"cleanup.policy": "compact,delete"}, "error", "compacted"),
+        ("tokens", {"retention.ms": "604800000"}, "warning", "retention.ms=604800000"),
+        ("control", {"retention.bytes": "1000"}, "error", "retention.bytes=1000"),
+        ("tokens", {"max.message.bytes": "1000"}, "error", "set max.message.bytes="),
+        ("produced", {"cleanup.policy": "delete"}, "warning", "set cleanup.policy=compact"),
+        ("raw", {"max.message.bytes": "99999999"}, "error", "set max.message.bytes=100004095"),
+    ],
+)
+def test_each_broken_promise_is_found(kind: str, change: dict[str, str], severity: str, part: str) -> None:
+    """One topic that is not as it should be gives one problem, which says what to do."""
+    settings = Settings(splits={"train": 1000})
+    found = existing(settings, **{kind: change})
+
+    problems = [problem for topic in needed_topics(settings) for problem in find_problems(topic, found)]
+
+    assert [problem.severity for problem in problems] == [severity]
+    assert part in problems[0].text
+
+
+def test_limited_retention_of_raw_topics_is_no_problem() -> None:
+    """Raw text may go once it is milled; its retention is for its owner to say."""
+    settings = Settings(splits={"train": 1000})
+    found = existing(settings, raw={"retention.ms": "1000"})
+
+    assert [p for topic in needed_topics(settings) for p in find_problems(topic, found)] == []
+
+
+def test_worst_message_grows_with_what_decides_it() -> None:
+    """Longer blocks, ids and fields need a larger limit; so does a larger target."""
+    base = Settings()
+    assert worst_message_bytes(base, base) > base.message_bytes + base.block_tokens * (4 + 24 + 128 + 256)
+    for change in ({"sequence_length": 2048}, {"max_id_bytes": 129}, {"max_fields_bytes": 257}):
+        changed = base.model_copy(update=change)
+        assert worst_message_bytes(changed, changed) > worst_message_bytes(base, base)

@@ -1,0 +1,166 @@
+"""The live view on terminals of all widths: each row is one line, and what people look for is there."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from tokenmill.app.local.live.numbers import LONGEST, lines_of, short
+from tokenmill.app.local.live.plain import plain_line
+from tokenmill.app.local.live.rates import Rates
+from tokenmill.app.local.live.scene import Scene, Training
+from tokenmill.app.local.live.tables import tables
+from tokenmill.app.supervisor import ChainStatus, DeadLetterStatus, PartitionStatus, Status, WorkerStatus
+
+HUGE = 12_345_678_901_234
+LONG = "texts-of-the-whole-web-of-the-year-2026-in-all-languages-and-then-some-" * 2
+LETTER = DeadLetterStatus("raw-text/1", 4711, "invalid_utf8", at=20.0)
+
+
+def worker(name: str, *partitions: str, role: str = "mill", **counters: float) -> WorkerStatus:
+    """Return a worker that runs."""
+    return WorkerStatus(name, "mill" if role == "mill" else "segment", "running", 12345, 0, None, partitions, counters)
+
+
+def partition(number: int, *, topic: str = "raw-text", size: int = 7, **more: object) -> PartitionStatus:
+    """Return a partition whose numbers are about ``size``."""
+    chains = tuple(
+        ChainStatus(f"{topic}.{split}", size, size, size, 3, 0, size, size, size, None) for split in ("train", "held")
+    )
+    plain = PartitionStatus(topic, number, "mill-1", 2 * size, size, chains, None)
+    return replace(plain, **more)  # type: ignore[arg-type]
+
+
+def scene(*, size: int = 7, topic: str = "raw-text", name: str = "mill", training: bool = False) -> Scene:
+    """Return a service of two mills, whose names and numbers may be large."""
+    workers = (
+        worker(f"{name}-1", f"{topic}/0", f"{topic}/1", tokens=size),
+        worker(f"{name}-2", *(f"{topic}/{number}" for number in range(2, 12)), tokens=3 * size),
+        worker("segment", role="segment", blocks=size),
+    )
+    partitions = (
+        partition(0, topic=topic, size=size, worker=f"{name}-1"),
+        partition(1, topic=topic, size=size, worker=None, dead_letter=LETTER),
+    )
+    status = Status({"dead_letters": size}, workers, partitions, eras={f"{topic}.train": size, f"{topic}.held": 1})
+    trains = Training(size, 3.25, float(size), 0.5) if training else None
+    return Scene(f"{topic} at 127.0.0.1:9092", status, trains)
+
+
+def rates_of(shown: Scene) -> Rates:
+    """Return rates of a second in which the workers did all that they have counted."""
+    rates = Rates()
+    rates.add(0.0, {})
+    rates.add(1.0, {worker.name: worker.counters for worker in shown.status.workers})
+    return rates
+
+
+def rendered(shown: Scene, width: int) -> list[str]:
+    """Return the lines on a terminal, without the spaces at their ends."""
+    console = Console(width=width, force_terminal=True, color_system=None, legacy_windows=False)
+    with console.capture() as captured:
+        console.print(tables(shown, rates_of(shown), 75.0))
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def test_the_view_shows_dead_letters_eras_and_a_rate_of_each_worker() -> None:
+    """At 80 columns, each in its place."""
+    lines = rendered(scene(), 80)
+    assert lines == [
+        "",
+        "raw-text at 127.0.0.1:9092   01:15",
+        "28 documents · 0.0 MB · 0.00 MB/s · 28 tokens/s · lag 14 records",
+        "28 blocks stored · 8 eras",
+        "7 dead letters, the newest: invalid_utf8 (raw-text/1, offset 4711)",
+        "",
+        "worker   process  state           rate  partitions",
+        "mill-1   12345    running   7 tokens/s  raw-text/0 raw-text/1",
+        "mill-2   12345    running  21 tokens/s  10 partitions",
+        "segment  12345    running   7 blocks/s  -",
+        "",
+        "partition   worker  records  lag  blocks  stored  segments",
+        "raw-text/0  mill-1       14    7      14      14        14",
+        "raw-text/1  nobody       14    7      14      14        14",
+    ]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+@pytest.mark.parametrize(
+    "large",
+    [
+        {},
+        {"size": HUGE},
+        {"topic": LONG},
+        {"name": LONG},
+        {"size": HUGE, "topic": LONG, "name": LONG},
+        {"topic": "原文" * 40},
+    ],
+    ids=["plain", "huge numbers", "long topic", "long worker", "all of it", "wide characters"],
+)
+def test_nothing_wraps_at_any_width(width: int, large: Mapping[str, object]) -> None:
+    """As many lines as rows, none longer than the terminal, and every number whole, partitions' as well."""
+    shown = scene(**large, training=True)  # type: ignore[arg-type]
+    lines = rendered(shown, width)
+
+    assert max(map(cell_len, lines)) <= width
+    heads = [number for number, line in enumerate(lines) if line.startswith(("worker ", "partition "))]
+    assert len(heads) == 2
+    workers, rows = lines[heads[0] + 1 : heads[0] + 4], lines[heads[1] + 1 : heads[1] + 3]
+    assert all(" running " in line and line.count("s/s") == 1 for line in workers)
+    assert all("/s" in line and "…/" not in line.split("running")[1] for line in workers)
+    assert [f"/{number} " in row for number, row in enumerate(rows)] == [True, True]
+    size = large.get("size", 7)
+    assert isinstance(size, int)
+    assert all(row.count(f" {short(2 * size)} ") + row.endswith(f" {short(2 * size)}") >= 3 for row in rows)
+    assert "waiting for data" in lines[-1]
+    assert any(line.startswith(f"{short(size)} dead letter") and "invalid_utf8" in line for line in lines)
+    assert any(f"{short(size + 1)} eras" in line for line in lines)
+
+
+def test_why_a_partition_stands_is_told_in_full_below_the_table() -> None:
+    """It is advice, so it takes the lines that it needs; the table's rows stay one line each."""
+    reason = "records 21 to 29 were removed before they were milled; " * 4 + "begin a new stream with stream_suffix"
+    shown = scene()
+    halted = replace(shown.status.partitions[0], halted=reason)
+    shown = replace(shown, status=replace(shown.status, partitions=(halted, shown.status.partitions[1])))
+    lines = rendered(shown, 80)
+    assert lines[:14] == rendered(scene(), 80)
+    assert " ".join(lines[14:]) == f"raw-text/0: {reason}"
+
+
+def test_splits_are_shown_where_there_is_room() -> None:
+    """From 100 columns on."""
+    assert rendered(scene(), 120)[-2].endswith("train 7, held 7")
+
+
+def test_a_log_line_has_eras_and_dead_letters_too() -> None:
+    """And nothing of dead letters where there are none."""
+    shown = scene()
+    line = plain_line(shown, rates_of(shown))
+    assert "8 eras · 7 dead letters, the newest: invalid_utf8 (raw-text/1, offset 4711) · 2 of 2 mills" in line
+    assert "28 tokens/s" in line
+    clean = replace(shown, status=replace(shown.status, counters={}, partitions=(partition(0),)))
+    assert "dead letter" not in plain_line(clean, rates_of(clean))
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0"),
+        (7.6, "8"),
+        (LONGEST, "9,999,999"),
+        (LONGEST + 1, "10.0M"),
+        (999_949_999, "999.9M"),
+        (999_950_000, "1.0G"),
+    ],
+)
+def test_a_number_has_nine_characters_at_most(number: float, text: str) -> None:
+    """In full as long as people read it so, then in powers of a thousand."""
+    assert short(number) == text
+
+
+def test_parts_of_a_line_never_break() -> None:
+    """As many as fit; one that is longer than the line alone is cut."""
+    assert lines_of(["one", "two", "three", "a" * 12], 10, ", ") == ["one, two", "three", "a" * 9 + "…"]

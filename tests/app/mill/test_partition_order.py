@@ -1,0 +1,522 @@
+"""One raw partition on scripted clients: what waits for what, what is marked when, and what it stands still for."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+from faust.types import TP
+
+from tokenmill.app.kafka.control_topic import Settled
+from tokenmill.app.mill import publisher
+from tokenmill.app.mill import raw_partition as module
+from tokenmill.app.mill.raw_partition import MillContext, RawPartition
+from tokenmill.app.mill.recipes import RawTopicPlan, plan_topic
+from tokenmill.app.settings import Settings
+from tokenmill.app.supervisor.in_flight import Board, Suspects
+from tokenmill.app.worker.batch import Batch
+from tokenmill.errors import DamagedError, FingerprintError, SourceError, TokenMillError
+from tokenmill.reading.continuing import Tail
+from tokenmill.reading.resume import genesis_point
+from tokenmill.records import Record
+from tokenmill.wire.chain import genesis_hash
+from tokenmill.wire.control_log import ControlLog
+from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.genesis import Genesis
+from tokenmill.wire.ignoring import ignore_record
+from tokenmill.wire.message import HEADER_NAME, decode_message
+
+EPOCH = 7
+TP0 = TP("raw", 0)
+TEXT = b"a document that fills more than a block, for a block has sixty-four bytes; " * 2
+
+
+class EndedError(BaseException):
+    """Stands for the end of the process."""
+
+
+@dataclass
+class World:
+    """Everything around a partition: its clock, its skip list, its topics."""
+
+    settings: Settings
+    plan: RawTopicPlan
+    events: list[tuple[str, Any]] = field(default_factory=list)
+    """What was done, in order: a message sent (topic, first block, next offset), a mark, a start."""
+    gates: dict[str, asyncio.Event] = field(default_factory=dict)
+    """What is sent to these topics is acknowledged when its event is set."""
+    refused: set[str] = field(default_factory=set)
+    """What is sent to these topics is refused."""
+    now: float = 1000.0
+    tails: dict[str, Tail | TokenMillError] = field(default_factory=dict)
+    skipped: frozenset[int] = frozenset()
+    asked: list[int] = field(default_factory=list)
+    offsets: dict[str, int] = field(default_factory=dict)
+    retention: dict[str, float | None] = field(default_factory=dict)
+    board: Board | None = None
+    streams: list[Settled] = field(default_factory=list)
+
+    def partition(self) -> RawPartition:
+        """Return a partition in this world that has done nothing yet."""
+        for stream, recipe in sorted(self.plan.recipes.items()):
+            settled = Settled(stream, Genesis(stream.name, recipe, (0,), 16), ControlLog())
+            self.streams.append(settled)
+            start = genesis_point(0, genesis_hash(recipe.fingerprint, 0))
+            self.tails.setdefault(stream.name, Tail(start, 0))
+        return RawPartition(
+            TP0,
+            MillContext(
+                settings=self.settings,
+                stages=self.plan.stages,
+                streams=self.streams,
+                skip_list=self,  # type: ignore[arg-type]
+                retention=self.retention,
+                require_partition=self.require,
+                partitions=self.partitions_of,
+                send=self.send,
+                leader=lambda _tp: "one",
+                start_partition=self.start,
+                set_durable=lambda _tp, offset: self.events.append(("durable", offset)),
+                board=self.board,
+            ),
+        )
+
+    async def partitions_of(self, _topic: str) -> int:
+        """Have one dead-letter partition."""
+        return 1
+
+    async def require(self, partition: int) -> None:
+        """Have every partition."""
+        self.events.append(("required", partition))
+
+    async def settle(self, _client: object, _partition: int, cursors: Collection[Cursor]) -> frozenset[int]:
+        """Be the skip list."""
+        self.events.append(("settled", len(cursors)))
+        return self.skipped
+
+    def wanted(self, _partition: int, _cursors: Collection[Cursor]) -> list[int]:
+        """Say what people ask for."""
+        return self.asked
+
+    async def start(self, _tp: TP, offset: int) -> int:
+        """Let the source flow."""
+        self.events.append(("started", offset))
+        return EPOCH
+
+    async def send(
+        self, topic: str, partition: int, value: bytes | None, key: bytes | None, headers: Sequence[tuple[str, bytes]]
+    ) -> int:
+        """Take a record, and acknowledge it when it is let through."""
+        assert (partition, key) == (0, None)
+        if topic in self.refused:
+            raise OSError("refused")
+        header = dict(headers).get(HEADER_NAME)
+        what: Any = value
+        if header is not None:
+            message = decode_message(header, value)
+            what = ("carry" if message.is_carry else message.first, message.cursor.next_offset)
+        self.events.append((topic, what))
+        if topic in self.gates:
+            await self.gates[topic].wait()
+        at = self.offsets.get(topic, 0)
+        self.offsets[topic] = at + 1
+        return at
+
+    def told(self, *kinds: str) -> list[Any]:
+        """Return what was done of these kinds."""
+        return [what for kind, what in self.events if kind in kinds]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Return a world with one stream."""
+    return make_world(tmp_path, monkeypatch, {"train": 1000})
+
+
+def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, splits: dict[str, int], **others: Any) -> World:
+    """Return a world with these splits, whose processes end with an `EndedError`."""
+    settings = Settings(
+        raw_topics=("raw",), tokenizer="bytes", sequence_length=63, message_bytes=64, store=tmp_path, splits=splits,
+        shards=sum(splits.values()), **others,
+    )  # fmt: skip
+    found = World(settings, plan_topic(settings, "raw"))
+
+    @asynccontextmanager
+    async def consumer(_settings: object) -> AsyncIterator[object]:
+        yield object()
+
+    async def read_tail(_client: object, settled: Settled, *_: object) -> Tail:
+        tail = found.tails[settled.stream.name]
+        if isinstance(tail, TokenMillError):
+            raise tail
+        return tail
+
+    def end_process(reason: str, **_: object) -> NoReturn:
+        found.events.append(("ended", reason))
+        raise EndedError(reason)
+
+    monkeypatch.setattr(module, "consumer", consumer)
+    monkeypatch.setattr(module, "read_tail", read_tail)
+    monkeypatch.setattr(module, "end_process", end_process)
+    monkeypatch.setattr(publisher, "end_process", end_process)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: found.now, time=lambda: found.now))
+    return found
+
+
+@asynccontextmanager
+async def resumed(world: World) -> AsyncIterator[RawPartition]:
+    """Yield a partition that has resumed."""
+    partition = world.partition()
+    await partition.resume()
+    try:
+        yield partition
+    finally:
+        if not partition.stuck:
+            partition.stop()
+
+
+def batch(*values: bytes | None, first: int = 0, epoch: int = EPOCH, position: int | None = None) -> Batch:
+    """Return what a fetch brought."""
+    records: list[Any] = [Record(at, 1000 + at, None, value) for at, value in enumerate(values, first)]
+    return Batch(TP0, records, first + len(values) if position is None else position, epoch)
+
+
+async def rest(times: int = 50) -> None:
+    """Let everything run that can."""
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+async def fed(partition: RawPartition, found: Batch) -> None:
+    """Feed, and let what was queued be sent."""
+    await partition.feed(found)
+    await rest()
+
+
+async def test_a_chain_resumes_before_its_source_flows(world: World) -> None:
+    """Token partitions, then tails, then the skip list, and last of all the source, from where the chain continues."""
+    async with resumed(world) as partition:
+        assert world.events == [("required", 0), ("settled", 1), ("started", 0)]
+        assert (partition.halted, partition.standing().state, partition.position) == (None, "running", 0)
+
+
+async def test_what_is_on_the_skip_list_is_not_milled(world: World) -> None:
+    """The list is the one that was settled in the resume."""
+    world.skipped = frozenset({1})
+    async with resumed(world) as partition:
+        await fed(partition, batch(TEXT, TEXT, TEXT))
+        assert world.told("raw.dead-letters") == [TEXT]
+
+
+async def test_nothing_past_a_dead_letter_is_sent_before_that_is_acknowledged(world: World) -> None:
+    """Its messages wait; so does the position."""
+    world.gates["raw.dead-letters"] = asyncio.Event()
+    async with resumed(world) as partition:
+        feeding = asyncio.create_task(partition.feed(batch(TEXT, b"\xff", TEXT)))
+        while not world.told("raw.dead-letters"):  # noqa: ASYNC110 - a thread mills
+            await asyncio.sleep(0.001)
+        await rest()
+        assert world.told("tokens.raw.train") == []
+        assert (partition.position, feeding.done()) == (0, False)
+        world.gates["raw.dead-letters"].set()
+        await feeding
+        await rest()
+        assert world.told("tokens.raw.train")
+        assert partition.position == 3
+
+
+async def test_a_dead_letter_that_is_refused_stops_what_is_past_it(world: World) -> None:
+    """The error goes up, and ends the worker; no message was queued."""
+    world.refused.add("raw.dead-letters")
+    async with resumed(world) as partition:
+        with pytest.raises(OSError, match="refused"):
+            await partition.feed(batch(TEXT, b"\xff"))
+        await rest()
+        assert world.told("tokens.raw.train") == []
+
+
+async def test_durable_is_the_lowest_of_all_chains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source may be forgotten up to there only: one chain waits for its acknowledgement."""
+    world = make_world(tmp_path, monkeypatch, {"train": 500, "validation": 500})
+    world.gates["tokens.raw.validation"] = asyncio.Event()
+    async with resumed(world) as partition:
+        await fed(partition, batch(*(TEXT + b"%d" % number for number in range(20))))
+        assert set(world.told("durable")) == {0}
+        world.gates["tokens.raw.validation"].set()
+        await rest(400)
+        marks = world.told("durable")
+        assert marks == sorted(marks)
+        lowest = min(chain["offset"] for chain in partition.status()["chains"].values())
+        assert 15 < lowest == marks[-1]
+
+
+async def test_the_source_begins_at_the_lowest_cursor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain that is ahead skips what it has; the other is behind."""
+    world = make_world(tmp_path, monkeypatch, {"train": 500, "validation": 500})
+    partition = world.partition()
+    ahead = world.tails["raw.train"]
+    assert isinstance(ahead, Tail)
+    point = replace(ahead.point, cursor=replace(ahead.point.cursor, next_offset=9))
+    world.tails["raw.train"] = replace(ahead, point=point)
+    await partition.resume()
+    assert (world.told("started"), partition.position) == ([0], 0)
+    world.tails["raw.validation"] = world.tails["raw.train"]
+    heir = RawPartition(TP0, partition._context)
+    await heir.resume()
+    assert (world.told("started"), heir.position) == ([0, 9], 9)
+    partition.stop()
+    heir.stop()
+
+
+async def test_what_was_fetched_before_the_start_is_let_go(world: World) -> None:
+    """Of another epoch, before the resume, or after the stop."""
+    partition = world.partition()
+    await partition.feed(batch(TEXT))
+    await partition.resume()
+    await partition.feed(batch(TEXT, epoch=EPOCH - 1))
+    assert partition._mill is not None
+    assert (partition.position, partition._mill.chains["train"].totals.records) == (0, 0)
+    partition.stop()
+    await partition.feed(batch(TEXT))
+    await rest()
+    assert (partition.position, world.told("tokens.raw.train")) == (0, [])
+
+
+async def test_what_was_milled_while_the_partition_moved_is_let_go(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No dead letter, no message: the next owner makes both."""
+    async with resumed(world) as partition:
+        assert partition._mill is not None
+        mill = partition._mill.feed
+
+        def moved(records: Sequence[Any]) -> object:
+            partition._epoch = EPOCH + 1
+            return mill(records)
+
+        monkeypatch.setattr(partition._mill, "feed", moved)
+        await fed(partition, batch(TEXT, b"\xff"))
+        assert world.told("tokens.raw.train", "raw.dead-letters") == []
+
+
+@pytest.mark.parametrize("error", [SourceError("gone"), DamagedError("bad"), FingerprintError("another's")])
+async def test_what_only_a_person_mends_halts_the_partition(world: World, error: TokenMillError) -> None:
+    """In its resume: nothing is started, nothing is raised, and it says why."""
+    world.partition()
+    world.tails["raw.train"] = error
+    partition = RawPartition(TP0, world.partition()._context)
+    await partition.resume()
+    assert (partition.halted, partition.standing().state) == (str(error), "halted")
+    assert partition.status()["halted_by"] == error.brief
+    assert world.told("started", "settled") == []
+    await partition.feed(batch(TEXT))
+    assert partition.position == 0
+    partition.stop()
+
+
+async def test_a_halt_while_milling_sends_nothing_more(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages that wait are let go with it; any other error goes up."""
+    world.gates["tokens.raw.train"] = asyncio.Event()
+    async with resumed(world) as partition:
+        await fed(partition, batch(TEXT, TEXT))
+        assert len(world.told("tokens.raw.train")) == 1
+        assert partition._mill is not None
+
+        def lies(_records: object) -> NoReturn:
+            raise DamagedError("the engine gave other ids")
+
+        monkeypatch.setattr(partition._mill, "feed", lies)
+        await partition.feed(batch(TEXT, first=2))
+        assert partition.halted == "the engine gave other ids"
+        assert not partition.may_go_on()
+        world.gates["tokens.raw.train"].set()
+        await rest()
+        assert len(world.told("tokens.raw.train")) == 1
+        assert partition._note.hanging(0) is None
+
+
+async def test_an_unexpected_error_is_not_swallowed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends the worker; its records stay noted, so that they are named if the next one ends over them as well."""
+    async with resumed(world) as partition:
+        assert partition._mill is not None
+
+        def fails(_records: object) -> NoReturn:
+            partition._note(0, 0)
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(partition._mill, "feed", fails)
+        with pytest.raises(RuntimeError, match="a bug"):
+            await partition.feed(batch(TEXT))
+        assert partition._note.hanging(0) == Suspects("raw", 0, 0, 0)
+
+
+async def test_a_resume_is_tried_again_once_more_messages_are_ignored(world: World) -> None:
+    """Of this partition; then the chain goes on as if it had never halted."""
+    partition = world.partition()
+    right = world.tails["raw.train"]
+    world.tails["raw.train"] = DamagedError("a stray record")
+    await partition.resume()
+    control = world.streams[0].control
+    assert not partition.may_go_on()
+    control.add(*ignore_record(1, 5, bytes(16)))
+    assert not partition.may_go_on()
+    control.add(*ignore_record(0, 5, bytes(16)))
+    assert partition.may_go_on()
+    await partition.resume()
+    assert (partition.halted, partition.may_go_on()) == ("a stray record", False)
+    world.tails["raw.train"] = right
+    control.add(*ignore_record(0, 6, bytes(16)))
+    assert partition.may_go_on()
+    await partition.resume()
+    assert (partition.halted, partition.standing().state, partition.may_go_on()) == (None, "running", False)
+    await fed(partition, batch(TEXT))
+    assert world.told("tokens.raw.train")
+    partition.stop()
+
+
+async def test_a_wish_to_skip_ends_the_process_where_it_can_be_granted(world: World) -> None:
+    """The next start settles it; one that resumes does so by itself."""
+    partition = world.partition()
+    world.asked = [4]
+    partition.heed_skips()
+    await partition.resume()
+    with pytest.raises(EndedError, match="offset 4 of raw"):
+        partition.heed_skips()
+    world.asked = []
+    partition.heed_skips()
+    partition.stop()
+
+
+async def carries(world: World, partition: RawPartition) -> int:
+    """Tick, and return how many carries were sent so far."""
+    await partition.tick()
+    await rest()
+    return sum(what[0] == "carry" for what in world.told("tokens.raw.train"))
+
+
+async def test_a_carry_comes_at_half_the_retention(world: World) -> None:
+    """At its whole, the last one would be gone, and with it the cursor; so it is repeated though nothing is new."""
+    world.retention["tokens.raw.train"] = 100.0
+    async with resumed(world) as partition:
+        await fed(partition, batch(b"short"))
+        for round_ in range(3):
+            world.now += 49.0
+            assert await carries(world, partition) == round_
+            world.now += 1.0
+            assert await carries(world, partition) == round_ + 1
+
+
+async def test_without_retention_a_carry_waits_for_its_time_and_for_something_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`carry_seconds` after the last message, and never twice for one position."""
+    world = make_world(tmp_path, monkeypatch, {"train": 1000}, carry_seconds=60.0)
+    async with resumed(world) as partition:
+        world.now += 1000.0
+        assert await carries(world, partition) == 0
+        await fed(partition, batch(b"short"))
+        assert await carries(world, partition) == 1
+        world.now += 1000.0
+        assert await carries(world, partition) == 1
+        await fed(partition, batch(b"short", first=1))
+        assert await carries(world, partition) == 2
+        await fed(partition, batch(b"short", first=2))
+        world.now += 59.0
+        assert await carries(world, partition) == 2
+        world.now += 1.0
+        assert await carries(world, partition) == 3
+
+
+async def test_a_carry_comes_after_much_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`carry_bytes` since the last message, not since the beginning."""
+    world = make_world(tmp_path, monkeypatch, {"train": 1000}, carry_bytes=20, carry_seconds=1000.0)
+    async with resumed(world) as partition:
+        sizes = []
+        for number in range(6):
+            await fed(partition, batch(b"sixteen bytes...", first=number))
+            sizes.append(await carries(world, partition))
+        assert sizes == [0, 1, 1, 1, 2, 2]  # the fourth document fills a block
+
+
+async def test_no_carry_overtakes_a_message(world: World) -> None:
+    """Where one is on its way, the next tick is early enough."""
+    world.retention["tokens.raw.train"] = 10.0
+    world.gates["tokens.raw.train"] = asyncio.Event()
+    async with resumed(world) as partition:
+        await fed(partition, batch(TEXT))
+        world.now += 100.0
+        assert await carries(world, partition) == 0
+        assert partition._publishers["train"].pending_bytes == len(partition._publishers["train"]._pending) * 64
+        assert not any(message.is_carry for message in partition._publishers["train"]._pending)
+        world.gates["tokens.raw.train"].set()
+        await rest()
+        assert await carries(world, partition) == 1
+
+
+async def test_no_carry_is_written_beside_a_feed_before_the_start_or_after_the_stop(world: World) -> None:
+    """What is milled at the moment is in no state that a carry could tell."""
+    world.retention["tokens.raw.train"] = 10.0
+    partition = world.partition()
+    assert await carries(world, partition) == 0
+    await partition.resume()
+    world.now += 100.0
+    async with partition._lock:
+        assert await carries(world, partition) == 0
+    partition._epoch = None
+    assert await carries(world, partition) == 0
+    partition.stop()
+
+
+async def test_the_slot_of_a_hanging_record_stays_with_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another partition that took it would name other records; and the partition cannot be given up without an end."""
+    with Board.file() as file:
+        world.board = Board(file.fileno())
+    async with resumed(world) as partition:
+        partition._note(3, 5)
+        await partition.tick()
+        assert partition.halted is None
+        monkeypatch.setattr(module, "HANG_SECONDS", 0.0)
+        await partition.tick()
+        said = partition.halted
+        partition.halted = "said once"
+        await partition.tick()
+        assert partition.halted == "said once"
+        partition.halted = said
+        assert "one of the offsets 3 to 5 of raw[0]" in str(said)
+        assert partition.stuck
+        with pytest.raises(EndedError, match="is given up while milling has hung"):
+            partition.stop()
+        taken = [world.board.take() for _ in range(255)]
+        assert None not in taken
+        assert world.board.take() is None
+        assert [(found.first, found.last) for found in world.board.suspects()] == [(3, 5)]
+        partition._note.done()
+
+
+async def test_the_position_is_behind_offsets_that_are_nobodys(world: World) -> None:
+    """Where a fetch ended, not where its last record stood; and the slot is free again in the end."""
+    with Board.file() as file:
+        world.board = Board(file.fileno())
+    async with resumed(world) as partition:
+        await fed(partition, batch(TEXT, position=9))
+        assert partition.position == 9
+        assert world.board.take() == 1
+    assert world.board.take() == 0
+
+
+async def test_a_record_that_ends_after_all_lets_the_partition_go_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its state says so again, and it can be given up in order."""
+    monkeypatch.setattr(module, "HANG_SECONDS", 0.0)
+    async with resumed(world) as partition:
+        partition._note(0, 0)
+        await partition.tick()
+        assert partition.standing().state == "halted"
+        await fed(partition, batch(TEXT))
+        assert (partition.halted, partition.standing().state) == (None, "running")
+    assert "ended" not in dict(world.events)

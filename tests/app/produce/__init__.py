@@ -1,1 +1,0 @@
-"""Tests of tokenmill.app.produce: what people have, into a raw topic, once."""

@@ -1,1 +1,0 @@
-"""Tests of the formats that produce reads."""

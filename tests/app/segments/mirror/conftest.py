@@ -1,0 +1,48 @@
+"""A stream on brokers in memory, and an empty store for it."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
+from tokenmill.app.segments import token_partition as partition_module
+from tokenmill.app.segments.mirror import flow as flow_module
+from tokenmill.app.segments.mirror import run as run_module
+from tokenmill.app.settings import Settings
+from tokenmill.store import Store
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> MemoryKafka:
+    """Return brokers in memory, which all that mirrors speaks to; nothing waits for long."""
+    kafka = MemoryKafka()
+    kafka.install(monkeypatch)
+    monkeypatch.setattr(flow_module, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(run_module, "CHECK_SECONDS", 0.001)
+    monkeypatch.setattr(run_module, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr("tokenmill.app.segments.era_bringing.LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(partition_module, "COMMIT_SECONDS", 0.0)
+    monkeypatch.setattr(partition_module, "GAP_SECONDS", 0.001)
+    monkeypatch.setattr(partition_module, "LONGEST_GAP_SECONDS", 0.001)
+    return kafka
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Return small blocks of bytes, of one stream."""
+    return Settings(
+        tokenizer="bytes", sequence_length=3, segment_blocks=4, splits={"all": 1000}, store=tmp_path / "store",
+        metrics_port=0, wait_seconds=0.01,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def stream(kafka: MemoryKafka, settings: Settings) -> MemoryStream:
+    """Return a stream of two partitions, of which nothing is on its topic yet."""
+    return MemoryStream(kafka, settings, [12, 6])
+
+
+@pytest.fixture
+def store(settings: Settings) -> Store:
+    """Return an empty store."""
+    return Store.open_or_create(settings.store)

@@ -1,0 +1,195 @@
+"""Brokers in memory for mirrors: topics as lists, leaders that a test moves, and what reads them as aiokafka does.
+
+What mirrors, partitions and eras do with it is the real code; a test of seconds on a broker takes milliseconds here.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka import ConsumerRecord, TopicPartition
+
+from tests.mills import text
+from tokenmill.app.kafka.control_topic import Settled
+from tokenmill.app.mill.recipes import plan_topic
+from tokenmill.app.settings import Settings
+from tokenmill.eras import ERA_KEY, EraLog, Extent, close_era
+from tokenmill.milling.chain_mill import ChainMill
+from tokenmill.milling.partition_mill import PartitionMill
+from tokenmill.reading.resume import genesis_point
+from tokenmill.wire.chain import genesis_hash
+from tokenmill.wire.control_log import ControlLog
+from tokenmill.wire.genesis import GENESIS_KEY, Genesis
+from tokenmill.wire.message import HEADER_NAME, Message, encode_header
+
+MODULES = ("segments.mirror.flow", "segments.mirror.run", "segments.token_partition", "kafka.asking")
+"""Of the app, those that open a consumer by themselves."""
+
+
+class MemoryKafka:
+    """Topics, and the clients that read them."""
+
+    def __init__(self) -> None:
+        """Hold nothing."""
+        self.logs: dict[TopicPartition, list[Any]] = {}
+        self.leaders: dict[TopicPartition, int] = {}
+        """Of partitions, the broker that leads them, where it is not 0."""
+        self.clients: list[MemoryClient] = []
+
+    def append(self, topic: str, partition: int, value: bytes | None, **parts: Any) -> None:
+        """Write a record."""
+        size = len(value) if value is not None else -1
+        log = self.logs.setdefault(TopicPartition(topic, partition), [])
+        headers = tuple(parts.get("headers", ()))
+        log.append(ConsumerRecord(topic, partition, len(log), 0, 0, parts.get("key"), value, None, -1, size, headers))
+
+    def send(self, topic: str, partition: int, messages: Iterable[Message]) -> None:
+        """Write messages of tokens."""
+        for message in messages:
+            self.append(topic, partition, bytes(message.tokens), headers=[(HEADER_NAME, encode_header(message))])
+
+    @asynccontextmanager
+    async def consumer(self, _settings: Settings, **_options: Any) -> AsyncIterator["MemoryClient"]:
+        """Give a client, as `clients.kafka.consumer` does."""
+        client = MemoryClient(self)
+        self.clients.append(client)
+        try:
+            yield client
+        finally:
+            self.clients.remove(client)
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let everything in a mirror that opens a consumer get one of these."""
+        for module in MODULES:
+            monkeypatch.setattr(f"tokenmill.app.{module}.consumer", self.consumer)
+
+
+class MemoryClient:
+    """What of `AIOKafkaConsumer` is used without a group, and of the client in it."""
+
+    def __init__(self, kafka: MemoryKafka) -> None:
+        """Be assigned nothing."""
+        self._kafka = kafka
+        self.places: dict[TopicPartition, int] = {}
+        self.paused: set[TopicPartition] = set()
+        self.seeks: list[tuple[TopicPartition, int]] = []
+        self.told: list[tuple[str, TopicPartition]] = []
+        """Seeks, pauses and resumes, in their order."""
+        self._client = self
+        self._conns: dict[str, Any] = {"0": SimpleNamespace(connected=lambda: True)}
+        self.cluster = self
+
+    # of the client inside
+
+    async def force_metadata_update(self) -> None:
+        """Know it already."""
+
+    async def fetch_all_metadata(self) -> "MemoryClient":
+        """Return what a cluster's metadata say."""
+        return self
+
+    def topics(self) -> set[str]:
+        """Return the topics that there are."""
+        return {tp.topic for tp in self._kafka.logs}
+
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        """Return a topic's partitions."""
+        return {tp.partition for tp in self._kafka.logs if tp.topic == topic}
+
+    def leader_for_partition(self, tp: TopicPartition) -> int:
+        """Return the leader of a partition."""
+        return self._kafka.leaders.get(tp, 0)
+
+    # of the consumer
+
+    def assign(self, tps: Sequence[TopicPartition]) -> None:
+        """Read these from now on."""
+        self.places = dict.fromkeys(tps, 0)
+
+    def assignment(self) -> set[TopicPartition]:
+        """Return what is read."""
+        return set(self.places)
+
+    def pause(self, *tps: TopicPartition) -> None:
+        """Read these no more."""
+        self.paused |= set(tps)
+        self.told += [("pause", tp) for tp in tps]
+
+    def resume(self, *tps: TopicPartition) -> None:
+        """Read these again."""
+        self.paused -= set(tps)
+        self.told += [("resume", tp) for tp in tps]
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        """Go there."""
+        self.places[tp] = offset
+        self.seeks.append((tp, offset))
+        self.told.append(("seek", tp))
+
+    async def position(self, tp: TopicPartition) -> int:
+        """Return the next offset."""
+        return self.places[tp]
+
+    def highwater(self, tp: TopicPartition) -> int | None:
+        """Return a partition's end."""
+        return len(self._kafka.logs[tp]) if tp in self._kafka.logs else None
+
+    async def beginning_offsets(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return where logs begin."""
+        return dict.fromkeys(tps, 0)
+
+    async def end_offsets(self, tps: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return where logs end."""
+        return {tp: len(self._kafka.logs.get(tp, ())) for tp in tps}
+
+    async def getmany(self, tp: TopicPartition, timeout_ms: int = 0) -> dict[TopicPartition, list[Any]]:  # noqa: ARG002
+        """Return a partition's next records, two at most, so that there are several fetches."""
+        await asyncio.sleep(0.001)
+        if tp in self.paused:
+            return {}
+        records = self._kafka.logs.get(tp, [])[self.places[tp] :][:2]
+        self.places[tp] += len(records)
+        return {tp: records} if records else {}
+
+
+class MemoryStream:
+    """A settled stream with blocks and eras in memory; each message is one block."""
+
+    def __init__(self, kafka: MemoryKafka, settings: Settings, blocks: Sequence[int]) -> None:
+        """Mill so many blocks for each partition; write the genesis, and none of them yet."""
+        (stream,) = settings.streams()
+        plan = plan_topic(settings, stream.raw_topic)
+        recipe = plan.recipes[stream]
+        genesis = Genesis(stream.name, recipe, (0,) * len(blocks), settings.segment_blocks)
+        self.kafka, self.stream, self.recipe = kafka, stream, recipe
+        self.settled = Settled(stream, genesis, ControlLog(stream.name, genesis))
+        kafka.append(stream.control_topic, 0, genesis.pack(), key=GENESIS_KEY)
+        self._eras = EraLog(recipe.fingerprint)
+        self._sent = [0] * len(blocks)
+        self.messages: list[list[Message]] = []
+        for partition, count in enumerate(blocks):
+            kafka.logs[TopicPartition(stream.tokens_topic, partition)] = []
+            chain = ChainMill(
+                recipe, genesis_point(partition, genesis_hash(recipe.fingerprint, partition)), message_bytes=1
+            )
+            records = [text(n, "x" * recipe.block_tokens) for n in range(count + 1)]
+            milled = PartitionMill(plan.stages, [chain]).feed(records).messages[recipe.split]
+            self.messages.append(list(milled)[:count])
+            assert len(self.messages[-1]) == count
+
+    def send(self, partition: int, stop: int, first: int | None = None) -> None:
+        """Write blocks up to ``stop``, from where the last call ended unless ``first`` says otherwise."""
+        first = self._sent[partition] if first is None else first
+        self.kafka.send(self.stream.tokens_topic, partition, self.messages[partition][first:stop])
+        self._sent[partition] = stop
+
+    def close_era(self, *, end: bool = False) -> None:
+        """Write an era of all that was sent, or the end marker."""
+        extents = {n: Extent(stop, self.messages[n][stop - 1].after) for n, stop in enumerate(self._sent) if stop}
+        era = close_era(self._eras, extents, now=1, era_blocks=1, overdue=True, end=end)
+        assert era is not None
+        assert self._eras.add(era.pack()) == era
+        self.kafka.append(self.stream.control_topic, 0, era.pack(), key=ERA_KEY)

@@ -1,0 +1,321 @@
+"""One token partition on a segment worker: when its blocks are durable, and when its directory is free again."""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from aiokafka import ConsumerRecord, TopicPartition
+from aiokafka.admin import RecordsToDelete
+from faust.types import TP
+
+from tests.conftest import TopicFactory
+from tests.mills import text
+from tests.service import Raw, send, service_settings
+from tokenmill.app import telemetry as metrics
+from tokenmill.app.kafka.clients import admin
+from tokenmill.app.kafka.control_topic import Settled, settle
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.mill.recipes import plan_topic
+from tokenmill.app.segments import store_opening as opening
+from tokenmill.app.segments import token_partition
+from tokenmill.app.segments.context import SegmentContext
+from tokenmill.app.segments.token_partition import TokenPartition
+from tokenmill.app.settings import Settings
+from tokenmill.app.tools.repair.run import repair_store
+from tokenmill.app.worker.batch import Batch
+from tokenmill.app.worker.ending import end_for
+from tokenmill.errors import DamagedError, DifferenceError, GapError
+from tokenmill.milling.chain_mill import ChainMill
+from tokenmill.milling.partition_mill import PartitionMill
+from tokenmill.reading.resume import genesis_point
+from tokenmill.store import PartitionWriter, Store, StreamInfo, open_partition
+from tokenmill.store.commit_log import scan
+from tokenmill.wire.chain import genesis_hash
+from tokenmill.wire.ignoring import ignore_record, record_hash
+from tokenmill.wire.message import HEADER_NAME, Message, encode_header
+
+EPOCH = 7
+BLOCKS = 8
+"""Each in a message of its own; fewer than fill a segment."""
+FOR_EVER = 1000.0
+
+
+@dataclass
+class Appending:
+    """A partition that has resumed on an empty store, and what comes on its topic."""
+
+    settings: Settings
+    settled: Settled
+    partition: TokenPartition
+    messages: list[Message]
+    durable: list[int]
+    """What the partition said to be durable."""
+
+    @classmethod
+    async def begin(cls, settings: Settings) -> Self:
+        """Settle the stream, mill some documents, and let the partition resume."""
+        plan = plan_topic(settings, settings.raw_topics[0])
+        ((stream, recipe),) = plan.recipes.items()
+        settled = await settle(settings, stream, recipe, plan.tokenizer.content)
+        store = Store.open_or_create(settings.store)
+        store.add_stream(StreamInfo.from_genesis(settled.genesis, settled.genesis.segment_blocks), None)
+        chain = ChainMill(recipe, genesis_point(0, genesis_hash(recipe.fingerprint, 0)), message_bytes=1)
+        records = [text(n, "x" * recipe.block_tokens) for n in range(BLOCKS)]
+        messages = list(PartitionMill(plan.stages, [chain]).feed(records).messages[recipe.split])[:BLOCKS]
+        durable: list[int] = []
+
+        async def start_partition(_tp: TP, _offset: int) -> int:
+            return EPOCH
+
+        context = SegmentContext(
+            settings=settings,
+            store=store,
+            stream=stream.name,
+            recipe=recipe,
+            ignored=settled.control.ignored,
+            start_partition=start_partition,
+            set_durable=lambda _tp, offset: durable.append(offset),
+            end_offset=lambda _tp: 0,
+            fail=end_for,
+        )
+        partition = TokenPartition(TP(stream.tokens_topic, 0), context)
+        await partition.resume()
+        return cls(settings, settled, partition, messages, durable)
+
+    async def feed(self, low: int, high: int, messages: Sequence[Message] | None = None) -> None:
+        """Bring messages ``[low, high)``, in one fetch."""
+        records: list[Any] = [
+            _record(offset, message) for offset, message in enumerate((messages or self.messages)[low:high], low)
+        ]
+        await self.partition.feed(Batch(self.partition.tp, records, high, EPOCH))
+
+    async def publish(self, low: int, high: int) -> None:
+        """Put messages ``[low, high)`` on the token topic."""
+        raws = [Raw(bytes(m.tokens), 0, None, [(HEADER_NAME, encode_header(m))]) for m in self.messages[low:high]]
+        await asyncio.to_thread(send, self.settings, raws, self.partition.tp.topic)
+
+    async def end(self) -> None:
+        """Stop the partition, and wait until it has let go of its directory."""
+        self.partition.stop()
+        if self.partition._closing is not None:
+            await self.partition._closing
+
+    @property
+    def stored(self) -> int:
+        """How many blocks a reader of the store sees."""
+        return open_partition(self.settings.store, self.settled.stream.name, 0).blocks
+
+    @property
+    def commits(self) -> list[int]:
+        """The number of blocks after each commit."""
+        (log,) = self.settings.store.glob("*/0/*.commits")
+        recipe = self.settled.genesis.recipe
+        found = scan(log.read_bytes(), block_bytes=recipe.block_bytes, segment_blocks=self.settings.segment_blocks)
+        return [commit.blocks for commit in found.commits]
+
+
+def _record(offset: int, message: Message) -> ConsumerRecord[Any, Any]:
+    headers = ((HEADER_NAME, encode_header(message)),)
+    return ConsumerRecord("tokens", 0, offset, 0, 0, None, bytes(message.tokens), None, -1, 0, headers)
+
+
+@pytest.fixture
+async def appending(broker: Broker, topic: TopicFactory, tmp_path: Path) -> Appending:
+    """Return a partition that has resumed."""
+    return await Appending.begin(service_settings(broker, topic(), tmp_path, splits={"train": 1000}))
+
+
+async def test_blocks_that_come_quickly_share_a_commit(appending: Appending, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is committed at once; those of the next fetches wait for each other, and are not lost at the end."""
+    monkeypatch.setattr(token_partition, "COMMIT_SECONDS", FOR_EVER)
+    await appending.feed(0, 2)
+    assert (appending.stored, appending.durable) == (2, [2])
+    await appending.feed(2, 3)
+    await appending.feed(3, 6)
+    assert (appending.stored, appending.durable) == (2, [2])
+    assert appending.partition.status()["block"] == 2
+    await appending.end()
+    assert (appending.commits, appending.durable) == ([2, 6], [2, 6])
+
+
+async def test_last_blocks_are_committed_without_more_coming(
+    appending: Appending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a while, by themselves."""
+    monkeypatch.setattr(token_partition, "COMMIT_SECONDS", 0.5)
+    await appending.feed(0, 1)
+    await appending.feed(1, 4)
+    deadline = time.monotonic() + 30.0
+    while appending.durable[-1] < 4 and time.monotonic() < deadline:  # noqa: ASYNC110 - it tells nobody
+        await asyncio.sleep(0.01)
+    assert (appending.commits, appending.stored, appending.durable[-1]) == ([1, 4], 4, 4)
+    await appending.end()
+
+
+async def test_halt_commits_what_came_before_it(appending: Appending, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that were right are in the store, the message that is of another history is not."""
+    monkeypatch.setattr(token_partition, "COMMIT_SECONDS", FOR_EVER)
+    await appending.feed(0, 1)
+    messages = [*appending.messages]
+    messages[3] = replace(messages[3], before=bytes(16))
+    await appending.feed(1, BLOCKS, messages)
+    assert appending.partition.halted
+    assert appending.stored == 3
+    await appending.end()
+    assert appending.commits == [1, 3]
+
+
+async def test_empty_store_waits_for_a_segments_first_block(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The token topic no longer holds block 0: an empty store begins with the next segment, once that comes."""
+    monkeypatch.setattr(token_partition, "GAP_SECONDS", 0.01)
+    settings = service_settings(broker, topic(), tmp_path, splits={"train": 1000}, segment_blocks=4)
+    appending = await Appending.begin(settings)
+    await appending.publish(0, 3)
+    async with admin(settings) as client:
+        await client.delete_records({TopicPartition(appending.partition.tp.topic, 0): RecordsToDelete(1)})
+
+    await appending.feed(1, 3)
+    assert not appending.partition.halted
+    assert appending.stored == 0
+    await appending.publish(3, 7)
+    await appending.feed(1, 3)  # looks again, and begins with block 4
+    await appending.feed(3, 7)
+    await appending.end()
+
+    reader = open_partition(settings.store, appending.settled.stream.name, 0, check=True)
+    assert (reader.first_block, reader.blocks) == (4, 7)
+    assert [reader.read(n).tobytes() for n in (4, 5, 6)] == [bytes(m.tokens) for m in appending.messages[4:7]]
+    assert reader.chain_before(4) == appending.messages[4].before
+
+
+async def test_cancelled_commit_ends_before_the_directory_is_free(
+    appending: Appending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that stops in the middle of a slow sync: nobody else writes before it is through, and all counts."""
+    syncing = threading.Event()
+    synced: list[int] = []
+    sync = os.fdatasync
+
+    def slow(descriptor: int) -> None:
+        syncing.set()
+        time.sleep(0.3)
+        sync(descriptor)
+        synced.append(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    feeding = asyncio.create_task(appending.feed(0, 5))
+    await asyncio.to_thread(syncing.wait)
+    feeding.cancel()
+    await asyncio.sleep(0)
+    feeding.cancel()
+    assert not synced
+    await appending.end()
+    assert feeding.cancelled()
+    assert appending.commits == [5]
+    assert len(synced) == 3  # one commit: data, document table, record
+    store, stream = Store.open_or_create(appending.settings.store), appending.settled.stream.name
+    with PartitionWriter.open(store, stream, 0) as writer:
+        assert (writer.next_block, writer.truncated_bytes) == (5, 0)
+
+
+async def test_partition_waits_for_its_disk(appending: Appending, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is not there says what is waited for, and no process has to end; with it back, it goes on."""
+    monkeypatch.setattr(opening, "DISK_SECONDS", 0.01)
+    await appending.feed(0, 2)
+    await appending.end()
+    store = appending.settings.store
+    store.rename(store.with_name("away"))
+    heir = TokenPartition(appending.partition.tp, appending.partition._context)
+    resuming = asyncio.create_task(heir.resume())
+    async with asyncio.timeout(30):
+        while heir.waiting is None:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.01)
+    assert "no longer holds the store" in heir.waiting
+    assert heir.standing().state == "waiting"
+    assert not store.exists()
+    store.with_name("away").rename(store)
+    async with asyncio.timeout(30):
+        await resuming
+    assert heir.status() == {"block": 2, "halted": None, "halted_by": None, "waiting": None}
+    heir.stop()
+
+
+async def test_a_halted_partition_goes_on_after_a_repair_beside_it(
+    broker: Broker, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """It lets the repair have its directory, sees that something came into it, and resumes as if for the first time."""
+    settings = service_settings(broker, topic(), tmp_path, splits={"train": 1000}, segment_blocks=4)
+    appending = await Appending.begin(settings)
+    await appending.publish(0, BLOCKS)
+    await appending.feed(0, 6)
+    await appending.end()
+    stream, partition = appending.settled.stream.name, appending.partition
+    index = settings.store / stream / "0" / f"{0:012d}.index"
+    right = index.read_bytes()
+    index.write_bytes(right[:-1] + bytes([right[-1] ^ 1]))
+    manifest = index.with_suffix(".json")
+    manifest.write_bytes(b"x" + manifest.read_bytes())
+    index.with_name(f"{4:012d}.commits").unlink()
+
+    heir = TokenPartition(partition.tp, partition._context)
+    await heir.resume()
+    assert "tokenmill repair" in (heir.halted or "")
+    await heir.closed()
+    assert not heir.may_go_on()
+    repairs, _ = await asyncio.to_thread(repair_store, settings, stream)
+    assert not any(segment.lost for segment in repairs[0].segments)
+    assert heir.may_go_on()
+    await heir.resume()
+    assert (heir.halted, heir.standing().state, heir.status()["block"]) == (None, "running", 6)
+    await heir.feed(Batch(heir.tp, [_record(n, m) for n, m in enumerate(appending.messages)], BLOCKS, EPOCH))
+    heir.stop()
+    await heir.closed()
+    assert open_partition(settings.store, stream, 0, check=True).blocks == BLOCKS
+
+
+async def test_a_partition_that_halts_in_the_middle_lets_go_of_its_directory(appending: Appending) -> None:
+    """So that whoever is to mend it can lock it; what was right before is committed."""
+    messages = [*appending.messages]
+    messages[2] = replace(messages[2], before=bytes(16))
+    await appending.feed(0, BLOCKS, messages)
+    await appending.partition.closed()
+    assert appending.partition.status()["block"] == 2
+    store, stream = Store.open_or_create(appending.settings.store), appending.settled.stream.name
+    with PartitionWriter.open(store, stream, 0) as writer:
+        assert writer.next_block == 2
+    await appending.end()
+
+
+async def test_a_partition_goes_on_once_a_message_is_ignored(appending: Appending) -> None:
+    """Of the ignore list it hears by the way; what it passes over is counted, and changes nothing."""
+    foreign: Any = ConsumerRecord("tokens", 0, 2, 0, 0, None, b"a text", None, -1, 0, ())
+    await appending.publish(0, BLOCKS)
+    records = [_record(n, m) for n, m in enumerate(appending.messages[:2])]
+    records += [foreign, *(_record(n, m) for n, m in enumerate(appending.messages[2:], 3))]
+    partition, control = appending.partition, appending.settled.control
+    await partition.feed(Batch(partition.tp, records, BLOCKS + 1, EPOCH))
+    assert f"`tokenmill ignore {partition.tp.topic} 0 2`" in (partition.halted or "")
+    assert partition.standing().state == "halted"
+    assert partition.status()["halted_by"] in {DamagedError.brief, DifferenceError.brief, GapError.brief}
+    assert not partition.may_go_on()
+    control.add(*ignore_record(1, 2, record_hash(foreign)))
+    assert not partition.may_go_on()
+    control.add(*ignore_record(0, 2, record_hash(foreign)))
+    assert partition.may_go_on()
+    before = metrics.IGNORED._value.get()
+    await partition.resume()
+    assert not partition.may_go_on()
+    await partition.feed(Batch(partition.tp, records, BLOCKS + 1, EPOCH))
+    assert metrics.IGNORED._value.get() == before + 1
+    assert partition.status()["halted"] is None
+    await appending.end()
+    assert appending.stored == BLOCKS
+    assert not partition.may_go_on()

@@ -1,0 +1,78 @@
+"""What is being milled can be read by another process, after the one that milled is dead."""
+
+import os
+import subprocess
+import sys
+
+from tokenmill.app.supervisor.in_flight import BOARD_VARIABLE, Board, Note, Suspects
+
+LONGEST_TOPIC = "t" * 249
+
+
+def test_notes_outlive_the_process_that_wrote_them() -> None:
+    """A killed process has said what it was milling; what it had done is not among it."""
+    code = (
+        "import os, signal\n"
+        "from tokenmill.app.supervisor.in_flight import Board, Note\n"
+        "board = Board.inherited()\n"
+        "done, at_work = Note('raw', 1, board), Note('raw', 2, board)\n"
+        "done(1, 9); at_work(3, 7); at_work(5, 5); done.done()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    with Board.file() as file:
+        board = Board(file.fileno())
+        environment = {**os.environ, BOARD_VARIABLE: str(file.fileno())}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, pass_fds=[file.fileno()], check=False)
+    assert done.returncode == -9
+    assert list(board.suspects()) == [Suspects("raw", 2, 5, 5)]
+    board.close()
+
+
+def test_every_topic_fits_and_slots_are_used_again() -> None:
+    """Kafka's longest name; a partition that was given up gives its slot to another; without one nothing is noted."""
+    with Board.file() as file:
+        board = Board(file.fileno())
+    for number in range(1000):
+        note = Note(LONGEST_TOPIC, number, board)
+        note(2**62, 2**62 + 1)
+        assert list(board.suspects()) == [Suspects(LONGEST_TOPIC, number, 2**62, 2**62 + 1)]
+        note.done()
+        note.close()
+    hanging = [Note("raw", number, board) for number in range(300)]
+    for note in hanging:
+        note(0, 0)
+    assert len(list(board.suspects())) == 256
+    board.close()
+
+
+def test_a_note_hangs_where_it_does_not_change() -> None:
+    """What is done hangs no more; what goes on begins anew."""
+    note = Note("raw", 0, None)
+    assert note.hanging(0) is None
+    note(4, 8)
+    assert note.hanging(0) == Suspects("raw", 0, 4, 8)
+    assert note.hanging(3600) is None
+    note.done()
+    assert note.hanging(0) is None
+
+
+def test_the_command_is_named() -> None:
+    """For one record it can be run as it stands."""
+    assert str(Suspects("raw", 1, 5, 5)) == "offset 5 of raw[1] (`tokenmill skip raw 1 5`)"
+    assert str(Suspects("raw", 1, 5, 6)) == "one of the offsets 5 to 6 of raw[1] (`tokenmill skip raw 1 OFFSET`)"
+
+
+def test_slot_of_a_partition_that_is_given_up_is_free_when_its_records_are_done() -> None:
+    """Until then they are noted, for a thread still has them; afterwards nothing is blamed on them."""
+    with Board.file() as file:
+        board = Board(file.fileno())
+    note = Note("raw", 0, board)
+    note(4, 8)
+    note.close()
+    assert list(board.suspects()) == [Suspects("raw", 0, 4, 8)]
+    note.done()
+    assert list(board.suspects()) == []
+    slots = {board.take() for _ in range(256)}
+    assert len(slots) == 256
+    assert None not in slots
+    board.close()

@@ -1,0 +1,55 @@
+"""The question that container engines ask: answered by the exit code, with words."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+
+@contextmanager
+def answering(code: int, words: str) -> Iterator[int]:
+    """Answer every question with ``code`` and ``words`` meanwhile; yield the port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(code if self.path == "/healthz" else 404)
+            self.end_headers()
+            self.wfile.write(words.encode())
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def asked(port: int) -> tuple[int, str]:
+    """Return exit code and output of the command."""
+    command = [sys.executable, "-m", "tokenmill.app.telemetry.health"]
+    environment = {"TOKENMILL_METRICS_PORT": str(port), "http_proxy": "http://127.0.0.1:1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [(200, 0), (503, 1)])
+def test_the_exit_code_is_the_services_own_answer(code: int, exit_code: int) -> None:
+    """What it says is passed on; a proxy in the environment has no say."""
+    with answering(code, "mill-1 is silent") as port:
+        left, words = asked(port)
+    assert left == exit_code
+    assert "mill-1 is silent" in words
+
+
+def test_nobody_there_is_not_well() -> None:
+    """With the address that does not answer."""
+    left, words = asked(1)
+    assert left == 1
+    assert "http://127.0.0.1:1/healthz does not answer" in words

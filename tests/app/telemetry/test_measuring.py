@@ -1,0 +1,138 @@
+"""The gauges of a worker's partitions, and what a mill's meter makes of its chains."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from faust.types import TP
+from prometheus_client import generate_latest
+
+from tests.mills import flush, make_source, text, tombstone
+from tests.scraping import Key, parse, total
+from tokenmill.app.telemetry.lag_age import Trail
+from tokenmill.app.telemetry.measuring import Standing, measure
+from tokenmill.app.telemetry.mill_meter import MillMeter
+from tokenmill.app.telemetry.stage_clock import StageClock
+from tokenmill.app.telemetry.worker_metrics import WORKER
+from tokenmill.milling.partition_mill import PartitionMill
+from tokenmill.records import Record
+from tokenmill.wire.cursor import Cursor
+
+LAG = "tokenmill_consumer_lag_records"
+END = "tokenmill_end_offset"
+AGE = "tokenmill_consumer_lag_seconds"
+
+
+@dataclass
+class Still:
+    """A partition that stands somewhere."""
+
+    where: Standing
+
+    def standing(self) -> Standing:
+        """Return where."""
+        return self.where
+
+
+@dataclass
+class Way:
+    """A publisher that has acknowledged so much."""
+
+    durable: Cursor
+    idle: bool = True
+    pending_bytes: int = 0
+
+
+def at(position: int | None, timestamp: int = 0) -> Still:
+    """Return a partition at a position, after a record of this timestamp."""
+    trail = Trail()
+    trail.begin(timestamp)
+    state = "running" if position is not None else "resuming"
+    return Still(Standing(state=state, position=position, trail=trail, clock=StageClock()))  # type: ignore[arg-type]
+
+
+def samples() -> Mapping[Key, float]:
+    """Return what there is to be seen."""
+    return parse(generate_latest(WORKER).decode())
+
+
+def test_lag_is_told_of_partitions_that_run_and_are_ours() -> None:
+    """Not of one that has yet to find its place, nor of one whose end nobody knows, nor of one that is gone."""
+    written = round((time.time() - 100) * 1000)
+    ours = {TP("t", 0): at(5, written), TP("t", 1): at(None), TP("t", 2): at(7), TP("t", 3): at(9)}
+    ends = {TP("t", 0): 8, TP("t", 1): 8, TP("t", 3): 9}
+    measure(ours, ends)
+    seen = samples()
+    assert {dict(labels)["partition"]: value for (name, labels), value in seen.items() if name == LAG} == {
+        "0": 3,
+        "3": 0,
+    }
+    ends_seen = {dict(labels)["partition"]: value for (name, labels), value in seen.items() if name == END}
+    assert ends_seen == {"0": 8, "1": 8, "3": 9}  # what producers sent is known before a partition found its place
+    assert 99 < total(seen, AGE, partition="0") < 160
+    assert total(seen, AGE, partition="3") == 0
+    assert total(seen, "tokenmill_partitions", topic="t", state="running") == 3
+    assert total(seen, "tokenmill_partitions", topic="t", state="resuming") == 1
+
+    measure({}, ends)
+    assert not [key for key in samples() if key[0] in {LAG, AGE, END, "tokenmill_partitions"}]
+
+
+def feed(meter: MillMeter, mill: PartitionMill, records: list[Record]) -> None:
+    """Mill a fetch, as a raw partition does."""
+    meter.fetched(records)
+    meter.fed(records, mill.feed(records).value_bytes)
+
+
+def test_tokens_in_an_open_block_are_not_durable_until_it_is_flushed() -> None:
+    """Where nothing waits, all that was milled is durable, however far back the last message's cursor is."""
+    mill = make_source().mill()
+    meter = MillMeter("meter-1")
+    meter.resumed(mill.chains, 0)
+    way = Way(Cursor(0, 0, 0))
+
+    def durable() -> int | None:
+        return meter.standing("running", mill.next_offset, {"train": way}).durable
+
+    assert durable() == 0
+    feed(meter, mill, [text(0, "abc"), text(1, "de")])  # a block of four, three tokens wait
+    way.durable = Cursor(1, 0, 1)
+    assert durable() == 1
+    feed(meter, mill, [flush(2)])
+    assert durable() == 3
+    way.idle = False
+    assert durable() == 1
+    assert meter.standing("halted", 3, {"train": way}).durable is None
+
+
+def test_a_meter_counts_what_it_saw_and_nothing_from_before() -> None:
+    """Totals that a chain brings along were counted by those who milled them."""
+    source = make_source()
+    earlier = source.mill()
+    first = [text(0, "abc"), text(1, "")]
+    earlier.feed(first)
+    meter = MillMeter("meter-2")
+    meter.resumed(earlier.chains, 0)
+    feed(meter, earlier, [text(2, "xyz"), text(3, " "), tombstone(4), flush(5)])
+
+    seen = samples()
+    expected = {
+        "tokenmill_records_consumed_total": 4,
+        "tokenmill_consumed_bytes_total": 4,
+        "tokenmill_documents_total": 1,
+        "tokenmill_tokens_produced_total": 4,
+        "tokenmill_documents_filtered_total": 1,
+        "tokenmill_records_without_document_total": 2,
+    }
+    assert {name: total(seen, name, topic="meter-2") for name in expected} == expected
+
+
+def test_lag_that_is_not_known_is_not_zero() -> None:
+    """While no broker is reached, the ends that were told last are old: there is no sample of what waits."""
+    partitions = {TP("t", 0): at(5)}
+    measure(partitions, {TP("t", 0): 5})
+    assert total(samples(), LAG, topic="t") == total(samples(), AGE, topic="t") == 0
+    assert any(name == LAG for name, _ in samples())
+    measure(partitions, {TP("t", 0): 5}, reached=False)
+    assert [name for name, _ in samples() if "_lag_" in name] == []
+    measure({}, {})

@@ -1,0 +1,245 @@
+"""What lone workers tell over HTTP, on a real broker: numbers that are right, and whether they are ready."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.conftest import TopicFactory, topics_on
+from tests.faults.feeding import flush_all
+from tests.marked import until
+from tests.scraping import Key, ask, free_port, scrape, total
+from tests.service import Raw, in_own_loop, reference_blocks, send, service_settings
+from tokenmill.app.cli import create_cli
+from tokenmill.app.kafka.clients import producer
+from tokenmill.app.kafka.control_topic import settle
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.metrics_page import described
+from tokenmill.app.mill.recipes import plan_topic
+from tokenmill.app.settings import Settings
+from tokenmill.app.telemetry.stage_clock import STAGES
+from tokenmill.errors import DamagedError
+
+SECONDS = 60.0
+HOUR = 3600
+OF_SUPERVISORS = {"tokenmill_worker_up", "tokenmill_worker_restarts_total"}
+DOCUMENTS = [*(b"document %d " % number * 9 for number in range(300)), b"", b" ", b"\xff no text", None]
+"""300 documents, two that are empty, one that is no text, and a tombstone."""
+
+
+class Lone:
+    """A worker without a supervisor."""
+
+    def __init__(self, role: str, settings: Settings, log: Path) -> None:
+        """Start it, with its pages on a port of its own."""
+        self.port = free_port()
+        own = settings.model_copy(update={"metrics_port": self.port})
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tokenmill.app.cli", role],
+                env={**os.environ, **own.environment()},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+
+    def end(self) -> None:
+        """Leave no process."""
+        self.process.kill()
+        self.process.wait()
+
+    @property
+    def samples(self) -> Mapping[Key, float]:
+        """The metrics."""
+        return scrape(self.port)
+
+
+@contextmanager
+def lone(role: str, settings: Settings, directory: Path) -> Iterator[Lone]:
+    """Run a worker while the block runs."""
+    worker = Lone(role, settings, directory / f"{role}.log")
+    try:
+        yield worker
+    finally:
+        worker.end()
+
+
+def send_written(settings: Settings, values: list[bytes | None], seconds_ago: float) -> None:
+    """Send records that say that they were written some time ago."""
+    written = round((time.time() - seconds_ago) * 1000)
+
+    async def run() -> None:
+        async with producer(settings) as client:
+            for value in values:
+                await client.send(settings.raw_topics[0], value, key=b"k", partition=0, timestamp_ms=written)
+            await client.flush()
+
+    in_own_loop(run)
+
+
+@pytest.fixture
+def settings(broker: Broker, topic: TopicFactory, tmp_path: Path) -> Settings:
+    """Return settings for a stream of one split that carries nothing for a long time."""
+    return service_settings(
+        broker, topic(1), tmp_path, splits={"train": 1000}, carry_seconds=600.0, era_max_seconds=1.0
+    )
+
+
+def test_lone_workers_tell_what_they_did_and_what_waits(settings: Settings, tmp_path: Path) -> None:
+    """Not ready before the mill is there; then all counts are those of the reference, and every lag ends at zero."""
+    topic, stream = settings.raw_topics[0], f"{settings.raw_topics[0]}.train"
+    with ExitStack() as stack:
+        segment = stack.enter_context(lone("segment", settings, tmp_path))
+        assert until(lambda: ask(segment.port, "/healthz").code == 200, SECONDS)
+        assert ask(segment.port, "/readyz").code == 503
+        mill = stack.enter_context(lone("mill", settings, tmp_path))
+        assert until(lambda: ask(mill.port, "/readyz").code == 200, SECONDS)
+        assert until(lambda: ask(segment.port, "/readyz").code == 200, SECONDS)
+
+        send_written(settings, DOCUMENTS, HOUR)
+        assert until(lambda: total(mill.samples, "tokenmill_records_consumed_total", topic=topic) == 304, SECONDS)
+        assert until(lambda: 0 < total(mill.samples, "tokenmill_durable_lag_records", topic=topic) < 304, SECONDS)
+        waits = mill.samples
+        flush_all(settings)
+        blocks = len(reference_blocks(settings)[stream, 0])
+        assert until(lambda: total(segment.samples, "tokenmill_blocks_total", stream=stream) == blocks, SECONDS)
+        assert until(lambda: total(mill.samples, "tokenmill_durable_lag_records", topic=topic) == 0, SECONDS)
+        assert until(lambda: total(mill.samples, "tokenmill_eras_total", stream=stream) >= 1, SECONDS)
+        milled, stored = mill.samples, segment.samples
+
+    # the open block's oldest record was written an hour ago, and has not been milled for long
+    assert total(waits, "tokenmill_consumer_lag_records", topic=topic) == 0
+    assert total(waits, "tokenmill_consumer_lag_seconds", topic=topic) == 0
+    assert HOUR <= total(waits, "tokenmill_durable_lag_seconds", topic=topic) < HOUR + 2 * SECONDS
+    exported = {name for name, _ in milled.keys() | stored.keys()}
+    every = {name for metric in described() for name in metric.sample_names}
+    assert exported == {name for name in every if not name.startswith("tokenmill_mirror_")} - OF_SUPERVISORS
+    check_the_mill(milled, topic, stream, blocks)
+    check_the_store(stored, stream)
+
+
+def check_the_mill(samples: Mapping[Key, float], topic: str, stream: str, blocks: int) -> None:
+    """Check what a mill that has done everything tells."""
+    kept = [value for value in DOCUMENTS if value and b"document" in value]
+    expected = {
+        ("tokenmill_records_consumed_total", ""): 305,
+        ("tokenmill_consumed_bytes_total", ""): sum(len(value or b"") for value in DOCUMENTS),
+        ("tokenmill_documents_total", ""): 300,
+        ("tokenmill_tokens_produced_total", ""): sum(len(value) + 1 for value in kept),
+        ("tokenmill_documents_filtered_total", ""): 2,
+        ("tokenmill_dead_letters_total", "invalid_utf8"): 1,
+        ("tokenmill_records_without_document_total", "tombstone"): 1,
+        ("tokenmill_records_without_document_total", "flush"): 1,
+        ("tokenmill_blocks_total", "topic"): blocks,
+        ("tokenmill_message_bytes_sum", ""): blocks * 64,
+        ("tokenmill_consumer_lag_records", topic): 0,
+        ("tokenmill_consumer_lag_seconds", topic): 0,
+        ("tokenmill_durable_lag_seconds", topic): 0,
+        ("tokenmill_partitions", "running"): 1,
+        ("tokenmill_queue_bytes", ""): 0,
+        ("tokenmill_engine_info", "bytes"): 1,
+    }
+    found = {
+        (name, label): sum(
+            value
+            for (n, labels), value in samples.items()
+            if n == name and (not label or label in dict(labels).values())
+        )
+        for name, label in expected
+    }
+    assert found == expected
+    assert {dict(labels).get("worker") for name, labels in samples if name != "tokenmill_build_info"} == {"mill"}
+    messages = total(samples, "tokenmill_message_bytes_count", topic=f"tokens.{stream}")
+    assert 0 < messages == total(samples, "tokenmill_produce_duration_seconds_count", topic=f"tokens.{stream}")
+    assert total(samples, "process_resident_memory_bytes") > 1 << 20
+    check_stages(samples, {"decode", "tokenize", "pack", "dead_letters"})
+
+
+def check_the_store(samples: Mapping[Key, float], stream: str) -> None:
+    """Check what a segment worker that has stored everything tells."""
+    assert total(samples, "tokenmill_consumer_lag_records", topic=f"tokens.{stream}") == 0
+    assert total(samples, "tokenmill_consumer_lag_seconds", topic=f"tokens.{stream}") == 0
+    newest = total(samples, "tokenmill_newest_token_timestamp_seconds", stream=stream, partition="0")
+    assert time.time() - 2 * SECONDS < newest <= time.time()  # the flush record's
+    latency = total(samples, "tokenmill_end_to_end_latency_seconds_sum", stream=stream)
+    messages = total(samples, "tokenmill_end_to_end_latency_seconds_count", stream=stream)
+    assert messages > 1
+    assert (messages - 1) * HOUR <= latency < messages * (HOUR + 2 * SECONDS)
+    commits = total(samples, "tokenmill_commits_total")
+    assert 0 < commits == total(samples, "tokenmill_commit_duration_seconds_count")
+    check_stages(samples, {"append", "sync"})
+
+
+def check_stages(samples: Mapping[Key, float], worked: set[str]) -> None:
+    """Check that time was spent in these stages, and that one partition spent no more than there was."""
+    spent: dict[str, float] = {stage: total(samples, "tokenmill_stage_seconds_total", stage=stage) for stage in STAGES}
+    assert all(spent[stage] > 0 for stage in worked)
+    alive = time.time() - total(samples, "process_start_time_seconds")
+    assert 0 < sum(spent.values()) < alive
+
+
+def test_the_age_of_a_backlog_is_that_of_its_oldest_record(settings: Settings, tmp_path: Path) -> None:
+    """While it is milled, the lag in seconds comes from the records' own timestamps; afterwards there is none."""
+    topic = settings.raw_topics[0]
+    send_written(settings, DOCUMENTS, HOUR)
+    slow = settings.model_copy(update={"function": "tests.app.slow:slow"})
+    with lone("mill", slow, tmp_path) as mill:
+        seen: list[Mapping[Key, float]] = []
+
+        def waits() -> bool:
+            seen.append(mill.samples)
+            return total(seen[-1], "tokenmill_consumer_lag_records", topic=topic) > 0
+
+        assert until(waits, SECONDS)
+        assert until(lambda: not waits() and total(seen[-1], "tokenmill_records_consumed_total") == 304, SECONDS)
+
+    ages = [
+        total(samples, "tokenmill_consumer_lag_seconds", topic=topic)
+        for samples in seen
+        if total(samples, "tokenmill_consumer_lag_records", topic=topic) > 0
+    ]
+    assert ages
+    assert all(HOUR <= age < HOUR + 2 * SECONDS for age in ages)
+    assert total(seen[-1], "tokenmill_consumer_lag_seconds", topic=topic) == 0
+
+
+def test_a_halted_partition_is_told_and_makes_nothing_unready(settings: Settings, tmp_path: Path) -> None:
+    """What only a person can mend is a number and a line in the log; a restart by a health check would not help."""
+    plan = plan_topic(settings, settings.raw_topics[0])
+    for stream, recipe in plan.recipes.items():
+        in_own_loop(lambda: settle(settings, stream, recipe, plan.tokenizer.content))  # noqa: B023 - called at once
+    (damaged,) = settings.streams()
+    send(settings, [Raw(b"no message of blocks")], topic=damaged.tokens_topic)
+    with lone("segment", settings, tmp_path) as segment:
+        assert until(lambda: total(segment.samples, "tokenmill_partitions", state="halted") == 1, SECONDS)
+        assert ask(segment.port, "/readyz").code == ask(segment.port, "/healthz").code == 200
+        words = f"halted: {damaged.tokens_topic}/0 ({DamagedError.brief})\n"
+        assert until(lambda: ask(segment.port, "/readyz?strict") == (503, words), SECONDS)
+        told = CliRunner().invoke(create_cli("status"), ["status", "--url", f"http://127.0.0.1:{segment.port}"])
+        assert (told.exit_code, words.strip() in told.output) == (1, True)
+        assert total(segment.samples, "tokenmill_partitions") == 1
+        before = total(segment.samples, "tokenmill_stage_seconds_total", stage="halted")
+        assert until(lambda: total(segment.samples, "tokenmill_stage_seconds_total", stage="halted") > before, SECONDS)
+
+
+def test_a_worker_is_not_ready_while_its_broker_is_gone(tmp_path: Path) -> None:
+    """It was ready; the broker is killed; its page says since when, a number does, and lag is unknown, not 0."""
+    with Broker(tmp_path / "broker") as broker:
+        settings = service_settings(broker, topics_on(broker, "gone")(1), tmp_path)
+        with lone("mill", settings, tmp_path) as mill:
+            assert until(lambda: ask(mill.port, "/readyz").code == 200, SECONDS)
+            assert until(lambda: any("_lag_" in name for name, _ in mill.samples), SECONDS)
+            assert total(mill.samples, "tokenmill_broker_up") == 1
+            broker.kill()
+            killed = time.time()
+            assert until(lambda: "no broker answers" in ask(mill.port, "/readyz").text, 10)
+            samples = mill.samples
+            assert total(samples, "tokenmill_broker_up") == 0
+            assert abs(total(samples, "tokenmill_broker_last_answer_timestamp_seconds") - killed) < 5
+            assert {name for name, _ in samples if "_lag_" in name} == set()

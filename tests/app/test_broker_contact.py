@@ -1,0 +1,55 @@
+"""Whether brokers answer, by what was heard of them; and what the log says of it."""
+
+import structlog
+from structlog.testing import capture_logs
+
+from tests.outages import Hands
+from tokenmill.app.broker_contact import QUIET_SECONDS, OutageLog
+
+
+def test_brokers_are_away_since_their_last_answer() -> None:
+    """Not at once: clients hear of a broker every few seconds; and within 10 s."""
+    hands = Hands()
+    contact = hands.contact()
+    hands.turn(QUIET_SECONDS - 0.1)
+    found = [contact.away_since]
+    contact.heard()
+    hands.turn(QUIET_SECONDS)
+    found.append(contact.away_since)
+    contact.heard()
+    found.append(contact.away_since)
+    assert found == [None, 1000 + QUIET_SECONDS - 0.1, None]
+    assert QUIET_SECONDS < 10
+
+
+def test_silence_while_nobody_could_ask_is_no_outage() -> None:
+    """The event loop stood still, or the process did; if brokers still say nothing then, they are away since before."""
+    hands = Hands()
+    contact = hands.contact()
+    found = []
+    for seconds in (1, 60, 1, 1, 1, 1, 1, 1):
+        hands.turn(seconds)
+        contact.turn()
+        found.append(contact.away_since)
+    assert found == [None] * 7 + [1000]
+
+
+def test_an_outage_is_a_line_when_it_begins_one_a_minute_and_one_when_it_ends() -> None:
+    """With since when, for how long, and what the last attempt to connect came to."""
+    hands = Hands()
+    contact = hands.contact()
+    outage = OutageLog("broker:9092", contact, hands)
+    structlog.reset_defaults()
+    with capture_logs() as lines:
+        for second in range(300):
+            hands.turn(1)
+            if second < 20 or second >= 220:
+                contact.heard()
+            contact.trouble = "Connect call failed"
+            outage.look()
+
+    assert [line["event"] for line in lines] == [*["no broker answers"] * 4, "a broker answers again"]
+    assert [line["seconds"] for line in lines[:-1]] == [6, 66, 126, 186]
+    assert {line["since"] for line in lines[:-1]} == {"1970-01-01T00:17:00Z"}
+    assert {line["error"] for line in lines[:-1]} == {"Connect call failed"}
+    assert lines[-1]["after_seconds"] == 201

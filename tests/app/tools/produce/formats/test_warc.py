@@ -1,0 +1,82 @@
+"""Web archives."""
+
+import gzip
+import json
+from pathlib import Path
+
+from tests.app.tools.produce.files import warc_record
+from tests.app.tools.produce.reading import found_in, reading_of, refusals, values
+from tokenmill.app.tools.produce import Refused
+
+HTTP = "application/http; msgtype=response"
+
+
+def test_plain_pages_are_documents_and_others_are_named(tmp_path: Path) -> None:
+    """A conversion and a plain response are; HTML is not, and what is about the archive itself is passed over."""
+    http = "HTTP/1.1 200 OK\r\nContent-Type: {}\r\n\r\n{}".format
+    records = [
+        warc_record("warcinfo", "info", "about"),
+        warc_record("conversion", "one", "first"),
+        warc_record("response", "two", http("text/html", "<p>second"), HTTP),
+        warc_record("response", "three", http("text/plain", "third"), HTTP),
+        warc_record("request", "four", "GET / HTTP/1.1\r\n\r\n", HTTP),
+    ]
+    (tmp_path / "a.warc.gz").write_bytes(b"".join(map(gzip.compress, records)))
+
+    found = found_in(reading_of(carry=["url"]), tmp_path / "a.warc.gz")
+
+    assert [json.loads(value) for value in values(found)] == [
+        {"id": "one", "text": "first", "url": "https://example.org/one"},
+        {"id": "three", "text": "third", "url": "https://example.org/three"},
+    ]
+    ((where, why),) = refusals(found)
+    assert where == "a.warc.gz:3"
+    assert why.startswith("a page of type text/html")
+
+
+def test_an_archive_that_is_cut_off_is_named(tmp_path: Path) -> None:
+    """Half a record is no document, compressed or not."""
+    records = [warc_record("conversion", str(number), f"text {number} " * 500) for number in range(3)]
+    packed = b"".join(map(gzip.compress, records))
+    (tmp_path / "a.wet").write_bytes(b"".join(records)[:-900])
+    (tmp_path / "b.wet.gz").write_bytes(packed[:-40])
+    (tmp_path / "c.warc").write_bytes(b"hello world\n" * 100)
+
+    for name, whole in (("a.wet", 2), ("b.wet.gz", 2), ("c.warc", 0)):
+        found = found_in(reading_of(), tmp_path / name)
+        assert len(values(found)) == whole
+        assert found[-1].broken  # type: ignore[union-attr]
+
+
+def test_a_charset_that_is_none_is_refused(tmp_path: Path) -> None:
+    """Whatever a page says of itself, the pages behind it are read."""
+    kinds = ["text/plain; charset=\0utf", "text/plain; charset=no-such", "text/plain; charset=utf-16"]
+    records = [warc_record("conversion", "odd", "grün", kind) for kind in kinds]
+    (tmp_path / "a.wet").write_bytes(b"".join([*records, warc_record("conversion", "good", "text")]))
+
+    found = found_in(reading_of(plain=True), tmp_path / "a.wet")
+
+    assert values(found) == [b"text"]
+    assert [where for where, why in refusals(found) if why.startswith("not the text that it says it is")] == [
+        "a.wet:1",
+        "a.wet:2",
+        "a.wet:3",
+    ]
+    assert not any(item.broken for item in found if isinstance(item, Refused))
+
+
+def test_an_archive_that_warcio_cannot_read_is_named(tmp_path: Path) -> None:
+    """A response must have an address; the pages before one without are documents, and the file is broken there."""
+    odd = warc_record("response", "odd", "HTTP/1.1 200 OK\r\n\r\ntext", HTTP)
+    lines = [line for line in odd.split(b"\r\n") if not line.startswith(b"WARC-Target-URI")]
+    good = warc_record("conversion", "good", "text")
+    (tmp_path / "a.warc").write_bytes(good + b"\r\n".join(lines) + good)
+    (tmp_path / "b.warc").write_bytes(good)
+
+    found = found_in(reading_of(plain=True), tmp_path)
+
+    assert values(found) == [b"text", b"text"]
+    ((where, why),) = refusals(found)
+    assert where == "a.warc:2"
+    assert why.startswith("warcio cannot read this record: AttributeError")
+    assert [item.broken for item in found if isinstance(item, Refused)] == [True]

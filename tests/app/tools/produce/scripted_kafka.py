@@ -1,0 +1,288 @@
+"""A Kafka in memory, for `produce`: what is under way to each partition arrives when a script lets it arrive.
+
+It knows as much as `produce` relies on: a partition gets batches in the order in which one producer sent them, each as
+a whole or not at all; a transactional id is granted to one owner at a time; and an aborted transaction leaves a marker
+in the partitions that were added to it, behind which the brokers refuse what an earlier owner sent. What a killed
+process had under way may still arrive, long after, where nobody has put a marker.
+"""
+
+import asyncio
+import random
+from collections import defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import ProducerFenced
+
+from tokenmill.app.settings import Settings, dead_letter_topic, produced_topic
+
+RAW = "raw"
+DEAD = dead_letter_topic(RAW)
+PRODUCED = produced_topic(RAW)
+
+
+SELDOM = 0.05
+MOST_UNDER_WAY = 2
+
+
+class Stored(NamedTuple):
+    """A record in a log."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(slots=True)
+class Log:
+    """A partition."""
+
+    records: list[Stored] = field(default_factory=list)
+    end: int = 0
+    first: int = 0
+    refuses_below: int = 0
+    """Epoch of the last marker: who has a lower one is refused."""
+
+    def append(self, records: Iterable[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes], ...]]]) -> None:
+        """Put records behind the others."""
+        for key, value, headers in records:
+            self.records.append(Stored(self.end, key, value, headers))
+            self.end += 1
+
+
+class Builder:
+    """A batch that is being filled."""
+
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+
+    def append(self, *, timestamp: object, key: bytes | None, value: bytes | None, headers: Iterable[Any] = ()) -> bool:
+        """Take a record."""
+        assert timestamp is not None
+        self.records.append((key, value, tuple(headers)))
+        return True
+
+    def close(self) -> None:
+        """Take no more."""
+
+
+class UnderWay(NamedTuple):
+    """A batch on its way."""
+
+    epoch: int
+    records: list[Any]
+    future: "asyncio.Future[None]"
+
+
+class ScriptedKafka:
+    """Topics, and what is under way to them."""
+
+    def __init__(self, partitions: int, rng: random.Random) -> None:
+        self.counts = {RAW: partitions, DEAD: 2, PRODUCED: 1}
+        self.logs: dict[TopicPartition, Log] = defaultdict(Log)
+        self.under_way: dict[TopicPartition, deque[UnderWay]] = defaultdict(deque)
+        self.stale: dict[TopicPartition, deque[UnderWay]] = defaultdict(deque)
+        """What owners sent that others have followed: it arrives late, if ever."""
+        self.epoch = 0
+        self.rng = rng
+        self.delivered = 0
+        self.slow: str | None = None
+        """A topic that takes what it gets when nothing else waits, or seldom."""
+        self.refuse: Callable[[TopicPartition], Exception | None] = lambda _: None
+
+    async def deliver(self, share: float = 0.3) -> None:
+        """Let batches arrive, one now and then, of partitions by chance; until cancelled."""
+        while True:
+            await asyncio.sleep(0)
+            if self.rng.random() < share:
+                self.deliver_one()
+
+    def deliver_one(self) -> None:
+        """Let one batch arrive, if there is one."""
+        waiting = [name for name, batches in self.under_way.items() if batches]
+        quick = [name for name in waiting if name.topic != self.slow or self.rng.random() < SELDOM]
+        late = [name for name, batches in self.stale.items() if batches]
+        if late and self.rng.random() < SELDOM:
+            self._take(self.rng.choice(late), self.stale)
+        elif quick:
+            self.arrive(self.rng.choice(quick))
+
+    def arrive_late(self) -> None:
+        """Let everything arrive that earlier owners had under way."""
+        for name, batches in self.stale.items():
+            while batches:
+                self._take(name, self.stale)
+
+    def grant(self) -> int:
+        """Return the epoch of a new owner; what the one before has under way is late from now on."""
+        self.epoch += 1
+        for name, batches in self.under_way.items():
+            arriving = self.rng.choice([0, 1, len(batches)])  # what is behind it is lost with a connection
+            self.stale[name].extend(list(batches)[:arriving])
+            batches.clear()
+        return self.epoch
+
+    def arrive(self, name: TopicPartition) -> None:
+        """Let the first batch arrive that is under way to a partition."""
+        self._take(name, self.under_way)
+
+    def _take(self, name: TopicPartition, batches: Mapping[TopicPartition, deque[UnderWay]]) -> None:
+        epoch, records, future = batches[name].popleft()
+        log = self.logs[name]
+        error = self.refuse(name)
+        if epoch < log.refuses_below:
+            error = ProducerFenced()
+        if error is None:
+            log.append(records)
+            self.delivered += 1
+        if future.done() or future.get_loop().is_closed():
+            return  # its process was killed
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    def forget(self, name: TopicPartition, before: int) -> None:
+        """Remove what is older, as retention does."""
+        log = self.logs[name]
+        log.first = max(log.first, before)
+        log.records = [record for record in log.records if record.offset >= before]
+
+    def values(self, topic: str) -> list[list[bytes | None]]:
+        """Return the values in each partition of a topic."""
+        names = [TopicPartition(topic, number) for number in range(self.counts[topic])]
+        return [[record.value for record in self.logs[name].records] for name in names]
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Be the Kafka of `produce`."""
+        package = "tokenmill.app.tools.produce"
+
+        async def count(_: Settings, topic: str) -> int:
+            return self.counts[topic]
+
+        async def ensured(_: Settings, topic: str) -> None:
+            assert topic == RAW
+
+        @asynccontextmanager
+        async def producer(_: Settings, **options: Any) -> AsyncIterator[Producer]:
+            client = Producer(self, options.get("transactional_id"))
+            try:
+                yield client
+            finally:
+                client.ended = True
+
+        @asynccontextmanager
+        async def consumer(_: Settings, **options: Any) -> AsyncIterator[Consumer]:
+            assert options == {"isolation_level": "read_uncommitted"}, "what another run has open would hide the end"
+            yield Consumer(self)
+
+        for module in ("run", "fence"):
+            monkeypatch.setattr(f"{package}.{module}.producer", producer)
+        for module in ("tails", "register"):
+            monkeypatch.setattr(f"{package}.{module}.consumer", consumer)
+        for module in ("run", "refusals"):
+            monkeypatch.setattr(f"{package}.{module}.partition_count", count)
+        monkeypatch.setattr(f"{package}.run.ensure_produced", ensured)
+
+
+class Transactions:
+    """What aiokafka calls its transaction manager."""
+
+    def __init__(self, name: str | None) -> None:
+        self.transactional_id = name
+        self.added: list[TopicPartition] = []
+
+    def maybe_add_partition_to_txn(self, name: TopicPartition) -> None:
+        """Add a partition."""
+        self.added.append(name)
+
+
+class Producer:
+    """As much of aiokafka's producer as `produce` uses."""
+
+    def __init__(self, kafka: ScriptedKafka, name: str | None) -> None:
+        self.kafka = kafka
+        self._txn_manager = Transactions(name)
+        self.epoch = kafka.epoch if name is None else kafka.grant()
+        self.ended = False
+
+    async def begin_transaction(self) -> None:
+        """Begin."""
+        assert self._txn_manager.transactional_id is not None
+
+    async def abort_transaction(self) -> None:
+        """Put a marker into each partition that was added."""
+        await asyncio.sleep(0)
+        for name in self._txn_manager.added:
+            log = self.kafka.logs[name]
+            log.end += 1
+            log.refuses_below = self.epoch
+        self._txn_manager.added.clear()
+
+    def create_batch(self) -> Builder:
+        """Return an empty batch."""
+        return Builder()
+
+    async def send_batch(self, builder: Builder, topic: str, *, partition: int) -> "asyncio.Future[None]":
+        """Send it; waits while two others are under way there."""
+        while len(self.kafka.under_way[TopicPartition(topic, partition)]) >= MOST_UNDER_WAY:  # noqa: ASYNC110 - a script lets them arrive
+            await asyncio.sleep(0)
+        return self._send(builder, topic, partition)
+
+    def _send(self, builder: Builder, topic: str, partition: int) -> "asyncio.Future[None]":
+        assert self._txn_manager.transactional_id is None, "readers would wait for a commit"
+        assert not self.ended
+        future = asyncio.get_running_loop().create_future()
+        self.kafka.under_way[TopicPartition(topic, partition)].append(UnderWay(self.epoch, builder.records, future))
+        return future
+
+    async def send(
+        self, topic: str, value: Any = None, key: Any = None, partition: int = 0, *, headers: Iterable[Any] = ()
+    ) -> "asyncio.Future[None]":
+        """Send a record."""
+        builder = Builder()
+        builder.append(timestamp=0, key=key, value=value, headers=headers)
+        return self._send(builder, topic, partition)
+
+    async def send_and_wait(self, *arguments: Any, **named: Any) -> None:
+        """Send a record and wait."""
+        await (await self.send(*arguments, **named))
+
+
+class Consumer:
+    """As much of aiokafka's consumer as `read_range` uses."""
+
+    def __init__(self, kafka: ScriptedKafka) -> None:
+        self.kafka = kafka
+        self.at: dict[TopicPartition, int] = {}
+
+    async def beginning_offsets(self, names: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return where they begin."""
+        return {name: self.kafka.logs[name].first for name in names}
+
+    async def end_offsets(self, names: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return where they end."""
+        return {name: self.kafka.logs[name].end for name in names}
+
+    def assign(self, names: Iterable[TopicPartition]) -> None:
+        """Read these."""
+        self.at = dict.fromkeys(names, 0)
+
+    def seek(self, name: TopicPartition, offset: int) -> None:
+        """Go on there."""
+        self.at[name] = offset
+
+    async def position(self, name: TopicPartition) -> int:
+        """Return where it is."""
+        return self.at[name]
+
+    async def getmany(self, name: TopicPartition, **_: object) -> Mapping[TopicPartition, list[Stored]]:
+        """Return some records."""
+        found = [record for record in self.kafka.logs[name].records if record.offset >= self.at[name]][:7]
+        self.at[name] = found[-1].offset + 1 if found else self.kafka.logs[name].end
+        return {name: found} if found else {}

@@ -1,0 +1,413 @@
+"""Whatever arrives when, and whenever a call is killed: each document is in the topic once, in order.
+
+The real run, sender, marks, fence and register, on a Kafka in memory that lets batches arrive by chance.
+"""
+
+import asyncio
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.app.tools.produce.reading import reading_of
+from tests.app.tools.produce.scripted_kafka import DEAD, PRODUCED, RAW, ScriptedKafka
+from tokenmill.app.settings import Settings
+from tokenmill.app.tools.produce import Identity, Plan, Summary, find_sources, produce
+from tokenmill.app.tools.produce.marks import HEADER, Mark, decode
+from tokenmill.errors import InputError, SourceError
+from tokenmill.wire.dead_letters import SourcePlace, decode_dead_letter
+
+SETTINGS = Settings()
+BAD = b"no object"
+
+
+class Corpus:
+    """A folder that grows."""
+
+    def __init__(self, path: Path, rng: random.Random) -> None:
+        self.path = path
+        self.rng = rng
+        self.number = 0
+        self.bad = rng.choice([0.0, 0.1, 0.5])
+
+    def grow(self, files: int, lines: int) -> None:
+        """Append lines, up to so many for each of up to so many files; some are no objects."""
+        for name in range(files):
+            with (self.path / f"{name}.jsonl").open("ab") as file:
+                for _ in range(self.rng.randint(0, lines)):
+                    self.number += 1
+                    long = "x" * self.rng.choice([0, 0, 0, 30, 200])
+                    line = json.dumps({"id": self.number, "text": f"{self.number}{long}", "lang": self.number % 5})
+                    file.write((BAD if self.rng.random() < self.bad else line.encode()) + b"\n")
+
+    def lines(self) -> list[bytes]:
+        """Return all lines."""
+        return [line for path in sorted(self.path.iterdir()) for line in path.read_bytes().splitlines()]
+
+    def documents(self) -> list[bytes]:
+        """Return those that are documents."""
+        return [line for line in self.lines() if line != BAD]
+
+
+class World:
+    """A folder, a Kafka, and calls of `produce`."""
+
+    def __init__(self, corpus: Corpus, kafka: ScriptedKafka, **options: Any) -> None:
+        self.corpus = corpus
+        self.kafka = kafka
+        self.key = options.pop("key", None)
+        self.options = options
+
+    def call(self, after: int | None = None, **options: Any) -> Summary | None:
+        """Call it; killed after so many batches have arrived, it returns None. What is under way then may arrive."""
+        return asyncio.run(self._call(after, options))
+
+    async def start(self, **options: Any) -> Summary:
+        """Call it; what it sends arrives when somebody lets it arrive."""
+        paths = [str(self.corpus.path)]
+        sources = find_sources(paths, reading_of(key=self.key))
+        plan = Plan(identity=Identity.of(RAW, {}, paths), **self.options, **options)
+        return await produce(SETTINGS, RAW, sources, plan)
+
+    async def _call(self, after: int | None, options: dict[str, Any]) -> Summary | None:
+        delivering = asyncio.create_task(self.kafka.deliver())
+        enough = self.kafka.delivered + after if after is not None else None
+        working = asyncio.create_task(self.start(**options))
+        while not working.done() and (enough is None or self.kafka.delivered < enough):
+            await asyncio.wait([working], timeout=0)
+        working.cancel()
+        delivering.cancel()
+        try:
+            return await working
+        except asyncio.CancelledError:
+            return None
+
+    def assert_once(self) -> None:
+        """Fail unless each document is there once, and each bad line is a dead letter."""
+        found = [value for part in self.kafka.values(RAW) for value in part]
+        assert Counter(found) == Counter(self.corpus.documents())
+        if self.options.get("on_error") == "dead-letter":
+            bad = [n for n, line in enumerate(self.corpus.lines()) if line == BAD]
+            letters = [letter for number in (0, 1) for letter in self.letters(number)]
+            assert len(set(letters)) == len(bad)
+
+    def marks(self) -> list[Mark]:
+        """Return the marks in the topic."""
+        logs = [self.kafka.logs[TopicPartition(RAW, number)] for number in range(self.kafka.counts[RAW])]
+        found = [
+            decode(value) for log in logs for record in log.records for name, value in record.headers if name == HEADER
+        ]
+        return [mark for mark in found if mark is not None]
+
+    def letters(self, partition: int) -> list[SourcePlace]:
+        """Return the places of dead letters."""
+        found = [decode_dead_letter(record) for record in self.kafka.logs[TopicPartition(DEAD, partition)].records]
+        return [one.place for one in found if one is not None and isinstance(one.place, SourcePlace)]
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Let chunks and batches be small, and nobody wait for a reader."""
+    monkeypatch.setattr("tokenmill.app.tools.produce.chunks.CHUNK_ENTRIES", 3)
+    monkeypatch.setattr("tokenmill.app.tools.produce.sender.BATCH_BYTES", 300)
+    monkeypatch.setattr("tokenmill.app.tools.produce.run.MOST_FLOORS", 4)
+    monkeypatch.setattr("tokenmill.app.tools.produce.order.PATIENCE_SECONDS", 0.001)
+    return monkeypatch
+
+
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, **options: Any) -> World:
+    """Return a world."""
+    rng = random.Random(seed)
+    folder = Path(mkdtemp(dir=tmp_path))
+    kafka = ScriptedKafka(rng.choice([1, 2, 3]), rng)
+    kafka.slow = rng.choice([None, DEAD])
+    kafka.install(monkeypatch)
+    return World(Corpus(folder, rng), kafka, **options)
+
+
+several = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+
+
+@several
+@given(
+    seed=st.integers(0, 2**32),
+    kills=st.lists(st.integers(0, 30), max_size=4),
+    key=st.sampled_from([None, "lang"]),
+    on_error=st.sampled_from(["skip", "dead-letter"]),
+)
+def test_killed_calls_send_each_document_once_and_in_order(
+    tmp_path: Path, small: pytest.MonkeyPatch, *, seed: int, kills: list[int], key: str | None, on_error: str
+) -> None:
+    """Whatever was under way arrives or does not; the partitions hold what an undisturbed call would have put there."""
+    all_of = world(tmp_path, small, seed, key=key, on_error=on_error)
+    all_of.corpus.grow(files=6, lines=20)
+    total = len(all_of.corpus.documents())
+
+    for after in kills:
+        all_of.call(after)
+    summary = all_of.call()
+
+    assert summary is not None
+    assert summary.before + summary.documents == total
+    assert summary.refused == len(all_of.corpus.lines()) - total
+    all_of.assert_once()
+    quiet = world(tmp_path, small, seed, key=key)
+    quiet.corpus.path = all_of.corpus.path
+    quiet.kafka.counts = all_of.kafka.counts
+    quiet.call()
+    assert all_of.kafka.values(RAW) == quiet.kafka.values(RAW)
+    all_of.kafka.install(small)
+    with small.context() as watched:
+        watched.setattr("tokenmill.app.tools.produce.resuming.read_standing", None)
+        again = all_of.call()
+    assert again is not None, "that all is there is noted, and still believed"
+    assert (again.before, again.documents, again.refused) == (total, 0, summary.refused)
+
+
+@several
+@given(
+    seed=st.integers(0, 2**32),
+    steps=st.lists(st.tuples(st.none() | st.integers(0, 20), st.booleans()), max_size=5),
+)
+def test_what_was_added_is_sent_once_however_often_calls_are_killed(
+    tmp_path: Path, small: pytest.MonkeyPatch, seed: int, steps: list[tuple[int | None, bool]]
+) -> None:
+    """New files, and lines behind others, before and after the run was done; in the end each line is there once."""
+    some = world(tmp_path, small, seed, on_error="dead-letter")
+    some.corpus.grow(files=3, lines=12)
+    for after, grows in steps:
+        some.call(after, only_new=True)
+        if grows:
+            some.corpus.grow(files=6, lines=8)
+    last = some.call(only_new=True)
+
+    assert last is not None
+    assert last.before + last.documents == len(some.corpus.documents())
+    assert last.refused == len(some.corpus.lines()) - len(some.corpus.documents())
+    some.assert_once()
+    for name in range(3):
+        path = some.corpus.path / f"{name}.jsonl"
+        lines = [line for line in path.read_bytes().splitlines() if line != BAD] if path.exists() else []
+        for values in some.kafka.values(RAW):
+            own = [value for value in values if value in set(lines)]
+            assert own == [line for line in lines if line in set(own)], "each file's lines keep their order"
+    quiet = some.call()
+    assert quiet is not None
+    assert (quiet.documents, quiet.before) == (0, len(some.corpus.documents()))
+
+
+def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int = 2) -> World:
+    """Return a world in which a run is done."""
+    some = world(tmp_path, monkeypatch, seed=5)
+    some.kafka.counts[RAW] = partitions
+    some.corpus.grow(files=3, lines=60)
+    assert some.call() is not None
+    some.assert_once()
+    return some
+
+
+def test_what_retention_removed_was_there(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    """A run that is done is done, whatever is left of it; what is new is sent."""
+    some = done(tmp_path, small)
+    total = len(some.corpus.documents())
+    for removed in (20, 10**6):
+        for number in range(2):
+            name = TopicPartition(RAW, number)
+            some.kafka.forget(name, min(removed, some.kafka.logs[name].end))
+        summary = some.call()
+        assert summary is not None
+        assert (summary.before, summary.documents) == (total, 0)
+
+    some.corpus.grow(files=1, lines=9)
+    new = some.call(only_new=True)
+    assert new is not None
+    assert (new.before, new.documents) == (total, len(some.corpus.documents()) - total)
+
+
+def test_a_run_that_is_not_done_needs_its_marks(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    """Where retention removed them nobody knows how far it was."""
+    some = world(tmp_path, small, seed=5)
+    some.corpus.grow(files=3, lines=60)
+    some.call(limit=10)
+    for number in range(some.kafka.counts[RAW]):
+        name = TopicPartition(RAW, number)
+        some.kafka.forget(name, some.kafka.logs[name].end)
+
+    with pytest.raises(SourceError, match="no longer holds what this run wrote"):
+        some.call()
+
+
+def test_a_tail_that_was_lost_is_sent_again(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    """Of a run that was done: what a partition lacks is found by its marks, also where others wrote there since."""
+    for others in (0, 500):
+        some = done(tmp_path, small, partitions=1)
+        values = some.kafka.values(RAW)
+        log = some.kafka.logs[TopicPartition(RAW, 0)]
+        last = next(n for n in reversed(range(len(log.records) - 1)) if log.records[n].headers)
+        lost = len(log.records) - 1 - last
+        del log.records[last + 1 :]
+        log.end = log.records[-1].offset + 1
+        log.append([(None, b"others", ())] * others)
+
+        summary = some.call()
+
+        assert summary is not None
+        assert summary.documents == lost > 0
+        assert [[value for value in part if value != b"others"] for part in some.kafka.values(RAW)] == values
+
+
+def test_a_topic_that_was_made_anew_gets_all_again(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    """With as much in it as before, or less."""
+    for others in (0, 500):
+        some = done(tmp_path, small)
+        for number in range(2):
+            log = some.kafka.logs[TopicPartition(RAW, number)]
+            log.records, log.end, log.first = [], 0, 0
+            log.append([(None, b"others", ())] * others)
+
+        assert some.call() is not None
+        found = Counter(value for part in some.kafka.values(RAW) for value in part if value != b"others")
+        assert found == Counter(some.corpus.documents())
+
+
+def test_a_run_of_which_nothing_is_noted_is_refused(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    """While its marks are near; on purpose all is sent again, and only that counts then."""
+    some = done(tmp_path, small)
+    total = len(some.corpus.documents())
+    some.kafka.logs[TopicPartition(PRODUCED, 0)].records.clear()
+
+    with pytest.raises(SourceError, match=r"raw\.produced does not say when this run began"):
+        some.call()
+    some.call(3, restart=True)
+    summary = some.call()
+
+    assert summary is not None
+    assert 0 < summary.before + summary.documents == total
+    assert Counter(v for part in some.kafka.values(RAW) for v in part) >= Counter(some.corpus.documents() * 2)
+
+
+def test_notes_that_are_not_whole_are_refused(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    """Somebody let the topic forget a part."""
+    some = done(tmp_path, small)
+    log = some.kafka.logs[TopicPartition(PRODUCED, 0)]
+    log.records = [record for record in log.records if b"/" not in (record.key or b"")]
+
+    with pytest.raises(SourceError, match="does not hold all of what was noted"):
+        some.call()
+
+
+def test_notes_of_earlier_parts_are_forgotten(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    """A compacted topic holds one head and one list of sources for each run."""
+    some = done(tmp_path, small)
+    for _ in range(3):
+        some.corpus.grow(files=3, lines=5)
+        some.call(only_new=True)
+
+    compacted = {record.key: record.value for record in some.kafka.logs[TopicPartition(PRODUCED, 0)].records}
+    assert sorted(b"/" in (key or b"") for key, value in compacted.items() if value is not None) == [False, True]
+
+
+def test_another_version_does_not_go_on(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    """One that orders documents otherwise; nor does one that has fewer partitions."""
+    some = world(tmp_path, small, seed=5)
+    some.kafka.counts[RAW] = 3
+    some.corpus.grow(files=3, lines=60)
+    some.call(limit=10)
+    small.setattr("tokenmill.app.tools.produce.resuming.ORDER", "another")
+    with pytest.raises(InputError, match="orders documents otherwise"):
+        some.call()
+    some.kafka.counts[RAW] = 2
+    with pytest.raises(SourceError, match="fewer partitions"):
+        some.call()
+
+
+def test_progress_is_told_while_nothing_moves(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    """Brokers that do not answer for long are no reason to be silent."""
+    small.setattr("tokenmill.app.tools.produce.run.PROGRESS_SECONDS", 0.001)
+    some = world(tmp_path, small, seed=5)
+    some.corpus.grow(files=1, lines=9)
+    told: list[int] = []
+
+    async def call() -> None:
+        sources = find_sources([str(some.corpus.path)], reading_of())
+        running = asyncio.create_task(produce(SETTINGS, RAW, sources, Plan(), lambda now: told.append(now.documents)))
+        while len(told) < 5:
+            await asyncio.wait([running], timeout=0.01)
+        assert set(told) == {0}
+        while not running.done():
+            some.kafka.deliver_one()
+            await asyncio.wait([running], timeout=0)
+        await running
+
+    asyncio.run(call())
+    assert told[-1] == len(some.corpus.documents())
+
+
+def test_no_mark_passes_a_dead_letter_that_is_not_acknowledged(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    """Were the call killed then, nobody would send it again."""
+    small.setattr("tests.app.tools.produce.scripted_kafka.SELDOM", 0)
+    some = world(tmp_path, small, seed=5, on_error="dead-letter")
+    some.corpus.bad = 0.0
+    for _ in range(10):
+        some.corpus.grow(files=1, lines=60)
+    file = some.corpus.path / "0.jsonl"
+    file.write_bytes(BAD + b"\n" + file.read_bytes())
+    some.kafka.slow = DEAD
+
+    async def call() -> None:
+        running = asyncio.create_task(some.start())
+        for _ in range(300):
+            some.kafka.deliver_one()
+            await asyncio.wait([running], timeout=0.001)
+        assert some.kafka.under_way[TopicPartition(DEAD, 0)] or some.kafka.under_way[TopicPartition(DEAD, 1)]
+        assert not any(mark.floor.refused for mark in some.marks())
+        some.kafka.slow = None
+        while not running.done():
+            some.kafka.deliver_one()
+            await asyncio.wait([running], timeout=0)
+        await running
+
+    asyncio.run(call())
+    some.assert_once()
+    assert any(mark.floor.refused for mark in some.marks())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_note_of_a_killed_call_that_arrives_late_is_refused(
+    tmp_path: Path, small: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Else the next call would believe that the run began where the killed one saw it begin, and send all again."""
+    small.setattr("tests.app.tools.produce.scripted_kafka.SELDOM", 0)
+    some = world(tmp_path, small, seed)
+    some.corpus.grow(files=3, lines=60)
+    some.kafka.slow = PRODUCED
+    run = Identity.of(RAW, {}, [str(some.corpus.path)]).run.encode()
+
+    async def killed() -> None:
+        running = asyncio.create_task(some.start())
+        note = TopicPartition(PRODUCED, 0)
+        while not (some.kafka.under_way[note] and some.kafka.under_way[note][0].records[0][0] == run):
+            if some.kafka.under_way[note]:
+                some.kafka.arrive(note)  # the sources, which come before the head
+            await asyncio.wait([running], timeout=0)
+        some.kafka.stale[note].extend(some.kafka.under_way[note])
+        some.kafka.under_way[note].clear()
+        running.cancel()
+        await asyncio.wait([running])
+
+    asyncio.run(killed())
+    some.kafka.slow = None
+    some.call()
+    some.kafka.arrive_late()
+    summary = some.call()
+
+    assert summary is not None
+    assert (summary.before, summary.documents) == (len(some.corpus.documents()), 0)
+    some.assert_once()

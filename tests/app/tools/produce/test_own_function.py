@@ -1,0 +1,62 @@
+"""Somebody's function, and what it makes of rows."""
+
+import json
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.app.tools.produce.maps import shout, shout_all
+from tokenmill.app.tools.produce.own_function import Wrong, find_function, made_of, made_of_list
+from tokenmill.errors import InputError
+
+
+def packed(texts: Sequence[str]) -> list[bytes]:
+    """Return rows, as JSON and as fields by turns."""
+    rows = [{"text": text} for text in texts]
+    return [pickle.dumps(json.dumps(row).encode() if number % 2 else row) for number, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize("name", ["no.such.module:f", "json:no_such", "json", "json:__doc__"])
+def test_a_function_that_is_not_there_is_named(name: str) -> None:
+    """With how to write it."""
+    with pytest.raises(InputError, match="--map"):
+        find_function(name)
+
+
+@given(st.lists(st.sampled_from(["x", "drop", "fail", "plain"])))
+def test_a_list_is_what_its_rows_are(texts: list[str]) -> None:
+    """Whatever others are in it, and though a row makes the function raise."""
+
+    def all_of(rows: list[dict[str, Any]]) -> list[object]:
+        return [shout(row) for row in rows]
+
+    assert made_of_list(all_of, packed(texts)) == [made_of(shout, {"text": text}) for text in texts]
+
+
+def test_a_function_gets_all_rows_of_a_list_at_once() -> None:
+    """But what is no object, which is named in its place."""
+    rows = [*packed(["a", "b", "c"]), pickle.dumps(b"[]")]
+
+    *made, wrong = made_of_list(shout_all, rows)
+
+    assert made == [{"text": text, "rows": 3} for text in "ABC"]
+    assert wrong == Wrong("TypeError: not a JSON object")
+
+
+@pytest.mark.parametrize(("text", "what"), [("less", "9 of them"), ("odd", "str")])
+def test_a_list_of_another_length_is_refused(text: str, what: str) -> None:
+    """Nobody could tell which answer is whose: every row of it is named."""
+    made = made_of_list(shout_all, packed(["x", text, *"xxxxxxxx"]))
+
+    assert made == [Wrong(f"it was given a list of 10 and returned {what}, not a list of as many")] * 10
+
+
+def test_an_answer_of_another_kind_is_refused() -> None:
+    """In a list, it alone."""
+    wrong = Wrong("it returned int, not a dict, a text or None")
+    assert made_of(lambda _: 7, {}) == wrong
+    assert made_of_list(lambda rows: ["a", 7, None][: len(rows)], packed("abc")) == ["a", wrong, None]

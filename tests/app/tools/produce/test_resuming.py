@@ -1,0 +1,264 @@
+"""A run that was interrupted goes on; one that was changed, or whose traces are gone, is refused."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import NewPartitions, RecordsToDelete
+
+from tests.app.tools.produce.reading import content_of, reading_of
+from tests.app.tools.produce.test_run import jsonl
+from tests.conftest import TopicFactory
+from tests.faults.test_dead_letters import limit_messages
+from tokenmill.app.kafka import retry as patience
+from tokenmill.app.kafka.clients import admin, producer
+from tokenmill.app.kafka.topics import ensure_topics, partition_count
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.settings import Settings, dead_letter_topic, produced_topic
+from tokenmill.app.tools.produce import Identity, Plan, Source, Summary, find_sources, produce
+from tokenmill.app.tools.produce import resuming as resuming_module
+from tokenmill.app.tools.produce.chunks import CHUNK_ENTRIES
+from tokenmill.app.tools.produce.register import NOTHING, Begun, Register, Settled
+from tokenmill.app.tools.produce.resuming import Resuming
+from tokenmill.errors import BrokerError, InputError, SourceError, TopicError
+
+
+@pytest.fixture
+def settings(broker: Broker) -> Settings:
+    """Return settings for the broker."""
+    return Settings(bootstrap_servers=broker.bootstrap_servers)
+
+
+def plan_of(topic: str, *paths: Path, **options: Any) -> tuple[list[Source], Plan]:
+    """Return sources, and a plan with their identity."""
+    names = [str(path) for path in paths]
+    sources = find_sources(names, reading_of())
+    return sources, Plan(identity=Identity.of(topic, {}, names), **options)
+
+
+async def run(settings: Settings, topic: str, *paths: Path, **options: Any) -> Summary:
+    """Run produce over the paths."""
+    sources, plan = plan_of(topic, *paths, **options)
+    return await produce(settings, topic, sources, plan)
+
+
+async def test_a_run_goes_on_behind_what_was_sent(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
+    """After a limit, the next call sends the others; then there is nothing left; and all again only on purpose."""
+    raw = topic(3)
+    lines = jsonl(tmp_path / "a.jsonl", 5000)
+    expected = [[(None, line) for line in lines[number::3]] for number in range(3)]
+
+    first = await run(settings, raw, tmp_path / "a.jsonl", limit=1234)
+    second = await run(settings, raw, tmp_path / "a.jsonl")
+    third = await run(settings, raw, tmp_path / "a.jsonl")
+    assert [(s.before, s.documents) for s in (first, second, third)] == [(0, 1234), (1234, 3766), (5000, 0)]
+    assert await content_of(settings, raw, 3) == expected
+
+    again = await run(settings, raw, tmp_path / "a.jsonl", restart=True)
+    assert again.documents == 5000
+    assert await content_of(settings, raw, 3) == [[*part, *part] for part in expected]
+    after = await run(settings, raw, tmp_path / "a.jsonl")
+    assert (after.before, after.documents) == (5000, 0)
+
+
+async def test_marks_are_found_behind_what_others_wrote(
+    settings: Settings, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Thousands of records of others, and of another run over the same file, do not hide where this one was."""
+    raw = topic()
+    lines = jsonl(tmp_path / "a.jsonl", 300)
+    jsonl(tmp_path / "b.jsonl", 100)
+    await run(settings, raw, tmp_path / "a.jsonl", limit=200)
+    async with producer(settings) as client:
+        for _ in range(5000):
+            await client.send(raw, b"others", partition=0)
+        await client.flush()
+    await run(settings, raw, tmp_path / "b.jsonl")
+
+    summary = await run(settings, raw, tmp_path / "a.jsonl")
+
+    assert (summary.before, summary.documents) == (200, 100)
+    (found,) = await content_of(settings, raw, 1)
+    assert [value for _, value in found[-100:]] == lines[200:]
+
+
+async def test_a_changed_source_is_refused(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
+    """It is named, with what changed and what to do, and nothing is sent; another time alone is no change."""
+    raw = topic()
+    lines = jsonl(tmp_path / "a.jsonl", 10)
+    await run(settings, raw, tmp_path, limit=5)
+
+    jsonl(tmp_path / "b.jsonl", 10)
+    with pytest.raises(InputError, match=r"have changed: .*b\.jsonl is new\. --only-new .*--restart"):
+        await run(settings, raw, tmp_path)
+    (tmp_path / "b.jsonl").unlink()
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join([*lines[:3], lines[3].upper(), *lines[4:]]))
+    with pytest.raises(InputError, match=r"a\.jsonl has changed \(\d+ bytes then, \d+ now\): its content is another"):
+        await run(settings, raw, tmp_path)
+    with pytest.raises(InputError, match=r"interrupted, .*a\.jsonl has changed"):
+        await run(settings, raw, tmp_path, only_new=True)
+    assert len((await content_of(settings, raw, 1))[0]) == 5
+
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
+    os.utime(tmp_path / "a.jsonl", (1, 1))
+    assert (await run(settings, raw, tmp_path)).documents == 5
+    assert (await run(settings, raw, tmp_path, restart=True)).documents == 10
+
+
+async def test_what_is_new_is_sent_on_request(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
+    """New files, and lines behind others, of a run that was interrupted or done; renamed and gone ones are told."""
+    raw = topic(2)
+    for name in "abcd":
+        (tmp_path / f"{name}.jsonl").write_text(f'{{"text": "{name}1"}}\n')
+    await run(settings, raw, tmp_path, limit=2)
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write('{"text": "a2"}\n{"text": "a3, which nobody has end')
+    (tmp_path / "e.jsonl").write_text('{"text": "e1"}\n')
+
+    first = await run(settings, raw, tmp_path, only_new=True)
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write('ed"}\n')
+    (tmp_path / "d.jsonl").write_text('{"text": "another"}\n')
+    (tmp_path / "b.jsonl").rename(tmp_path / "f.jsonl")
+    (tmp_path / "c.jsonl").unlink()
+    second = await run(settings, raw, tmp_path, only_new=True)
+    third = await run(settings, raw, tmp_path, only_new=True)
+
+    assert [(one.before, one.documents) for one in (first, second, third)] == [(2, 4), (6, 1), (7, 0)]
+    assert [change.kind for change in second.left_out] == ["changed", "renamed", "gone"]
+    texts = [[json.loads(value or b"")["text"] for _, value in part] for part in await content_of(settings, raw, 2)]
+    assert texts == [["a1", "c1", "a2", "a3, which nobody has ended"], ["b1", "d1", "e1"]]
+
+
+async def test_no_consumer_group_is_made(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
+    """Of which others would think that it lags: neither by a run that is interrupted, nor by one that is done."""
+    raw = topic()
+    jsonl(tmp_path / "a.jsonl", 10)
+    for limit in (5, None):
+        await run(settings, raw, tmp_path, limit=limit)
+        async with admin(settings) as client:
+            assert [name for name, *_ in await client.list_consumer_groups() if ".produce." in name] == []
+
+
+async def test_a_run_keeps_its_partitions(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
+    """A partition that is added meanwhile gets nothing of it, for it is not known what it would have got."""
+    raw = topic(2)
+    lines = jsonl(tmp_path / "a.jsonl", 100)
+    await run(settings, raw, tmp_path, limit=50)
+    async with admin(settings) as client:
+        await client.create_partitions({raw: NewPartitions(3)})
+    while await partition_count(settings, raw) < 3:  # noqa: ASYNC110 - Kafka tells nobody; one has to ask
+        await asyncio.sleep(0.05)
+
+    await run(settings, raw, tmp_path)
+
+    assert await content_of(settings, raw, 3) == [*([(None, line) for line in lines[n::2]] for n in (0, 1)), []]
+
+
+async def test_forgotten_and_removed_traces_are_told(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
+    """Where Kafka forgot the beginning, or retention removed the marks, nothing is sent twice in silence."""
+    raw = topic()
+    jsonl(tmp_path / "a.jsonl", 100)
+    _, plan = plan_of(raw, tmp_path)
+    assert plan.identity is not None
+    await run(settings, raw, tmp_path, limit=50)
+
+    async with producer(settings) as client:
+        await client.send_and_wait(produced_topic(raw), None, plan.identity.run.encode(), 0)
+    with pytest.raises(SourceError, match=r"does not say when this run began.*--restart"):
+        await run(settings, raw, tmp_path)
+
+    await run(settings, raw, tmp_path, restart=True, limit=50)
+    async with producer(settings) as client:
+        others_offset = (await client.send_and_wait(raw, b"others", partition=0)).offset
+    async with admin(settings) as client:
+        await client.delete_records({TopicPartition(raw, 0): RecordsToDelete(others_offset)})
+    with pytest.raises(SourceError, match=r"no longer holds what this run wrote.*--restart"):
+        await run(settings, raw, tmp_path)
+
+
+async def test_what_ended_at_a_bad_line_goes_on_without_it(
+    settings: Settings, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """As the message says: with --on-error skip; each document is there once, and the bad line is counted."""
+    raw = topic()
+    lines = jsonl(tmp_path / "a.jsonl", 10)
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join([*lines[:4], b"[]", *lines[4:]]))
+    with pytest.raises(InputError, match=r"a\.jsonl:5: not_an_object.* same command with --on-error skip .*goes on"):
+        await run(settings, raw, tmp_path, on_error="fail")
+
+    summary = await run(settings, raw, tmp_path, on_error="skip")
+
+    assert (summary.before, summary.documents, summary.refused) == (4, 6, 1)
+    assert await content_of(settings, raw, 1) == [[(None, line) for line in lines]]
+
+
+async def test_no_mark_passes_a_dead_letter_that_was_refused(
+    settings: Settings, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """A dead-letter topic that takes nothing ends the run before any place behind the bad line; then that is sent."""
+    raw = topic()
+    dead_letters = dead_letter_topic(raw)
+    await ensure_topics(Settings(bootstrap_servers=settings.bootstrap_servers, raw_topics=(raw,)))
+    lines = jsonl(tmp_path / "a.jsonl", 3 * CHUNK_ENTRIES)
+    bad = b"no JSON " * 100
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join([bad, *lines]))
+    # Slow enough that the first chunk is acknowledged when later marks are written.
+    options = {"on_error": "dead-letter", "rate": 2 * sum(map(len, lines))}
+    limit_messages(settings, dead_letters, 100)
+    with pytest.raises(TopicError, match=rf"{dead_letters} refuses a record"):
+        await run(settings, raw, tmp_path, **options)
+
+    limit_messages(settings, dead_letters, 1_000_000)
+    await run(settings, raw, tmp_path, **options)
+
+    assert await content_of(settings, dead_letters, 1) == [[(None, bad)]]
+    assert await content_of(settings, raw, 1) == [[(None, line) for line in lines]]
+
+
+async def test_a_later_call_takes_the_run_over(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
+    """The one before can write nothing any more and ends, whatever it had on its way; each document is there once."""
+    raw = topic(2)
+    lines = jsonl(tmp_path / "a.jsonl", 3000)
+    sources, plan = plan_of(raw, tmp_path)
+    slow = Plan(identity=plan.identity, rate=sum(map(len, lines)) / 20)
+    started = asyncio.Event()
+    first = asyncio.create_task(
+        produce(settings, raw, sources, slow, lambda now: started.set() if now.documents else None)
+    )
+    await started.wait()
+
+    second = await produce(settings, raw, sources, plan)
+
+    with pytest.raises(InputError, match="has taken over"):
+        await first
+    assert second.before > 0
+    assert await content_of(settings, raw, 2) == [[(None, line) for line in lines[number::2]] for number in (0, 1)]
+
+
+async def test_a_broker_that_is_away_at_the_end_of_a_run_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All is acknowledged by then: the run does not fail for the note of it."""
+    looks: list[str] = []
+    noted: list[Begun] = []
+
+    async def ends(_settings: Settings, topic: str, _partitions: int) -> dict[int, int]:
+        looks.append(topic)
+        if len(looks) < 3:
+            raise BrokerError("no broker answers")
+        return {0: 7}
+
+    async def settle(_register: Register, _client: object, begun: Begun) -> None:
+        noted.append(begun)
+
+    monkeypatch.setattr(resuming_module, "partition_ends", ends)
+    monkeypatch.setattr(patience, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(Register, "settle", settle)
+    client: Any = object()
+    begun = Begun(1, {0: 0}, ())
+    await Resuming(Settings(), client, "raw", "run", []).settle(begun, {0: 6}, NOTHING)
+    assert looks == ["raw"] * 3
+    assert noted == [begun._replace(settled=Settled({0: 6}, {0: 7}, NOTHING))]

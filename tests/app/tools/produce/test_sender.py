@@ -1,0 +1,221 @@
+"""Batches on their way: what their marks may say, and what was acknowledged."""
+
+import asyncio
+import random
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import (
+    InvalidTopicError,
+    KafkaConnectionError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    ProducerFenced,
+)
+
+from tests.app.tools.produce.scripted_kafka import RAW, Builder, Producer, ScriptedKafka
+from tokenmill.app.tools.produce.marks import HEADER
+from tokenmill.app.tools.produce.sender import (
+    BATCH_BYTES,
+    OPEN_BYTES,
+    RECORD_BYTES,
+    Sender,
+    Sent,
+    batch_bytes,
+    raise_for,
+)
+from tokenmill.errors import TopicError
+
+
+class Sending:
+    """A sender of small batches to three partitions, and what its marks were told."""
+
+    def __init__(self, *, marks: bool = True, size: int = 100) -> None:
+        self.kafka = ScriptedKafka(3, random.Random(0))
+        self.marked: list[tuple[int, int]] = []
+        sent = {number: Sent() for number in range(3)}
+        mark = self._mark if marks else None
+        self.sender = Sender(Producer(self.kafka, None), RAW, size, sent, mark)
+
+    def _mark(self, number: int, unsettled: int) -> bytes:
+        self.marked.append((number, unsettled))
+        return b"%d" % number
+
+    def put(self, *numbers: int) -> None:
+        """Put documents, to the partition of their number."""
+        for number in numbers:
+            assert self.sender.put(number % 3, None, b"%d" % number, number)
+
+    async def arrive(self, *partitions: int) -> None:
+        """Let a batch arrive in each of these."""
+        for number in partitions:
+            self.kafka.arrive(TopicPartition(RAW, number))
+        await asyncio.sleep(0)
+
+    def fail(self, error: Exception) -> None:
+        """Let everything be refused from now on."""
+        self.kafka.refuse = lambda _: error
+
+
+async def test_a_mark_knows_what_is_not_acknowledged() -> None:
+    """Neither what waits in another partition's open batch, nor what is under way: a resume would leave it out."""
+    some = Sending()
+    some.put(0, 1, 2, 3, 4, 5)
+    await some.sender.send(1)
+    assert some.marked[-1] == (4, 0), "documents 0 and 2 are in open batches"
+    await some.sender.send(0)
+    assert some.marked[-1] == (3, 0), "nothing is acknowledged"
+    await some.arrive(0)
+    await some.sender.send(2)
+    assert some.marked[-1] == (5, 1), "document 1 is under way"
+    some.put(6, 7)
+    await some.arrive(1)
+    await some.sender.send(1)
+    assert some.marked[-1] == (7, 2), "document 2 is under way"
+    await some.arrive(2)
+    some.put(8)
+    await some.sender.send(2)
+    assert some.marked[-1] == (8, 6), "document 6 is in an open batch"
+    await some.arrive(1, 2)
+    await some.sender.send(0)
+    assert some.marked[-1] == (6, 6), "all others are acknowledged, and this one is not"
+
+
+async def test_a_batch_under_way_counts_by_its_first_document() -> None:
+    """Though it has later ones; and several of one partition count by the first of them."""
+    some = Sending()
+    some.put(0, 3)
+    await some.sender.send(0)
+    some.put(6)
+    await some.sender.send(0)
+    some.put(1)
+    await some.sender.send(1)
+    assert some.marked == [(3, 0), (6, 0), (1, 0)]
+    await some.arrive(0)
+    some.put(4)
+    await some.sender.send(1)
+    assert some.marked[-1] == (4, 1)
+
+
+async def test_only_the_last_record_of_a_batch_has_the_mark() -> None:
+    """With no marks wanted none has."""
+    for marks in (True, False):
+        some = Sending(marks=marks)
+        some.put(0, 3, 6)
+        await some.sender.send_open()
+        await some.arrive(0)
+        records = some.kafka.logs[TopicPartition(RAW, 0)].records
+        assert [record.value for record in records] == [b"0", b"3", b"6"]
+        assert [record.headers for record in records] == [(), (), ((HEADER, b"6"),) if marks else ()]
+
+
+async def test_a_batch_has_as_much_as_fits() -> None:
+    """A document that is larger than a batch is one by itself; what does not fit waits for the next batch."""
+    some = Sending(size=2 * (RECORD_BYTES + 5))
+    assert some.sender.put(0, None, b"x" * 1000, 0)
+    assert not some.sender.put(0, None, b"", 3)
+    await some.sender.send(0)
+    assert some.sender.put(0, b"key", b"12", 3)
+    assert some.sender.put(0, b"key", b"12", 6)
+    assert not some.sender.put(0, None, b"", 9)
+    assert some.sender.put(1, None, b"", 1)
+    await some.sender.send_open()
+    await some.arrive(0, 0, 1)
+    assert [len(some.kafka.logs[TopicPartition(RAW, number)].records) for number in range(3)] == [3, 1, 0]
+    assert some.kafka.logs[TopicPartition(RAW, 0)].records[1].key == b"key"
+
+
+async def test_a_batch_that_does_not_fit_is_never_sent_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first record, or its last."""
+    for refused in (0, 1):
+        some = Sending()
+        some.put(0, 3)
+        answers = [None if number == refused else True for number in range(2)]
+        monkeypatch.setattr(Builder, "append", lambda *_, answers=answers, **__: answers.pop(0))
+        with pytest.raises(ValueError, match="does not fit"):
+            await some.sender.send(0)
+        assert not some.kafka.under_way[TopicPartition(RAW, 0)]
+
+
+async def test_what_is_acknowledged_is_counted_when_it_is() -> None:
+    """Documents, and bytes of their values."""
+    some = Sending()
+    some.put(0, 3, 1)
+    await some.sender.send_open()
+    assert some.sender.sent[0] == Sent()
+    await some.arrive(0)
+    assert some.sender.sent == {0: Sent(2, 2), 1: Sent(), 2: Sent()}
+    some.sender.client.kafka.under_way[TopicPartition(RAW, 1)][0].future.cancel()
+    await asyncio.sleep(0)
+    assert some.sender.sent[1] == Sent()
+
+
+async def test_settle_waits_for_every_batch() -> None:
+    """Open ones are sent first."""
+    some = Sending()
+    some.put(0, 1)
+    await some.sender.send(0)
+    settling = asyncio.create_task(some.sender.settle())
+    await asyncio.sleep(0)
+    await some.arrive(0)
+    assert not settling.done()
+    await some.arrive(1)
+    await settling
+    assert [sent.documents for sent in some.sender.sent.values()] == [1, 1, 0]
+
+
+async def test_nothing_is_sent_after_a_batch_that_was_refused() -> None:
+    """The first error is told, by whatever is asked for next; what is acknowledged later counts."""
+    some = Sending()
+    some.put(0, 1)
+    await some.sender.send_open()
+    some.fail(MessageSizeTooLargeError())
+    await some.arrive(0)
+    some.fail(InvalidTopicError())
+    await some.arrive(1)
+    some.put(3)
+    for ask in (some.sender.send(0), some.sender.send_open(), some.sender.settle(), some.sender.send(2)):
+        with pytest.raises(TopicError, match=r"raise its max\.message\.bytes"):
+            await ask
+    assert not some.kafka.under_way[TopicPartition(RAW, 0)]
+
+
+async def test_settle_tells_what_was_refused_while_it_waited() -> None:
+    """Not only what was before."""
+    some = Sending()
+    some.put(0)
+    some.fail(ProducerFenced())
+    settling = asyncio.create_task(some.sender.settle())
+    await asyncio.sleep(0)
+    await some.arrive(0)
+    with pytest.raises(ProducerFenced):
+        await settling
+
+
+async def test_brokers_that_are_silent_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a while without any acknowledgement."""
+    monkeypatch.setattr("tokenmill.app.tools.produce.sender.SILENCE_SECONDS", 0.01)
+    some = Sending()
+    some.put(0)
+    with pytest.raises(KafkaTimeoutError):
+        await some.sender.settle()
+
+
+def test_errors_are_the_topics_or_stay_what_they_are() -> None:
+    """Who was fenced, or hears of no broker, is told so; all else is a topic that refuses records."""
+    for error, raised in (
+        (MessageSizeTooLargeError(), TopicError),
+        (InvalidTopicError(), TopicError),
+        (KafkaConnectionError(), TopicError),
+        (ProducerFenced(), ProducerFenced),
+        (KafkaTimeoutError(), KafkaTimeoutError),
+        (RuntimeError(), RuntimeError),
+    ):
+        with pytest.raises(raised):
+            raise_for(RAW, error)
+
+
+def test_many_partitions_have_smaller_batches() -> None:
+    """All open ones together are bounded."""
+    assert batch_bytes(1) == BATCH_BYTES
+    assert batch_bytes(1000) * 1000 <= OPEN_BYTES

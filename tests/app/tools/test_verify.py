@@ -1,0 +1,431 @@
+"""Verification: it says so when all is well, and names the first difference when something is not."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import RecordsToDelete
+
+from tests.conftest import TopicFactory
+from tests.milled import SPLITS, Milled, all_in_eras, head, mill_everything
+from tests.service import Raw, Service, in_own_loop, raw_records, send, service_settings
+from tests.store.chains import make_chain, make_info
+from tokenmill.app.cli import main
+from tokenmill.app.kafka.clients import admin
+from tokenmill.app.kafka.control_topic import settle, write_control
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.mill.recipes import plan_topic
+from tokenmill.app.settings import Settings
+from tokenmill.app.tools.verify import ChainResult, VerifyResult, verify
+from tokenmill.app.tools.verify.compare import BlockBytes, compare_blocks
+from tokenmill.app.tools.verify.dead_letters import check_dead_letters
+from tokenmill.eras import ERA_KEY, Era, EraRange
+from tokenmill.errors import InputError, StoreError, TopicError
+from tokenmill.milling.chain_mill import ChainMill
+from tokenmill.milling.partition_mill import PartitionMill
+from tokenmill.reading.resume import genesis_point
+from tokenmill.store import open_eras
+from tokenmill.wire.chain import genesis_hash, roll
+from tokenmill.wire.message import HEADER_NAME, Message, encode_header
+from tokenmill.wire.pieces import decode_entry, encode_entry
+
+
+def bare(milled: Milled) -> Settings:
+    """Return settings that know nothing but where the brokers are and what the raw topic is called."""
+    return Settings(bootstrap_servers=milled.settings.bootstrap_servers, raw_topics=(milled.raw_topic,))
+
+
+def test_what_the_service_made_is_equal_to_the_reference(milled: Milled) -> None:
+    """All blocks of topic and store are equal; records are all accounted for, and what waits is told."""
+    result = verify(bare(milled), store=milled.settings.store)
+
+    assert result.differences == []
+    assert result.complete
+    assert (result.lost, result.duplicated, result.behind) == (0, 0, 0)
+    wanted = {chain: len(blocks) for chain, blocks in milled.chains.items()}
+    assert {(c.stream, c.partition): c.topic_equal for c in result.chains} == wanted
+    assert {(c.stream, c.partition): c.store_equal for c in result.chains} == wanted
+    assert result.totals.balanced
+    assert result.totals.records == 2 * 248  # each stream counts each record
+    assert result.totals.dead_lettered.total() == 3  # each in one split
+    assert {offset for c in result.chains if c.partition == 1 for offset in c.dead_letters} == {10, 11}
+    assert sum(c.carries for c in result.chains) > 0
+    assert sum(c.open_tokens for c in result.chains) > 0
+    assert all(e.eras == e.store_eras == e.store_equal >= 3 for e in result.eras)
+    assert sum(e.blocks for e in result.eras) == result.blocks
+    assert all(c.era_ends >= 3 for c in result.chains)
+
+
+def test_one_stream_alone_without_a_store(milled: Milled) -> None:
+    """Named streams are verified and no other; without a store nothing is said of one."""
+    result = verify(bare(milled), [milled.train], processes=1)
+
+    assert result.ok
+    assert [(c.stream, c.partition, c.store_blocks) for c in result.chains] == [
+        (milled.train, 0, None),
+        (milled.train, 1, None),
+    ]
+
+
+def test_a_damaged_store_is_different(milled: Milled, tmp_path: Path) -> None:
+    """A changed token, a changed document table and a missing segment are each found, in the block where they are."""
+    store = tmp_path / "store"
+    shutil.copytree(milled.settings.store, store)
+    train, other = (store / stream.name for stream in milled.settings.streams())
+    flip(train / "0" / "000000000016.bin", 64 * 3 + 5)
+    flip(train / "1" / "000000000000.docs", 3)
+    (other / "0" / "000000000016.bin").unlink()
+
+    result = verify(bare(milled), store=store)
+
+    assert [(d.side, d.kind, d.stream, d.partition, d.block) for d in result.differences] == [
+        ("store", "damaged", milled.train, 0, 19),
+        ("store", "damaged", milled.train, 1, 0),
+        ("store", "damaged", other.name, 0, 16),
+    ]
+    first = result.differences[0]
+    block = milled.chains[milled.train, 0][19]
+    assert first.offset in {piece.offset for piece in decode_entry(block.entry)}
+    assert first.text.startswith("token 5 is")
+    # The topic is as it was, and was compared to its end.
+    assert result.blocks == sum(map(len, milled.chains.values()))
+
+
+def test_a_store_that_is_behind_is_no_difference(milled: Milled, tmp_path: Path) -> None:
+    """Blocks that have yet to reach the store are counted; a store of other topics is refused."""
+    store = tmp_path / "store"
+    shutil.copytree(milled.settings.store, store)
+    for file in (store / milled.train / "0").glob("*"):
+        if file.name.startswith("0000") and int(file.name[:12]) >= 32:
+            file.unlink()
+
+    result = verify(bare(milled), [milled.train], store=store)
+
+    assert result.ok
+    assert not result.complete
+    assert result.chains[0].store_equal == 32
+    assert result.chains[0].store_behind == len(milled.chains[milled.train, 0]) - 32
+    with pytest.raises(StoreError, match="there is no store"):
+        verify(bare(milled), store=tmp_path / "nowhere")
+    with pytest.raises(TopicError, match="there is no stream 'nothing'"):
+        verify(bare(milled), ["nothing"])
+
+
+@pytest.mark.usefixtures("logging_restored")
+def test_the_command_exits_with_1_on_a_difference(
+    milled: Milled, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One clear line and exit code 1; with --json, everything as one document and exit code 0 where all is well."""
+    store = tmp_path / "store"
+    shutil.copytree(milled.settings.store, store)
+    flip(store / milled.train / "0" / "000000000000.bin", 0)
+    place = ["--bootstrap-servers", milled.settings.bootstrap_servers, "--raw-topics", milled.raw_topic]
+
+    with pytest.raises(SystemExit) as good:
+        main(["verify", *place, "--json", "--no-store"])
+    found = json.loads(capsys.readouterr().out)
+    with pytest.raises(SystemExit) as bad:
+        main(["verify", *place, "--stream", milled.train, "--store", str(store)])
+
+    assert not good.value.code
+    assert found["blocks"] == sum(map(len, milled.chains.values()))
+    assert bad.value.code == 1
+    line = f"DIFFERENT: 1 difference, the first: store: {milled.train} partition 0, block 0, "
+    assert line in capsys.readouterr().out
+
+
+def test_what_stands_wrongly_in_the_topic_is_different(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """Rewritten messages are dropped and counted; rogue ones, gaps and strangers are differences; then retention."""
+    milled = mill_everything(broker, topic(2), tmp_path)
+    train, other = (stream.name for stream in milled.settings.streams())
+
+    last = {(stream, partition): last_blocks(milled, stream, partition) for stream, partition in milled.chains}
+    publish(milled.settings, train, 0, last[train, 0])
+    publish(milled.settings, train, 1, rogue_after(last[train, 1]))
+    gap = rogue_after(last[other, 0])
+    publish(
+        milled.settings,
+        other,
+        0,
+        replace(gap, first=gap.first + 5, cursor=replace(gap.cursor, block=gap.cursor.block + 5)),
+    )
+    send(milled.settings, [Raw(b"hello", 1)], f"tokens.{other}")
+
+    result = verify(bare(milled), store=milled.settings.store)
+
+    chains = {(c.stream, c.partition): c for c in result.chains}
+    assert chains[train, 0].differences == []
+    assert chains[train, 0].dropped == last[train, 0].count
+    found = [(d.side, d.kind, d.stream, d.partition, d.block) for d in result.differences]
+    assert found[0] == ("topic", "extra", train, 1, len(milled.chains[train, 1]))
+    assert found[1] == ("topic", "missing", other, 0, len(milled.chains[other, 0]))
+    assert found[2][:2] == ("topic", "foreign")
+    assert len(found) == 3
+    assert result.lost == 5
+    check_false_eras(milled, train)
+    check_retention(milled, train)
+
+
+def test_another_history_in_the_topic_is_different(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """It hashes to what it says, message after message; the first block that the records do not make is named."""
+    settings = service_settings(broker, topic(), tmp_path, splits={"train": 1000})
+    send(settings, [Raw(b"x" * 40) for _ in range(100)])
+    (records,) = raw_records(settings, settings.raw_topics[0])
+    records[20] = records[20]._replace(value=b"y" * 40)
+    plan = plan_topic(settings, settings.raw_topics[0])
+    ((stream, recipe),) = plan.recipes.items()
+    in_own_loop(lambda: settle(settings, stream, recipe, plan.tokenizer.content))
+    chain = ChainMill(recipe, genesis_point(0, genesis_hash(recipe.fingerprint, 0)), message_bytes=1024)
+    for message in PartitionMill(plan.stages, [chain]).feed(records).messages[recipe.split]:
+        publish(settings, stream.name, 0, message)
+
+    result = verify(settings)
+
+    block = 20 * 41 // recipe.block_tokens
+    assert [(d.side, d.kind, d.block, d.offset) for d in result.differences] == [("topic", "different", block, 20)]
+    assert result.chains[0].topic_equal == block
+
+
+def check_false_eras(milled: Milled, train: str) -> None:
+    """Check that an era with another hash than the blocks', and one of blocks that are not there, are named."""
+    settings = milled.settings
+    last = open_eras(settings.store, train).era(open_eras(settings.store, train).eras - 1)
+    ranges = [EraRange(part.stop, part.stop, part.after, part.after) for part in last.ranges]
+    ranges[1] = ranges[1]._replace(stop=ranges[1].stop + 1, after=bytes(16))
+    ranges[0] = ranges[0]._replace(stop=ranges[0].stop + 9, after=bytes(16))
+    false = Era(last.number + 1, last.hash, tuple(ranges), last.closed)
+    in_own_loop(lambda: write_control(settings, f"control.{train}", [(ERA_KEY, b"none"), (ERA_KEY, false.pack())]))
+
+    result = verify(bare(milled), [train], store=settings.store)
+
+    (eras,) = result.eras
+    assert (eras.ignored, eras.eras, eras.store_behind) == (1, last.number + 2, 1)
+    named = [(d.kind, d.partition, d.era, d.block) for d in result.differences if d.side == "control topic"]
+    blocks = [len(milled.chains[train, partition]) for partition in range(2)]
+    assert named == [("missing", 0, false.number, blocks[0]), ("different", 1, false.number, blocks[1] + 1)]
+
+
+def check_retention(milled: Milled, train: str) -> None:
+    """Check that what retention removed is named, and that the rest is verified."""
+    delete_before(milled.settings, TopicPartition(f"tokens.{train}", 0), 3)
+    cut = verify(bare(milled), [train], store=milled.settings.store).chains[0]
+
+    assert [difference.era is None for difference in cut.differences] == [False]
+    assert cut.topic_blocks[0] > 0
+    assert cut.topic_equal == len(milled.chains[train, 0]) - cut.topic_blocks[0]
+    assert cut.store_equal == len(milled.chains[train, 0])
+    assert "starts at offset 3 with block" in cut.notes[0]
+
+    delete_before(milled.settings, TopicPartition(milled.raw_topic, 0), 7)
+    unread = verify(bare(milled), [train], store=milled.settings.store).chains[0]
+
+    assert not unread.reference
+    assert [difference.era is None for difference in unread.differences] == [False]
+    assert unread.era_ends >= 3  # below what the topic holds, by the store
+    assert unread.store_equal == len(milled.chains[train, 0]) - unread.topic_blocks[0]
+    assert "records 0 to 6 are gone" in unread.notes[0]
+
+
+def test_an_ever_growing_topic_is_verified_up_to_a_mark(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """While documents flow, what stands in topic and store is a prefix of the reference; the end is told."""
+    settings = service_settings(broker, topic(), tmp_path)
+    with Service(settings, tmp_path) as service:
+        service.mill()
+        service.segment()
+        results: list[VerifyResult] = []
+        for number in range(2):
+            send(settings, [Raw(f"a text of the flood {number} {n}".encode()) for n in range(400)])
+            service.wait_until(lambda: head(settings, settings.streams()[0].name, 0) is not None)
+            results.append(verify(settings, store=settings.store))
+        chains = service.wait_until_complete()
+        service.wait_until(lambda: all_in_eras(settings, chains))
+    results.append(verify(settings, store=settings.store))
+
+    assert [result.differences for result in results] == [[], [], []]
+    assert [result.chains[0].raw_range[1] for result in results] == [400, 800, 800]
+    assert results[-1].complete
+
+
+@pytest.mark.usefixtures("logging_restored")
+def test_a_verification_goes_on_where_the_last_one_ended(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """It looks at what is new, finds what is wrong there, and leaves its place alone if anything is."""
+    settings = service_settings(broker, topic(), tmp_path, splits=SPLITS, carry_seconds=0.5, era_max_seconds=0.5)
+    place, store = tmp_path / "verified.json", settings.store
+    with Service(settings, tmp_path) as service:
+        service.mill()
+        service.segment()
+        blocks = []
+        results = []
+        for part in range(2):
+            send(settings, [Raw(f"a text that is number {part} {n}".encode()) for n in range(200)])
+            blocks.append(sum(map(len, service.wait_until_complete().values())))
+            results.append(verify(settings, store=store, since=place))
+        names = [stream.name for stream in settings.streams()]
+        service.wait_until(lambda: all(is_carry(head(settings, name, 0)) for name in names))
+        service.stop()
+    results.append(verify(settings, store=store, since=place))
+    # Not `complete`: an era may have been written a moment ago, and the store have yet to get it.
+    assert all(chain.complete for result in results for chain in result.chains)
+    assert results[0].blocks == results[0].store_blocks == blocks[0]
+    assert blocks[1] - blocks[0] <= results[1].blocks < blocks[1]
+    assert results[2].blocks < 20
+    assert {chain.since for chain in results[0].chains} == {0}
+    assert all(200 < chain.since <= 400 for chain in results[2].chains)
+    assert results[2].totals.records == 2 * 400
+    assert [eras.since for eras in results[0].eras] == [0, 0]
+    assert all(0 < eras.since <= eras.eras for eras in results[2].eras)  # equal: the last had come to the one before
+    assert all(difference == [] for difference in (result.differences for result in results))
+    known = place.read_bytes()
+
+    flip(store / names[0] / "0" / "000000000000.bin", 7)
+    assert verify(settings, store=store, since=place).ok
+    assert not verify(settings, store=store).ok
+    publish(settings, names[0], 0, false_carry(settings, names[0]))
+    found = verify(settings, store=store, since=place)
+    assert [(d.side, d.kind, d.stream) for d in found.differences] == [("topic", "account", names[0])]
+    assert "counts" in found.differences[0].text
+    assert place.read_bytes() == known
+    publish(settings, names[0], 0, false_carry(settings, names[0], further=1))
+    with pytest.raises(SystemExit) as unbalanced:
+        main(["ledger", "--bootstrap-servers", broker.bootstrap_servers, "--raw-topics", settings.raw_topics[0]])
+    assert unbalanced.value.code == 8
+
+    with pytest.raises(InputError, match="and now it is the topics alone: give each a file of its own"):
+        verify(settings, since=place)
+    place.write_text(place.read_text().replace('"carry": "', '"carry": "AAAA'))
+    with pytest.raises(InputError, match="is not what a verification left"):
+        verify(settings, store=store, since=place)
+
+
+def test_the_place_of_another_stream_is_refused(milled: Milled, tmp_path: Path) -> None:
+    """Tokens of another making are not what was verified."""
+    place = tmp_path / "verified.json"
+    assert verify(bare(milled), [milled.train], since=place).ok
+    other = milled.settings.streams()[1].name
+    place.write_text(place.read_text().replace(milled.train, other))
+    with pytest.raises(InputError, match=f"tells of another stream {other}"):
+        verify(bare(milled), [other], since=place)
+
+
+def test_the_reference_computes_a_sample_that_is_named(milled: Milled) -> None:
+    """All of what is little, the same for the same seed; or all of everything."""
+    sample = verify(bare(milled), [milled.train], seed=5)
+    again = verify(bare(milled), [milled.train], seed=5)
+    full = verify(bare(milled), [milled.train], reference=True)
+
+    assert sample.seed == 5
+    assert [c.sampled for c in sample.chains] == [c.sampled for c in again.chains]
+    assert all(c.sampled == [(0, c.raw_range[1])] for c in full.chains)
+    assert sum(c.sampled_blocks for c in full.chains) == full.blocks > 0
+
+
+async def test_a_dead_letter_that_is_not_there_is_different(milled: Milled) -> None:
+    """A record that must be dead-lettered and is not is named; those that are there are no difference."""
+    chain = ChainResult(milled.train, 0, milled.raw_topic, (0, 9), (0, 9))
+    chain.dead_letters.extend([5, 10])
+
+    differences, notes = await check_dead_letters(milled.settings, milled.raw_topic, [chain], {0: (0, 1), 1: (0, 2)})
+
+    assert notes == []
+    assert [(d.side, d.kind, d.partition, d.offset) for d in differences] == [("dead letters", "missing", 0, 5)]
+
+
+def test_the_first_difference_of_a_block_is_named_by_its_document() -> None:
+    """Another token, a document that came twice or was left out, another id: each is told apart."""
+    info = make_info(block_tokens=8)
+    chain = make_chain(info, 1)
+    expected = BlockBytes(bytes(chain.tokens), chain.entries[0], chain.chains[0])
+    pieces = decode_entry(expected.entry)
+
+    tokens = np.frombuffer(expected.tokens, info.dtype).copy()
+    tokens[pieces[1].start] ^= 1
+    changed = compare_blocks(expected, expected._replace(tokens=tokens.tobytes()), info.dtype)
+    assert changed is not None
+    assert (changed.kind, changed.offset) == ("different", pieces[1].offset)
+
+    for step, kind in ((-1, "repeated"), (1, "skipped")):
+        moved = [pieces[0], replace(pieces[1], offset=pieces[1].offset + step), *pieces[2:]]
+        found = compare_blocks(expected, expected._replace(entry=encode_entry(moved)), info.dtype)
+        assert found is not None
+        assert (found.kind, found.offset) == (kind, pieces[1].offset)
+
+    renamed = [replace(pieces[0], meta=b'{"id":"another"}'), *pieces[1:]]
+    found = compare_blocks(expected, expected._replace(entry=encode_entry(renamed)), info.dtype)
+    assert found is not None
+    assert found.kind == "different"
+    assert compare_blocks(expected, expected, info.dtype) is None
+
+
+def publish(settings: Settings, stream: str, partition: int, message: Message) -> None:
+    """Put a message on a token topic."""
+    headers = [(HEADER_NAME, encode_header(message))]
+    send(settings, [Raw(bytes(message.tokens), partition, None, headers)], f"tokens.{stream}")
+
+
+def is_carry(message: Message | None) -> bool:
+    """Return whether there is a message, and it is a carry."""
+    return message is not None and message.is_carry
+
+
+def false_carry(settings: Settings, stream: str, further: int = 0) -> Message:
+    """Return a carry for the end of partition 0, or ``further`` on, that counts a tombstone too many."""
+    last = head(settings, stream, 0)
+    assert last is not None
+    assert last.is_carry
+    totals = last.totals.copy()
+    totals.tombstones += 1
+    cursor = replace(last.cursor, next_offset=last.cursor.next_offset + further)
+    return replace(last, totals=totals, cursor=cursor)
+
+
+def flip(path: Path, at: int) -> None:
+    """Change one byte of a file."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def last_blocks(milled: Milled, stream: str, partition: int) -> Message:
+    """Return a message with the chain's last two blocks."""
+    blocks = milled.chains[stream, partition][-2:]
+    before = milled.chains[stream, partition][-3].chain
+    found = head(milled.settings, stream, partition)
+    assert found is not None
+    return Message(
+        fingerprint=found.fingerprint,
+        first=blocks[0].number,
+        cursor=blocks[-1].cursor,
+        before=before,
+        after=blocks[-1].chain,
+        totals=blocks[-1].totals,
+        tokens=b"".join(block.tokens for block in blocks),
+        entries=[block.entry for block in blocks],
+    )
+
+
+def rogue_after(last: Message) -> Message:
+    """Return a message that readers accept after ``last`` and that no source makes."""
+    tokens, entry = bytes(len(last.tokens) // 2), last.entries[-1]
+    return replace(
+        last,
+        first=last.end,
+        cursor=replace(last.cursor, block=last.end + 1),
+        before=last.after,
+        after=roll(last.after, tokens, [entry])[-1],
+        tokens=tokens,
+        entries=[entry],
+    )
+
+
+def delete_before(settings: Settings, partition: TopicPartition, offset: int) -> None:
+    """Remove a partition's records below ``offset``, as retention does."""
+
+    async def run() -> None:
+        async with admin(settings) as client:
+            await client.delete_records({partition: RecordsToDelete(offset)})
+
+    in_own_loop(run)

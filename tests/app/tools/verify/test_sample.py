@@ -1,0 +1,123 @@
+"""The reference's share of a verification: it computes a run of records, and tells what the mill made otherwise."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.app.segments.mirror.memory_kafka import MemoryClient
+from tests.app.tools.verify.memory_stream import TEXTS, MemoryVerification
+from tokenmill.app.tools.verify.chain import ChainCheck
+from tokenmill.app.tools.verify.marks import ChainMarks
+from tokenmill.app.tools.verify.sample import SampleCheck
+from tokenmill.app.tools.verify.task import ChainTask
+from tokenmill.milling.partition_mill import PartitionMill
+from tokenmill.wire.ignoring import IgnoreList
+from tokenmill.wire.message import Message
+
+Change = Callable[[Sequence[Message]], Sequence[Message]]
+
+
+def check_of(stream: MemoryVerification) -> ChainCheck:
+    """Return a chain at its beginning."""
+    marks = ChainMarks(stream.settled.stream.name, 0, (0, len(TEXTS)), (0, 0), None)
+    task = ChainTask(stream.genesis, stream.tokens.topic, marks, IgnoreList())
+    return ChainCheck(task, MemoryClient(stream.kafka), None)
+
+
+def sampled(stream: MemoryVerification, check: ChainCheck, bounds: tuple[int, int], change: Change = list) -> None:
+    """Mill records, and sample them, with changed messages."""
+    log = stream.kafka.logs[stream.raw]
+    sample = SampleCheck(check, stream.plan.stages, frozenset())
+    mill = PartitionMill(stream.plan.stages, [check.mill])
+    milled = mill.feed(log[slice(*bounds)]).messages[stream.recipe.split]
+    sample.compare(log[slice(*bounds)], {stream.recipe.split: change(milled)})
+
+
+def test_runs_that_are_right_are_noted(stream: MemoryVerification) -> None:
+    """Those that touch as one; what is between two runs is in neither."""
+    check = check_of(stream)
+    for bounds in ((0, 1), (1, 4)):
+        sampled(stream, check, bounds)
+    PartitionMill(stream.plan.stages, [check.mill]).feed(stream.kafka.logs[stream.raw][4:6])
+    sampled(stream, check, (6, 8))
+    assert check.result.differences == []
+    assert check.result.sampled == [(0, 4), (6, 8)]
+    assert check.result.sampled_blocks == 8 * 15 // 4 - (6 * 15 // 4 - 4 * 15 // 4)
+
+
+def last(change: Callable[[Message], Message]) -> Change:
+    """Change the last message."""
+    return lambda messages: [*messages[:-1], change(messages[-1])]
+
+
+def other_tokens(message: Message) -> Message:
+    """Change a token of the last block."""
+    tokens = bytes(message.tokens)
+    return replace(message, tokens=tokens[:-1] + bytes([tokens[-1] ^ 1]))
+
+
+def fewer(message: Message) -> Message:
+    """Leave out the last block, with a cursor as though it were there."""
+    return replace(
+        message, tokens=message.tokens[: -len(message.tokens) // message.count], entries=message.entries[:-1]
+    )
+
+
+def counted(message: Message) -> Message:
+    """Count a tombstone too many."""
+    totals = message.totals.copy()
+    totals.tombstones += 1
+    return replace(message, totals=totals)
+
+
+CHANGES: dict[str, tuple[Change, str]] = {
+    "a token": (last(other_tokens), "block 14 is another than the reference's: token 3 is"),
+    "an entry": (last(lambda m: replace(m, entries=[*m.entries[:-1], m.entries[0]])), "block 14 is another"),
+    "the hash": (last(lambda m: replace(m, after=bytes(16))), "after block 14 the reference stands at"),
+    "the cursor": (last(lambda m: replace(m, cursor=replace(m.cursor, taken=1))), "after block 14 the reference"),
+    "the account": (last(counted), "the reference counts"),
+    "a block too few": (lambda messages: messages[:-1] if len(messages) > 1 else [fewer(messages[0])], "block"),
+    "no block": (lambda _: [], "the reference makes 15 blocks more"),
+    "a block too many": (lambda messages: [*messages, messages[-1]], "the reference makes 15 blocks, and not those"),
+}
+
+
+@pytest.mark.parametrize(("change", "text"), CHANGES.values(), ids=list(CHANGES))
+def test_whatever_the_mill_made_otherwise_is_told(stream: MemoryVerification, change: Change, text: str) -> None:
+    """Once, in the records at which it happened; what differs is no sample that was right."""
+    check = check_of(stream)
+    sampled(stream, check, (0, 4), change)
+    (found,) = check.result.differences
+    assert (found.side, found.kind, found.offset) == ("reference", "different", 0)
+    assert text in found.text
+    assert check.result.sampled == []
+    assert check.result.sampled_blocks == 0
+    sampled(stream, check, (4, 6), change)
+    assert len(check.result.differences) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ({"open_tokens": b"xy"}, "the open block is another"),
+        ({"open_entry": b"xy"}, "the open block is another"),
+        ({"after": bytes(16)}, "the chain hash is another"),
+        ({"totals": None}, "the reference counts"),
+    ],
+)
+def test_what_waits_for_the_next_block_is_compared(
+    stream: MemoryVerification, monkeypatch: pytest.MonkeyPatch, state: dict[str, object], text: str
+) -> None:
+    """It is in no message yet."""
+    check = check_of(stream)
+    log = stream.kafka.logs[stream.raw]
+    sample = SampleCheck(check, stream.plan.stages, frozenset())
+    milled = PartitionMill(stream.plan.stages, [check.mill]).feed(log[:3])
+    carry = check.mill.carry(check.mill.next_offset)
+    assert carry is not None
+    wrong = counted(carry) if "totals" in state else replace(carry, **state)  # type: ignore[arg-type]
+    monkeypatch.setattr(check.mill, "carry", lambda _: wrong, raising=False)
+    sample.compare(log[:3], milled.messages)
+    (found,) = check.result.differences
+    assert text in found.text

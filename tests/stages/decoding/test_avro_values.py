@@ -1,0 +1,127 @@
+"""Mode ``avro``."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.stages.decoding.opened import answer, opened
+from tests.stages.decoding.registered import AVRO, Registry, avro, framed, written
+from tokenmill.documents import Document
+from tokenmill.errors import RecordError
+from tokenmill.stages.decoding.avro_values import MAX_RECURSION, AvroFormat
+
+NODE: Any = {
+    "type": "record",
+    "name": "Node",
+    "fields": [{"name": "text", "type": "string"}, {"name": "next", "type": ["null", "Node"]}],
+}
+AS_STORED = {**AVRO, "fields": [{**f, "type": "long"} if f["name"] == "seen" else f for f in AVRO["fields"]]}
+INT64 = st.integers(-(2**63), 2**63 - 1)
+pages = st.fixed_dictionaries(
+    {
+        "text": st.text(max_size=20),
+        "id": st.text(min_size=1, max_size=5),
+        "label": st.sampled_from(["good", "bad"]),
+        "seen": INT64,
+        "score": st.floats(allow_nan=False, allow_infinity=False),
+        "raw": st.binary(max_size=5),
+        "links": st.lists(st.text(max_size=5), max_size=3),
+        "more": st.dictionaries(st.text(max_size=3), st.none() | st.booleans() | st.integers(-9, 9), max_size=3),
+    }
+)
+
+
+@given(pages)
+def test_records_come_out_as_they_went_in(page: dict[str, Any]) -> None:
+    """Text, id and fields: an enum as its symbol, a logical type as what is stored."""
+    decoder = opened("avro", carry=("label", "seen", "score"))
+    document = decoder(framed(written(AS_STORED, page)))
+    assert document == Document(page["text"], page["id"], {name: page[name] for name in ("label", "seen", "score")})
+
+
+@given(pages)
+def test_all_of_a_record_is_read(page: dict[str, Any]) -> None:
+    """Whatever its parts are."""
+    value = AvroFormat().reader(avro(AVRO))
+    assert value(written(AS_STORED, page)) == page
+
+
+@pytest.mark.parametrize(
+    ("schema", "payload", "reason"),
+    [
+        ({"type": "record", "name": "A", "fields": [{"name": "text", "type": "bytes"}]}, b"\x02a", "wrong_type"),
+        ({"type": "record", "name": "A", "fields": [{"name": "text", "type": "null"}]}, b"", "wrong_type"),
+        ({"type": "record", "name": "A", "fields": [{"name": "body", "type": "string"}]}, b"\x02a", "missing_text"),
+        ({"type": "record", "name": "A", "fields": [{"name": "text", "type": "string"}]}, b"\x02\xff", "invalid_utf8"),
+        ({"type": "record", "name": "A", "fields": [{"name": "text", "type": "string"}]}, b"\x04a", "schema_mismatch"),
+        ({"type": "record", "name": "A", "fields": [{"name": "text", "type": "string"}]}, b"\x02ab", "schema_mismatch"),
+        ({"type": "record", "name": "A", "fields": [{"name": "text", "type": "string"}]}, b"", "schema_mismatch"),
+        ("string", b"\x02a", "not_an_object"),
+    ],
+)
+def test_what_is_no_document_has_a_reason(schema: Any, payload: bytes, reason: str) -> None:
+    """Each is a fact about the bytes and their schema."""
+    assert answer(opened("avro", schemas=Registry({1: avro(schema)})), framed(payload)) == reason
+
+
+@pytest.mark.parametrize("name", ["raw", "links", "score"])
+def test_carried_fields_are_what_json_has(name: str) -> None:
+    """Bytes, lists and numbers that are not finite are refused, for somebody asked for the field by name."""
+    page = {"text": "a", "id": "x", "label": "good", "seen": 1, "score": float("nan"), "raw": b"\xff", "links": []}
+    value = framed(written({**AVRO, "fields": [f for f in AVRO["fields"] if f["name"] != "more"]}, page) + b"\0")
+    assert isinstance(answer(opened("avro"), value), Document)
+    assert answer(opened("avro", carry=(name,)), value) == "wrong_type"
+
+
+def test_references_are_resolved_as_far_as_they_go() -> None:
+    """A union of records that are schemas of their own, one of which has another one in it."""
+    inner = avro({"type": "record", "name": "x.Inner", "fields": [{"name": "text", "type": "string"}]})
+    outer = avro(
+        {"type": "record", "name": "x.Outer", "fields": [{"name": "inner", "type": "Inner"}]}, ("x.Inner", inner)
+    )
+    union = avro(["x.Outer", "x.Inner"], ("x.Outer", outer), ("x.Inner", inner))
+    read = AvroFormat().reader(union)
+    assert read(b"\0\x04hi") == {"inner": {"text": "hi"}}
+    assert read(b"\x02\x04hi") == {"text": "hi"}
+    assert AvroFormat().reader(avro("x.Inner", ("x.Inner", inner)))(b"\x04hi") == {"text": "hi"}
+
+
+@pytest.mark.parametrize("depth", [1, MAX_RECURSION, MAX_RECURSION + 1, 5000])
+def test_values_of_a_schema_in_itself_have_a_deepest_nesting(depth: int) -> None:
+    """The same for every caller, however much of the stack is used already."""
+    value = framed(b"\x02a\x02" * (depth - 1) + b"\x02a\0")
+    decoder = opened("avro", schemas=Registry({1: avro(NODE)}))
+
+    def from_deep(frames: int) -> Document | str:
+        return answer(decoder, value) if frames == 0 else from_deep(frames - 1)
+
+    expected = Document("a") if depth <= MAX_RECURSION else "too_deep"
+    assert answer(decoder, value) == from_deep(200) == expected
+
+
+HOSTILE = """
+import json, sys
+from tests.stages.decoding.opened import answer, opened
+from tests.stages.decoding.registered import Registry, avro, framed
+decoder = opened("avro", schemas=Registry({1: avro(json.loads(sys.argv[1]))}))
+print(answer(decoder, framed(b"\\x02a\\x02" * 1_000_000)))
+"""
+
+
+def test_endless_nesting_does_not_end_the_process() -> None:
+    """Compiled code would follow it until the stack overflows."""
+    done = subprocess.run(
+        [sys.executable, "-c", HOSTILE, json.dumps(NODE)], check=False, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "too_deep"), done.stderr
+
+
+def test_what_does_not_fit_is_told_apart_from_what_is_no_text() -> None:
+    """The detail is for people."""
+    with pytest.raises(RecordError, match="1 bytes follow the value"):
+        opened("avro", schemas=Registry({1: avro({**NODE, "fields": NODE["fields"][:1]})}))(framed(b"\x02ab"))

@@ -1,0 +1,153 @@
+"""Mode ``protobuf``."""
+
+from base64 import b64encode
+from typing import Any
+
+import pytest
+from google.protobuf import descriptor_pb2, message_factory
+from google.protobuf.message import Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.stages.decoding.opened import answer, opened
+from tests.stages.decoding.registered import PROTO, Registry, framed
+from tokenmill.documents import Document
+from tokenmill.stages.decoding import RegisteredSchema
+from tokenmill.stages.decoding.protobuf_values import MOST_NUMBERS, ProtobufFormat, compiled, plain
+
+SCHEMA = RegisteredSchema("PROTOBUF", PROTO)
+FILE = compiled(SCHEMA)
+PAGE, PART = b"\2\2", b"\4\2\0"
+"""The second type of the file, and the first that is in it: what the compiler makes for the map is not counted."""
+DECODER = opened("protobuf", carry=("label", "score", "title"))
+
+
+def message(**values: Any) -> Message:
+    """Return a page."""
+    return message_factory.GetMessageClass(FILE.message_types_by_name["Page"])(**values)
+
+
+@given(st.text(max_size=20), st.integers(1, 2**64 - 1), st.floats(allow_nan=False, allow_infinity=False))
+def test_messages_come_out_as_they_went_in(text: str, number: int, score: float) -> None:
+    """An enum as its name; what is not there and has no default is left out."""
+    value = framed(PAGE + message(text=text, id=number, score=score, label=1).SerializeToString())
+    assert DECODER(value) == Document(text, number, {"label": "GOOD", "score": score})
+
+
+def test_message_becomes_plain_values() -> None:
+    """Maps, lists, messages in messages, enums of the future, and Google's own types."""
+    page = message(
+        text="a", counts={"x": 1}, label=7, raw=b"\xff", parts=[{"text": "b", "id": -1}], seen={"seconds": 4}
+    )
+    assert plain(page) == {
+        "counts": {"x": 1},
+        "text": "a",
+        "id": 0,
+        "label": 7,
+        "raw": b"\xff",
+        "score": 0.0,
+        "parts": [{"text": "b", "id": -1}],
+        "seen": {"seconds": 4, "nanos": 0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"), [(b"\0", "of a host"), (b"\2\0", "of a host"), (PAGE, "of a page"), (PART, "of a part")]
+)
+def test_numbers_lead_to_the_type(numbers: bytes, text: str) -> None:
+    """A single zero is short for the first one; types in types count from zero again."""
+    field = 2 if numbers == PAGE else 1
+    payload = bytes([field << 3 | 2, len(text)]) + text.encode()
+    assert opened("protobuf")(framed(numbers + payload)).text == text
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\x80",
+        b"\x80" * 9,
+        b"\1",  # a negative count
+        b"\2\1",  # a negative number
+        b"\2\4",  # no third type
+        b"\4\2\2",  # no second type in the second
+        b"\2",
+        bytes([2 * (MOST_NUMBERS + 1)]) + b"\0" * (MOST_NUMBERS + 1),
+        PAGE + b"\x12\x05abc",
+        PAGE + b"\x12\x01\xff",
+        PAGE + b"\xff",
+    ],
+)
+def test_bytes_that_are_no_message_do_not_fit(payload: bytes) -> None:
+    """Numbers that lead nowhere, and what the library cannot parse."""
+    assert answer(opened("protobuf"), framed(payload)) == "schema_mismatch"
+
+
+def test_bytes_are_no_text_and_are_not_carried() -> None:
+    """However well they would read."""
+    value = framed(PAGE + message(text="a", raw=b"abc").SerializeToString())
+    assert answer(opened("protobuf", text_fields=("raw",)), value) == "wrong_type"
+    assert answer(opened("protobuf", carry=("raw",)), value) == "wrong_type"
+
+
+def test_strings_of_proto2_are_utf8_as_well() -> None:
+    """There the library looks at them late."""
+    schema = RegisteredSchema("PROTOBUF", 'syntax = "proto2"; message T { optional string text = 1; }')
+    decoder = opened("protobuf", schemas=Registry({1: schema}))
+    assert decoder(framed(b"\0\x0a\x02hi")).text == "hi"
+    assert answer(decoder, framed(b"\0\x0a\x01\xff")) == "invalid_utf8"
+
+
+def test_imports_are_resolved_as_far_as_they_go() -> None:
+    """By the names of the references, in folders or not."""
+    inner = RegisteredSchema("PROTOBUF", 'syntax = "proto3"; package deep; message Inner { string text = 1; }')
+    middle = RegisteredSchema(
+        "PROTOBUF",
+        'syntax = "proto3"; import "a/b/inner.proto"; message Middle { deep.Inner inner = 1; }',
+        (("a/b/inner.proto", inner),),
+    )
+    outer = RegisteredSchema(
+        "PROTOBUF",
+        'syntax = "proto3"; import "middle.proto"; message Outer { Middle middle = 1; string text = 2; }',
+        (("middle.proto", middle),),
+    )
+    read = ProtobufFormat().reader(outer)
+    assert read(b"\0\x0a\x06\x0a\x04\x0a\x02hi\x12\x01x") == {"middle": {"inner": {"text": "hi"}}, "text": "x"}
+
+
+def test_endless_nesting_is_refused() -> None:
+    """By the library, at a depth that never changes with the caller."""
+    schema = RegisteredSchema("PROTOBUF", 'syntax = "proto3"; message T { T t = 1; string text = 2; }')
+    decoder = opened("protobuf", schemas=Registry({1: schema}))
+    payload = b"\x12\x01a"
+    for _ in range(3000):
+        size, head = len(payload), b"\x0a"
+        while size > 0x7F:
+            head += bytes([size & 0x7F | 0x80])
+            size >>= 7
+        payload = head + bytes([size]) + payload
+    assert answer(decoder, framed(b"\0" + payload)) == "schema_mismatch"
+
+
+def test_files_may_be_compiled_already() -> None:
+    """As clients in Python register them; with text or without, in any order."""
+    inner = 'syntax = "proto3"; message Inner { string text = 1; }'
+    texts = (
+        RegisteredSchema("PROTOBUF", inner),
+        RegisteredSchema("PROTOBUF", serialized(RegisteredSchema("PROTOBUF", inner))),
+    )
+    for first in texts:
+        outer = RegisteredSchema(
+            "PROTOBUF",
+            'syntax = "proto3"; import "inner.proto"; import "google/protobuf/any.proto"; message O { Inner i = 1; }',
+            (("inner.proto", first),),
+        )
+        for schema in (outer, RegisteredSchema("PROTOBUF", serialized(outer), outer.references)):
+            assert ProtobufFormat().reader(schema)(b"\0\x0a\x04\x0a\x02hi") == {"i": {"text": "hi"}}
+
+
+def serialized(schema: RegisteredSchema) -> str:
+    """Return a compiled file in base64."""
+    file = descriptor_pb2.FileDescriptorProto()
+    compiled(schema).CopyToProto(file)
+    return b64encode(file.SerializeToString()).decode()

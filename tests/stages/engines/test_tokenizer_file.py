@@ -1,0 +1,131 @@
+"""Finding a tokenizer by what the setting names."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.stages.engines.conftest import words
+from tokenmill.errors import SettingsError
+from tokenmill.stages.engines import load_tokenizer, open_engine
+
+
+def test_raw_bytes_need_no_file() -> None:
+    """Their hash is that of the word, so that it is something."""
+    tokenizer = load_tokenizer("bytes")
+    assert tokenizer.content is None
+    assert tokenizer.sha256 == hashlib.sha256(b"bytes").hexdigest()
+    assert open_engine(tokenizer).kind == "bytes"
+
+
+@pytest.mark.parametrize("name", ["", "tokenizer.json"])
+def test_a_file_and_its_folder_are_the_same_tokenizer(words_folder: Path, name: str) -> None:
+    """Content and hash are those of the file's bytes."""
+    tokenizer = load_tokenizer(str(words_folder / name))
+    assert tokenizer.content == words()
+    assert tokenizer.sha256 == hashlib.sha256(words()).hexdigest()
+    assert open_engine(tokenizer).kind == "tokenizers"
+
+
+def test_a_relative_folder_goes_before_the_hub(words_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``owner/model`` may be a folder here."""
+    (words_folder / "owner").mkdir()
+    (words_folder / "owner" / "model").symlink_to(words_folder)
+    monkeypatch.chdir(words_folder)
+    assert load_tokenizer("owner/model").content == words()
+
+
+@pytest.mark.parametrize("name", ["missing.json", "./missing", "/no/such/folder", "a/b/c", ""])
+def test_a_missing_file_is_refused_without_asking_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The message says what the setting may be."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError, match=r"^tokenizer = .*there is no file"):
+        load_tokenizer(name)
+
+
+class _Hub(BaseHTTPRequestHandler):
+    """Serves one model's tokenizer as the hub does."""
+
+    def do_HEAD(self) -> None:
+        found = self.path == "/owner/model/resolve/main/tokenizer.json"
+        self.send_response(200 if found else 404)
+        if found:
+            self.send_header("ETag", '"1"')
+            self.send_header("X-Repo-Commit", "1" * 40)
+        else:
+            self.send_header("X-Error-Code", "RepoNotFound")
+        self.send_header("Content-Length", str(len(words())) if found else "0")
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.do_HEAD()
+        self.wfile.write(words())
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    """Return the address of a hub with one model, ``owner/model``."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Hub) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def _load_from(hub: str, name: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """Load a tokenizer in a process of its own: the hub's library reads the environment when it is imported."""
+    program = """if True:
+        import sys
+        from tokenmill.stages.engines import load_tokenizer
+        from tokenmill.errors import SettingsError
+        try:
+            print(load_tokenizer(sys.argv[1]).sha256)
+        except SettingsError as error:
+            sys.exit(str(error))
+        """
+    environment = os.environ | {"HF_ENDPOINT": hub, "HF_HOME": str(home), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    environment.pop("HF_HUB_OFFLINE", None)
+    command = [sys.executable, "-c", program, name]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_a_hub_name_is_fetched_from_the_endpoint_once(hub: str, tmp_path: Path) -> None:
+    """Later it comes from the cache, even if the hub is gone."""
+    expected = hashlib.sha256(words()).hexdigest()
+    first = _load_from(hub, "owner/model", tmp_path)
+    assert first.stdout.split() == [expected], first.stderr
+    again = _load_from("http://127.0.0.1:9", "owner/model", tmp_path)
+    assert again.stdout.split() == [expected], again.stderr
+    told = again.stderr.strip().splitlines()  # the hub's library tells of its tries, or takes the cached file at once
+    assert len(told) <= 1, again.stderr
+    assert all(line.startswith("the hub did not answer at once ('[Errno 111] Connection refused'") for line in told)
+
+
+def test_a_name_that_the_hub_does_not_know_is_refused(hub: str, tmp_path: Path) -> None:
+    """The message says what to check."""
+    result = _load_from(hub, "owner/other", tmp_path)
+    assert result.stderr.startswith('tokenizer = "owner/other" is neither a file here nor to be had from the hub')
+    assert result.returncode == 1
+
+
+@pytest.mark.parametrize("name", ["owner/model", "not a name!"])
+def test_a_hub_that_does_not_answer_is_named(tmp_path: Path, name: str) -> None:
+    """One message, no traceback."""
+    result = _load_from("http://127.0.0.1:9", name, tmp_path)
+    assert f'tokenizer = "{name}" is neither a file here nor to be had from the hub' in result.stderr
+    assert "HF_ENDPOINT" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert "client has been closed" not in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr

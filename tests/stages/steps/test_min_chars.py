@@ -1,0 +1,21 @@
+"""The filter of short documents."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.strategies import documents
+from tokenmill.documents import Document
+from tokenmill.stages.steps.min_chars import MinChars
+from tokenmill.stages.steps.protocol import Rejected
+
+
+@given(documents, st.integers(1, 20))
+def test_exactly_the_shorter_documents_are_filtered(document: Document, characters: int) -> None:
+    """Characters are counted, not bytes."""
+    expected = Rejected("min_chars") if len(list(document.text)) < characters else document
+    assert MinChars(characters)(document) == expected
+
+
+def test_the_number_is_part_of_what_it_says_of_itself() -> None:
+    """Another number is another stream."""
+    assert MinChars(3).describe() == {"name": "min_chars", "characters": 3}

@@ -1,0 +1,221 @@
+"""The working directory: nothing there is imported, but a function that somebody names."""
+
+import ast
+import importlib
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+
+import pytest
+
+import tokenmill
+from tests.app.test_help import ALL
+from tests.conftest import TopicFactory
+from tokenmill.app.local.broker import Broker
+from tokenmill.errors import TopicError
+from tokenmill.stages.own_modules import import_own
+
+ROOT = Path(tokenmill.__file__).parents[1]
+MARK = "imported from the working directory"
+COMMAND = Path(sys.executable).with_name("tokenmill")
+IMPORTED_BY_M = "import sys; sys.argv = ['-m']; import runpy, importlib.util, pkgutil; print(*sys.modules)"
+PACKAGES = {"tokenmill", "tests", "benchmarks", "examples", "app", "consumers"}
+VERIFYING = """
+from tokenmill.app.tools.verify.processes import _workers
+
+if __name__ == "__main__":
+    with _workers(1) as workers:
+        connection, process = *workers, *workers.values()
+        connection.send("no task")  # raises in the child, once it has imported all
+        process.join()
+        assert process.exitcode == 1
+"""
+HELPING = """
+import json, sys
+from tokenmill.app.cli import main
+
+for command in json.loads(sys.argv[1]):
+    try:
+        main([*command, "--help"])
+    except SystemExit as ended:
+        assert ended.code == 0, command
+"""
+
+
+def shadowed() -> set[str]:
+    """Return the names of all modules that commands might import: Python's, those that are installed, and others."""
+    installed = {name for name in importlib.metadata.packages_distributions() if name.isidentifier()}
+    optional = {"uvloop", "robinhood", "simplejson", "raven", "rocksdb", "setproctitle", "yaml"}
+    return (installed | set(sys.stdlib_module_names) | optional | {"gpt", "meter"}) - {"tokenmill"}
+
+
+def lay_traps(folder: Path, names: set[str]) -> None:
+    """Write a module of each name that leaves a mark beside it when it is imported."""
+    trap = f"open({str(folder / 'sprung')!r}, 'a').write(__name__ + ' ')\nraise SystemExit({MARK!r})\n"
+    for name in names:
+        (folder / f"{name}.py").write_text(trap)
+
+
+@pytest.fixture
+def traps(tmp_path: Path) -> Path:
+    """Return a folder full of them, and of data."""
+    lay_traps(tmp_path, shadowed())
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n')
+    (tmp_path / "own_one.py").write_text("def shout(row):\n    return row['text'].upper()\n")
+    return tmp_path
+
+
+def run(folder: Path, *command: str, code: int = 0) -> str:
+    """Run a program in a folder with what a shell gives it, and return what it said; none of the traps was sprung."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    said = ended.stdout + ended.stderr
+    assert not (folder / "sprung").exists(), f"{command}: {(folder / 'sprung').read_text()}{said}"
+    assert ended.returncode == code, said
+    return said
+
+
+def test_no_command_imports_what_lies_where_it_is_run(traps: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """All of them by name, in one process, whose script lies elsewhere as `tokenmill` itself does."""
+    script = tmp_path_factory.mktemp("elsewhere") / "helping.py"
+    script.write_text(HELPING)
+
+    assert run(traps, sys.executable, str(script), json.dumps([*ALL])).count("Usage:") == len(ALL)
+    assert "sequence_length" in run(traps, str(COMMAND), "config")
+
+
+def test_no_worker_imports_what_lies_where_it_is_run(traps: Path, topic: TopicFactory, broker: Broker) -> None:
+    """Nor any command that reads Kafka: what they load when they are at work lies elsewhere."""
+    name = topic(1)
+    servers = ("--bootstrap-servers", broker.bootstrap_servers, "--raw-topics", name)
+
+    assert "1 document" in run(traps, str(COMMAND), "produce", name, "a.jsonl", *servers)
+    assert name in run(traps, str(COMMAND), "mill", *servers, "--tokenizer", "bytes", code=TopicError.exit_code)
+    assert name in run(traps, str(COMMAND), "verify", *servers, code=TopicError.exit_code)
+
+
+def test_produce_reads_a_folder_of_traps_as_data(traps: Path) -> None:
+    """Whatever formats it loads libraries for; and runs a function from there, which is named."""
+    produce = (str(COMMAND), "produce", "--dry-run", "topic", "a.jsonl")
+
+    assert '{"text": "one"}' in run(traps, *produce)
+    assert '"ONE"' in run(traps, *produce, "--map", "own_one:shout", "--map-processes", "1")
+
+
+def test_a_function_there_hides_nothing_that_python_has(traps: Path) -> None:
+    """The working directory comes last: a name of the library's means the library's, and the message says which."""
+    produce = (str(COMMAND), "produce", "--dry-run", "topic", "a.jsonl")
+
+    said = run(traps, *produce, "--map", "http:shout", code=12)
+
+    assert "the module is that of" in said
+    assert str(traps) not in said
+
+
+def test_python_m_imports_nothing_of_ours_from_there(tmp_path: Path) -> None:
+    """Only what Python itself imports for ``-m`` is looked for there; ``-P`` spares that, too."""
+    own = subprocess.run([sys.executable, "-S", "-c", IMPORTED_BY_M], capture_output=True, text=True, check=True)
+    lay_traps(tmp_path, shadowed() - set(own.stdout.split()))
+
+    assert "produce" in run(tmp_path, sys.executable, "-m", "tokenmill.app.cli", "--help")
+    lay_traps(tmp_path, shadowed())
+    assert "produce" in run(tmp_path, sys.executable, "-P", "-m", "tokenmill.app.cli", "--help")
+
+
+def test_processes_of_verify_import_nothing_from_there(traps: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Nor does the helper that multiprocessing starts for them."""
+    script = tmp_path_factory.mktemp("elsewhere") / "verifying.py"
+    script.write_text(VERIFYING)
+
+    run(traps, sys.executable, str(script))
+
+
+def sources() -> Iterator[tuple[Path, ast.AST]]:
+    """Yield the modules that users run."""
+    for folder in ("app", "consumers", "tokenmill"):
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            yield file, ast.parse(file.read_text())
+
+
+def test_every_python_that_is_started_is_kept_from_the_working_directory() -> None:
+    """By ``-P`` or ``-I``, the first of its arguments; a script has its own folder there in place of that."""
+    found = []
+    for file, tree in sources():
+        for node in ast.walk(tree):
+            if not isinstance(node, (ast.List, ast.Tuple)):
+                continue
+            for element, following in zip_longest(node.elts, node.elts[1:]):
+                if ast.unparse(element) == "sys.executable":
+                    found.append((file.name, "" if following is None else ast.unparse(following)))
+    assert ("trainer.py", "str(example())") in found
+    assert {argument for name, argument in found if name != "trainer.py"} == {"'-P'", "'-I'"}
+
+
+def test_one_module_looks_in_the_working_directory() -> None:
+    """One takes it off the path; nothing else changes where modules are found, or spawns processes unseen."""
+    found = [(str(file.relative_to(ROOT)), node) for file, tree in sources() for node in ast.walk(tree)]
+    paths = {"sys.path", "sys.meta_path"}
+    touching = {file for file, node in found if isinstance(node, ast.Attribute) and ast.unparse(node) in paths}
+    spawning = {
+        file
+        for file, node in found
+        if isinstance(node, ast.Import) and any(one.name.startswith("multiprocessing") for one in node.names)
+    }
+
+    assert touching == {"tokenmill/stages/own_modules.py", "app/__init__.py", "app/tools/produce/map_process.py"}
+    assert spawning == {"app/tools/verify/processes.py"}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the working directory, in which nobody has named a function yet."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", sys.meta_path[:])
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    return tmp_path
+
+
+def test_a_named_module_is_found_there_with_what_it_imports(here: Path) -> None:
+    """At once or later; packages, too."""
+    (here / "own_two.py").write_text(
+        "import own_three\nclass A:\n    value = own_three.seven\ndef later():\n    import own_four\n    return 4\n"
+    )
+    (here / "own_three.py").write_text("seven = 7\n")
+    (here / "own_four.py").write_text("")
+    (here / "own_package" / "deep").mkdir(parents=True)
+    (here / "own_package" / "deep" / "five.py").write_text("import own_four\nfive = 5\n")
+
+    assert import_own("own_two:A.value") == import_own("own_two:A.value") == 7
+    assert import_own("own_two:later")() == 4
+    assert import_own("own_package.deep.five:five") == 5
+
+
+def test_nobody_else_finds_a_module_there(here: Path) -> None:
+    """Not even once a function is named: libraries try modules that may not be there."""
+    (here / "own_six.py").write_text("six = 6\n")
+    (here / "own_trap.py").write_text("")
+
+    assert import_own("own_six:six") == 6
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("own_trap")
+
+
+def test_a_working_directory_that_was_removed_is_no_error(here: Path) -> None:
+    """What lies elsewhere is found all the same."""
+    (here / "gone").mkdir()
+    os.chdir("gone")
+    (here / "gone").rmdir()
+
+    assert import_own("json:loads")("1") == 1
+
+
+@pytest.mark.parametrize("path", ["json", "json:", ":loads", ""])
+def test_a_path_of_another_kind_is_refused(path: str) -> None:
+    """With how to write it."""
+    with pytest.raises(ValueError, match="module:function"):
+        import_own(path)

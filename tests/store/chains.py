@@ -1,0 +1,94 @@
+"""Chains, streams and stores for tests: small, deterministic, with documents of all kinds."""
+
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from tokenmill.canonical import canonical_json
+from tokenmill.reading.acceptance import Blocks
+from tokenmill.store import PartitionWriter, Store, StreamInfo
+from tokenmill.store.layout import SegmentPaths
+from tokenmill.wire.chain import genesis_hash, roll
+from tokenmill.wire.pieces import PADDING, Piece, encode_entry
+
+STREAM = "raw-text.train"
+SUFFIXES = ("bin", "docs", "index", "json", "idx")
+"""The files in which two stores of one stream are equal byte for byte."""
+
+
+def make_info(*, block_tokens: int = 5, dtype: str = "uint16", segment_blocks: int = 4) -> StreamInfo:
+    """Describe a stream."""
+    return StreamInfo.from_values(
+        {
+            "format": 1,
+            "stream": STREAM,
+            "fingerprint": "000102030405060708090a0b0c0d0e0f",
+            "raw_topic": "raw-text",
+            "block_tokens": block_tokens,
+            "dtype": dtype,
+            "end_of_document": 0,
+            "segment_blocks": segment_blocks,
+        }
+    )
+
+
+def make_chain(info: StreamInfo, count: int, *, partition: int = 0, seed: int = 0) -> Blocks:
+    """Make the first ``count`` blocks of a chain."""
+    rng = random.Random(seed)
+    tokens = rng.randbytes(count * info.block_bytes)
+    entries = [encode_entry(_make_pieces(rng, info.block_tokens, 100 * block)) for block in range(count)]
+    return Blocks(0, tokens, entries, roll(genesis_hash(info.fingerprint, partition), tokens, entries))
+
+
+def cut(chain: Blocks, info: StreamInfo, first: int, end: int) -> Blocks:
+    """Return the blocks ``[first, end)`` of a whole chain."""
+    tokens = memoryview(chain.tokens)[first * info.block_bytes : end * info.block_bytes]
+    return Blocks(first, tokens, chain.entries[first:end], chain.chains[first:end])
+
+
+def make_store(path: Path, info: StreamInfo) -> Store:
+    """Create a store that knows the stream."""
+    store = Store.open_or_create(path)
+    store.add_stream(info, b"{}")
+    return store
+
+
+def fill(store: Store, info: StreamInfo, chain: Blocks, ends: Iterable[int], *, partition: int = 0) -> None:
+    """Append the chain, committing at each of ``ends``; what the partition holds already is left out."""
+    with PartitionWriter.open(store, info.name, partition) as writer:
+        for end in ends:
+            writer.append(cut(chain, info, writer.next_block, end), token_offset=end)
+            writer.commit()
+
+
+def tokens_of(chain: Blocks, info: StreamInfo) -> np.ndarray[tuple[int, int], np.dtype[np.unsignedinteger]]:
+    """Return the tokens of a chain, ``[blocks, block_tokens]``."""
+    return np.frombuffer(chain.tokens, info.dtype).reshape(-1, info.block_tokens)
+
+
+def directory_of(store: Store, partition: int = 0) -> Path:
+    """Return the directory of a partition."""
+    return store.path / STREAM / str(partition)
+
+
+def segment_of(store: Store, first: int = 0) -> SegmentPaths:
+    """Return the paths of a segment of partition 0."""
+    return SegmentPaths(directory_of(store), first)
+
+
+def contents(store: Store) -> dict[str, bytes]:
+    """Return all files of partition 0 that must be equal in every store of the stream."""
+    return {
+        file.name: file.read_bytes() for file in sorted(directory_of(store).iterdir()) if file.suffix[1:] in SUFFIXES
+    }
+
+
+def _make_pieces(rng: random.Random, block_tokens: int, offset: int) -> list[Piece]:
+    starts = [0, *sorted(rng.sample(range(1, block_tokens), min(2, block_tokens - 1)))]
+    metas = [b"", canonical_json({"id": f"dokument-{offset}-é"}), canonical_json({"fields": {"label": "y"}, "id": 7})]
+    pieces = [Piece(start, offset + n, rng.randint(0, 9), metas[n]) for n, start in enumerate(starts)]
+    if rng.random() < 0.2:  # now and then a flush filled the block
+        pieces[-1] = Piece(pieces[-1].start, pieces[-1].offset, PADDING, b"")
+    return pieces

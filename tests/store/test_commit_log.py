@@ -1,0 +1,109 @@
+"""The commit log as bytes."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.store.chains import make_chain, make_info
+from tokenmill.store.commit_log import Commit, Scan, scan
+from tokenmill.store.rows import make_rows
+
+INFO = make_info(segment_blocks=12)
+CHAIN = make_chain(INFO, 12)
+ROWS = make_rows(memoryview(CHAIN.tokens), CHAIN.entries, CHAIN.chains, docs_bytes=0)
+
+cuts = st.sets(st.integers(1, 12), min_size=1, max_size=5).map(lambda ends: [0, *sorted(ends)])
+
+
+def make_log(ends: list[int]) -> list[bytes]:
+    """Return the records that commit the chain at each of ``ends``."""
+    return [
+        Commit(
+            blocks=end,
+            bin_bytes=end * INFO.block_bytes,
+            docs_bytes=int(ROWS["docs_end"][end - 1]),
+            chain=CHAIN.chains[end - 1],
+            source_offset=end,
+            rows=ROWS[start:end],
+        ).encode()
+        for start, end in pairwise(ends)
+    ]
+
+
+def read(log: bytes) -> Scan:
+    """Scan a log of the test's stream."""
+    return scan(log, block_bytes=INFO.block_bytes, segment_blocks=INFO.segment_blocks)
+
+
+@given(cuts)
+def test_what_was_encoded_is_found(ends: list[int]) -> None:
+    """All fields, all rows, and the log's end."""
+    log = b"".join(make_log(ends))
+    found = read(log)
+    assert (found.end, found.damage) == (len(log), None)
+    assert [(commit.blocks, commit.source_offset) for commit in found.commits] == [(end, end) for end in ends[1:]]
+    assert b"".join(commit.rows.tobytes() for commit in found.commits) == ROWS[: ends[-1]].tobytes()
+
+
+@given(cuts, st.data())
+def test_a_prefix_gives_the_longest_committed_prefix(ends: list[int], data: st.DataObject) -> None:
+    """``scan(log[:n])`` finds exactly the records that end within n bytes, for any n."""
+    records = make_log(ends)
+    log = b"".join(records)
+    length = data.draw(st.integers(0, len(log)))
+    found = read(log[:length])
+    whole = [
+        end for end, n in zip(ends[1:], range(len(records)), strict=True) if len(b"".join(records[: n + 1])) <= length
+    ]
+    assert [commit.blocks for commit in found.commits] == whole
+    assert found.end == len(b"".join(records[: len(whole)]))
+    assert found.damage is None
+
+
+@given(cuts, st.data())
+def test_a_flipped_bit_is_damage_unless_it_is_in_the_last_record(ends: list[int], data: st.DataObject) -> None:
+    """A record that another one follows was whole once; the last one may never have been."""
+    records = make_log(ends)
+    log = bytearray(b"".join(records))
+    at = data.draw(st.integers(0, len(log) - 1))
+    log[at] ^= 1 << data.draw(st.integers(0, 7))
+    found = read(bytes(log))
+    broken = next(n for n in range(len(records)) if at < len(b"".join(records[: n + 1])))
+    assert [commit.blocks for commit in found.commits] == ends[1 : broken + 1]
+    assert (found.damage is None) == (broken == len(records) - 1)
+
+
+@given(cuts, st.binary(max_size=200))
+def test_garbage_after_the_last_record_was_never_written(ends: list[int], garbage: bytes) -> None:
+    """Whatever the disk shows after it, as long as no whole record does."""
+    log = b"".join(make_log(ends))
+    assert (read(log + garbage).end, read(log + garbage).damage) == (len(log), None)
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_missing_record_is_damage(missing: int) -> None:
+    """Whole records that do not continue each other are no torn write."""
+    records = make_log([0, 2, 5, 9])
+    del records[missing]
+    assert "does not continue" in (read(b"".join(records)).damage or "")
+
+
+def test_a_repeated_record_is_damage() -> None:
+    """It counts blocks that are counted already."""
+    records = make_log([0, 2, 5])
+    assert "does not continue" in (read(b"".join([*records, records[-1]])).damage or "")
+
+
+def test_a_scan_goes_on_where_an_earlier_one_ended() -> None:
+    """A reader that follows a log reads each byte once."""
+    records = make_log([0, 2, 5, 9])
+    found = scan(
+        records[2],
+        block_bytes=INFO.block_bytes,
+        segment_blocks=INFO.segment_blocks,
+        blocks=5,
+        docs_bytes=int(ROWS["docs_end"][4]),
+    )
+    assert [commit.blocks for commit in found.commits] == [9]

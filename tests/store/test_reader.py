@@ -1,0 +1,353 @@
+"""Reading a partition."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.store.chains import STREAM, cut, directory_of, fill, make_chain, make_info, make_store, segment_of, tokens_of
+from tokenmill.errors import DamagedError, InputError
+from tokenmill.reading.acceptance import Blocks
+from tokenmill.store import DocumentPiece, PartitionReader, PartitionWriter, Store, open_partition
+from tokenmill.store.retiring import retire
+from tokenmill.store.rows import BLOCK_ROW
+from tokenmill.wire.pieces import PADDING, Piece, encode_entry
+
+INFO = make_info()
+CHAIN = make_chain(INFO, 22)
+TOKENS = tokens_of(CHAIN, INFO)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Five sealed segments of four blocks, and two blocks in an open one. Tests only read it."""
+    store = make_store(tmp_path_factory.mktemp("store"), INFO)
+    fill(store, INFO, CHAIN, [22])
+    return store
+
+
+def damage(path: Path, at: int) -> None:
+    """Change one byte of a file, keeping its place on the disk, so that open maps see it."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+def test_every_block_is_read_from_its_file(store: Store) -> None:
+    """As a read-only view of the stream's dtype; nothing is copied."""
+    reader = open_partition(store.path, STREAM, 0)
+    assert (reader.first_block, reader.blocks, reader.block_tokens, reader.dtype.str) == (0, 22, 5, "<u2")
+    for number in range(22):
+        block = reader.read(number)
+        assert block.tolist() == TOKENS[number].tolist()
+        assert not block.flags.writeable
+        assert not block.flags.owndata
+
+
+@given(numbers=st.lists(st.integers(0, 21), max_size=40))
+def test_blocks_are_gathered_in_the_order_asked_for(store: Store, numbers: list[int]) -> None:
+    """Across segments, in any order, also twice."""
+    reader = open_partition(store.path, STREAM, 0, check=True)
+    assert reader.gather(numbers).tolist() == TOKENS[numbers].tolist()
+    assert reader.gather(np.array(numbers, np.uint32)).tolist() == TOKENS[numbers].tolist()
+
+
+@given(bounds=st.tuples(st.integers(0, 22), st.integers(0, 22)).map(sorted))
+def test_blocks_that_follow_each_other_are_views(store: Store, bounds: list[int]) -> None:
+    """One for each segment that has some of them."""
+    found = list(open_partition(store.path, STREAM, 0).between(*bounds))
+    assert [row for tokens in found for row in tokens.tolist()] == TOKENS[slice(*bounds)].tolist()
+    assert len(found) == len({number // INFO.segment_blocks for number in range(*bounds)})
+    assert not any(tokens.flags.writeable or tokens.flags.owndata for tokens in found)
+
+
+@pytest.mark.parametrize("numbers", [[-1], [22], [3, 22, 4], [10**12]])
+def test_blocks_that_are_not_there_are_refused(store: Store, numbers: list[int]) -> None:
+    """Each way of asking says which are there."""
+    reader = open_partition(store.path, STREAM, 0)
+    with pytest.raises(InputError, match="blocks 0 to 21 are"):
+        reader.gather(numbers)
+    if len(numbers) == 1:
+        with pytest.raises(InputError, match="blocks 0 to 21 are"):
+            reader.read(numbers[0])
+        with pytest.raises(InputError, match="blocks 0 to 21 are"):
+            reader.documents(numbers[0])
+
+
+def test_documents_are_where_they_were_stored(tmp_path: Path) -> None:
+    """Pieces cover the block; ids, fields and padding are told apart."""
+    pieces = [
+        Piece(0, 7, 12, b'{"id":"a"}'),
+        Piece(2, 9, 0, b'{"fields":{"label":"\xc3\xa9"},"id":5}'),
+        Piece(3, 10, 0, b""),
+        Piece(4, 11, PADDING, b""),
+    ]
+    store = make_store(tmp_path, INFO)
+    fill(store, INFO, Blocks(0, bytes(10), [encode_entry(pieces)], [bytes(16)]), [1])
+    assert open_partition(tmp_path, STREAM, 0, check=True).documents(0) == [
+        DocumentPiece(0, 2, 7, 12, "a", {}),
+        DocumentPiece(2, 3, 9, 0, 5, {"label": "é"}),
+        DocumentPiece(3, 4, 10, 0, None, {}),
+        DocumentPiece(4, 5, 11, -1, None, {}),
+    ]
+
+
+def test_hashes_tell_where_a_chain_was(store: Store) -> None:
+    """Before every block that is there and the next; not beyond."""
+    reader = open_partition(store.path, STREAM, 0)
+    assert [reader.chain_before(block) for block in range(1, 24)] == [*CHAIN.chains, None]
+
+
+@pytest.mark.parametrize("spoilt", [(), (5,), (4, 5, 6, 7)])
+def test_a_single_hash_is_asked_for_without_the_whole_index(tmp_path: Path, spoilt: tuple[int, ...]) -> None:
+    """The one that is wanted is right, whatever stands beside it; any other is only given by a sound index."""
+    store = make_store(tmp_path, INFO)
+    fill(store, INFO, CHAIN, [22])
+    index = directory_of(store) / f"{4:012d}.index"
+    for block in spoilt:
+        damage(index, (block - 4) * BLOCK_ROW.itemsize + 20)
+    if len(spoilt) == 4:
+        index.unlink()
+
+    reader = open_partition(tmp_path, STREAM, 0)
+    for block, chain in enumerate(CHAIN.chains):
+        if block in spoilt:
+            with pytest.raises(DamagedError, match=index.name):
+                reader.has_chain_before(block + 1, chain)
+        else:
+            assert reader.has_chain_before(block + 1, chain)
+    if not spoilt:
+        assert not any(reader.has_chain_before(block, bytes(16)) for block in range(25))
+
+
+def test_a_retired_hash_is_not_damage(tmp_path: Path) -> None:
+    """Whoever opened the partition before is told what became of it."""
+    store = make_store(tmp_path, INFO)
+    fill(store, INFO, CHAIN, [22])
+    reader = open_partition(tmp_path, STREAM, 0)
+    retire(tmp_path, STREAM, 0, 12)
+    with pytest.raises(InputError, match="segments were retired"):
+        reader.has_chain_before(6, CHAIN.chains[5])
+
+
+def test_a_partition_that_does_not_exist_yet_has_no_blocks(tmp_path: Path) -> None:
+    """They are seen when they come, from the very first."""
+    store = make_store(tmp_path, INFO)
+    reader = open_partition(tmp_path, STREAM, 0)
+    assert reader.refresh() == 0
+    with PartitionWriter.open(store, STREAM, 0) as writer:
+        assert reader.refresh() == 0
+        writer.append(cut(CHAIN, INFO, 0, 1), token_offset=0)
+        writer.commit()
+    assert reader.refresh() == 1
+    assert reader.read(0).tolist() == TOKENS[0].tolist()
+
+
+def test_a_segment_is_known_when_it_is_mapped_again(tmp_path: Path) -> None:
+    """Its manifest is read once, however often others take its place; what it holds is read again."""
+    store = make_store(tmp_path, INFO)
+    fill(store, INFO, CHAIN, [22])
+    reader = PartitionReader(directory_of(store), INFO, 0, open_segments=1)
+    assert reader.gather(range(22)).tolist() == TOKENS.tolist()
+    for first in range(0, 20, 4):
+        segment_of(store, first).manifest.unlink()
+    for number in (0, 9, 1, 21, 5):
+        assert reader.read(number).tolist() == TOKENS[number].tolist()
+    assert len(reader._cache) == 1
+
+
+def test_views_stay_valid_while_the_store_grows_and_seals(tmp_path: Path) -> None:
+    """Also of segments that the reader no longer keeps mapped."""
+    store = make_store(tmp_path, INFO)
+    reader = PartitionReader(directory_of(store), INFO, 0, open_segments=1)
+    views = []
+    for end in range(1, 23):
+        fill(store, INFO, CHAIN, [end])
+        assert reader.refresh() == end
+        views.append(reader.read(end - 1))
+        assert reader.gather(range(end)).tolist() == TOKENS[:end].tolist()
+    assert [view.tolist() for view in views] == TOKENS.tolist()
+
+
+def test_sealed_segments_that_are_copied_in_are_seen(tmp_path: Path, store: Store) -> None:
+    """A reader follows a store that is filled by copying, without commit logs."""
+    copy = make_store(tmp_path, INFO)
+    reader = open_partition(tmp_path, STREAM, 0)
+    directory_of(copy).mkdir()
+    for first in range(0, 20, 4):
+        for suffix in ("bin", "docs", "index", "idx", "json"):
+            name = f"{first:012d}.{suffix}"
+            (directory_of(copy) / name).write_bytes((directory_of(store) / name).read_bytes())
+        assert reader.refresh() == first + 4
+    assert reader.gather(range(20)).tolist() == TOKENS[:20].tolist()
+
+
+def test_a_checking_reader_refuses_only_the_damaged_block(tmp_path: Path) -> None:
+    """Naming file and block, sealed or open; without checks it is read as it stands."""
+    store = make_store(tmp_path, INFO)
+    fill(store, INFO, CHAIN, [22])
+    for first, block in ((4, 6), (20, 21)):
+        damage(segment_of(store, first).tokens, (block - first) * INFO.block_bytes)
+        reader = open_partition(tmp_path, STREAM, 0, check=True)
+        message = rf"{first:012d}\.bin: block {block}, at byte {10 * (block - first)}, is not what was committed"
+        with pytest.raises(DamagedError, match=message):
+            reader.read(block)
+        with pytest.raises(DamagedError, match=message):
+            reader.gather([0, block])
+        assert reader.read(block - 1).tolist() == TOKENS[block - 1].tolist()
+        assert open_partition(tmp_path, STREAM, 0).read(block).tolist() != TOKENS[block].tolist()
+
+
+def test_a_damaged_entry_is_refused(tmp_path: Path) -> None:
+    """By its checksum, or because it cannot be read; the block's tokens are not to blame."""
+    store = make_store(tmp_path, INFO)
+    fill(store, INFO, CHAIN, [4])
+    damage(segment_of(store).documents, len(CHAIN.entries[0]))
+    for check in (True, False):
+        reader = open_partition(tmp_path, STREAM, 0, check=check)
+        with pytest.raises(DamagedError, match=r"\.docs: the entry of block 1"):
+            reader.documents(1)
+        assert reader.read(1).tolist() == TOKENS[1].tolist()
+
+
+@pytest.mark.parametrize("suffix", ["bin", "docs", "index", "json"])
+def test_a_sealed_segment_that_is_not_whole_is_refused_alone(tmp_path: Path, suffix: str) -> None:
+    """Missing or cut off, found when it is read; its neighbours are read as before."""
+    store = make_store(tmp_path, INFO)
+    fill(store, INFO, CHAIN, [22])
+    file = directory_of(store) / f"{4:012d}.{suffix}"
+    os.truncate(file, file.stat().st_size - 1)
+    reader = open_partition(tmp_path, STREAM, 0)
+    for _ in range(2):
+        with pytest.raises(DamagedError, match=file.name):
+            (reader.read if suffix == "bin" else reader.documents)(7)
+        assert reader.read(3).tolist() == TOKENS[3].tolist()
+        assert reader.read(8).tolist() == TOKENS[8].tolist()
+        if suffix != "json":  # without a manifest the commit log counts
+            file.unlink(missing_ok=True)
+
+
+def test_a_damaged_commit_log_is_loud_and_not_the_end_of_the_store(tmp_path: Path) -> None:
+    """A reader that took it for the end would stand still in silence."""
+    store = make_store(tmp_path, INFO)
+    reader = open_partition(tmp_path, STREAM, 0)
+    fill(store, INFO, CHAIN, [1, 2, 3])
+    damage(segment_of(store).commits, 100)
+    with pytest.raises(DamagedError, match=r"\.commits: .*damaged"):
+        reader.refresh()
+
+
+def test_half_a_record_is_still_to_come(tmp_path: Path) -> None:
+    """A reader may look while the writer writes."""
+    store = make_store(tmp_path, INFO)
+    fill(store, INFO, CHAIN, [1, 2, 3])
+    log = segment_of(store).commits
+    data = log.read_bytes()
+    log.write_bytes(data[:-40])
+    reader = open_partition(tmp_path, STREAM, 0)
+    assert reader.blocks == 2
+    log.write_bytes(data)
+    assert reader.refresh() == 3
+
+
+def test_a_segment_of_another_stream_is_refused(tmp_path: Path) -> None:
+    """Its blocks would be taken for this one's."""
+    store = make_store(tmp_path, INFO)
+    fill(store, INFO, CHAIN, [4])
+    directory_of(store).rename(directory_of(store, 1))
+    with pytest.raises(DamagedError, match="belongs elsewhere"):
+        open_partition(tmp_path, STREAM, 1).read(0)
+
+
+def test_opening_reads_nothing_but_the_last_segment(tmp_path: Path) -> None:
+    """So it takes as long for many segments as for a few: broken manifests in between go unnoticed."""
+    store = make_store(tmp_path, INFO)
+    fill(store, INFO, CHAIN, [22])
+    for first in range(0, 20, 4):
+        segment_of(store, first).manifest.write_bytes(b"broken")
+    assert open_partition(tmp_path, STREAM, 0).blocks == 22
+
+
+def test_few_files_are_kept_open(store: Store) -> None:
+    """Whatever was read; each map holds a descriptor."""
+    reader = PartitionReader(directory_of(store), INFO, 0, open_segments=2)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
+    for number in range(22):
+        reader.read(number)
+        reader.documents(number)
+    assert len(os.listdir("/proc/self/fd")) - before <= 2 * 3  # noqa: PTH208 - a count
+
+
+def test_who_skips_damaged_blocks_reads_all_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What is left out is counted and logged, once; a single block that is asked for is refused still."""
+    store = make_store(tmp_path, INFO)
+    fill(store, INFO, CHAIN, [22])
+    damage(segment_of(store, 4).tokens, 2 * INFO.block_bytes)
+    segment_of(store, 12).tokens.unlink()
+    damage(segment_of(store, 20).tokens, INFO.block_bytes)
+    lost = [6, 12, 13, 14, 15, 21]
+    rest = [number for number in range(22) if number not in lost]
+    reader = open_partition(tmp_path, STREAM, 0, on_damage="skip")
+    for _ in range(2):
+        assert reader.gather(range(22)).tolist() == TOKENS[rest].tolist()
+    assert sorted(reader.skipped) == lost
+    assert "block 6, at byte 20, " in reader.skipped[6]
+    assert [record.args[:2] for record in caplog.records if isinstance(record.args, tuple)] == [
+        (1, 6),
+        (4, 12),
+        (1, 21),
+    ]
+    with pytest.raises(DamagedError, match="block 6"):
+        reader.read(6)
+    damage(segment_of(store, 4).tokens, 2 * INFO.block_bytes)  # mended
+    assert reader.gather([5, 6]).tolist() == TOKENS[[5, 6]].tolist()
+    assert sorted(reader.skipped) == lost[1:]
+
+
+@pytest.mark.parametrize("suffix", ["commits", "json"])
+def test_who_skips_damage_sees_what_is_before_it(tmp_path: Path, suffix: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A damaged end of the store hides what is behind it: that is said, and seen again when it is mended."""
+    store = make_store(tmp_path, INFO)
+    fill(store, INFO, CHAIN, [4, 5, 6, 7] if suffix == "commits" else [8])
+    path = directory_of(store) / f"{4:012d}.{suffix}"
+    at = 100 if suffix == "commits" else 0
+    damage(path, at)
+    reader = open_partition(tmp_path, STREAM, 0, on_damage="skip")
+    assert (reader.blocks, reader.refresh()) == ((5, 5) if suffix == "commits" else (4, 4))
+    assert path.name in str(reader.hidden)
+    assert len(caplog.records) == 1
+    assert reader.gather(range(reader.blocks)).tolist() == TOKENS[: reader.blocks].tolist()
+    damage(path, at)
+    fresh = open_partition(tmp_path, STREAM, 0, on_damage="skip")
+    assert (fresh.hidden, fresh.blocks) == (None, 7 if suffix == "commits" else 8)
+    assert (reader.refresh(), reader.hidden) == (fresh.blocks, None)
+
+
+@given(st.lists(st.integers(0, 21), max_size=20))
+def test_parts_say_where_blocks_lie(store: Store, numbers: list[int]) -> None:
+    """Segment by segment, each block once."""
+    reader = open_partition(store.path, STREAM, 0)
+    seen: list[int] = []
+    for where, tokens, rows in reader.parts(np.array(numbers, np.int64)):
+        assert tokens[rows].tolist() == TOKENS[numbers][where].tolist()
+        seen += where.tolist()
+    assert sorted(seen) == list(range(len(numbers)))
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="a kernel without large pages")
+@pytest.mark.parametrize("whole", [False, True])
+def test_whole_segments_are_mapped_in_large_pages(tmp_path: Path, whole: bool) -> None:  # noqa: FBT001
+    """The kernel is asked for them (``hg`` in proc(5)'s smaps) where all of a segment is going to be read."""
+    store = make_store(tmp_path, INFO)
+    fill(store, INFO, CHAIN, [22])
+    reader = PartitionReader(directory_of(store), INFO, 0, whole=whole)
+    segment, _ = reader.locate(0)
+    assert segment.tokens.tolist() == TOKENS[: len(segment.tokens)].tolist()
+    maps = Path("/proc/self/smaps").read_text().split(str(segment.paths.tokens))[1]
+    flags = next(line for line in maps.splitlines() if line.startswith("VmFlags:")).split()
+    assert ("hg" in flags) == whole

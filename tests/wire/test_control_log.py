@@ -1,0 +1,160 @@
+"""What a control topic says, whatever stands on it: kinds that are known, kinds that are not, and junk."""
+
+import json
+import tracemalloc
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.mills import RECIPE
+from tests.strategies import nasty_bytes
+from tokenmill.eras import ERA_KEY, EraFollower, LogRecord
+from tokenmill.errors import FingerprintError
+from tokenmill.wire.control_log import SKIP_KEY, SKIP_REQUEST_KEY, ControlLog, skip_record, skip_request_record
+from tokenmill.wire.genesis import GENESIS_KEY, Genesis
+from tokenmill.wire.ignoring import IGNORE_KEY, ignore_record
+
+FIRST = Genesis("raw-text.train", RECIPE, (0, 7), 4096, {"numpy": "2"})
+BRACKETS = b"[" * 200_000
+PLACE = b'{"partition": 0, "offset": 5}'
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["partition", "offset", "hash", "recipe", "era"]), inner, max_size=5)
+    ),
+    max_leaves=12,
+)
+keys = (
+    st.none()
+    | nasty_bytes
+    | st.sampled_from([GENESIS_KEY, SKIP_KEY, SKIP_REQUEST_KEY, IGNORE_KEY, ERA_KEY, b"skip/1", b"tokenizer/"])
+    | st.builds("tokenizer/{}/{}/{}".format, st.just("0" * 64), st.integers(0, 3), st.integers(0, 3)).map(str.encode)
+)
+values = (
+    st.none()
+    | nasty_bytes
+    | json_values.map(lambda value: json.dumps(value).encode())
+    | st.sampled_from([BRACKETS, b'{"a":' * 200_000, b"9" * 5000, b"[]", b"junk", PLACE])
+)
+records = st.lists(st.tuples(keys, values), max_size=6)
+
+
+def read(found: list[tuple[bytes | None, bytes | None]]) -> ControlLog:
+    """Return what these records say."""
+    log = ControlLog("raw-text.train")
+    for key, value in found:
+        log.add(key, value)
+    return log
+
+
+@given(records, st.data())
+def test_junk_changes_nothing_of_what_is_right(
+    junk: list[tuple[bytes | None, bytes | None]], data: st.DataObject
+) -> None:
+    """Genesis, skip list and ignore list are what they are without it, and nothing is raised."""
+    right = [(GENESIS_KEY, FIRST.pack()), skip_record(0, 5), skip_request_record(1, 7), ignore_record(0, 3, bytes(16))]
+    mixed: list[tuple[bytes | None, bytes | None]] = [*right]
+    for record in junk:
+        mixed.insert(data.draw(st.integers(0, len(mixed))), record)
+    log = read(mixed)
+    assert log.genesis == FIRST
+    assert 5 in log.skips[0]
+    assert 7 in log.skip_requests[1]
+    assert log.ignored.size(0) >= 1
+
+
+@given(records)
+def test_whatever_stands_there_is_no_era(found: list[tuple[bytes | None, bytes | None]]) -> None:
+    """Who follows the eras overlooks it as well."""
+    follower = EraFollower("raw-text.train", bytes(16))
+    for offset, (key, value) in enumerate(found):
+        assert follower.add(LogRecord(offset, key, value)) is None
+    follower.finish()
+
+
+@pytest.mark.parametrize("closed", [2**48, 2**63, 2**64, 10**400])
+def test_an_era_with_numbers_beyond_all_bounds_is_ignored(closed: int) -> None:
+    """They would not fit the index of a store, and end its worker again and again."""
+    from tokenmill.eras.record import first_hash  # noqa: PLC0415 - of this test alone
+
+    values = {"before": first_hash(bytes(16)).hex(), "closed": closed, "end": True, "era": 0, "ranges": []}
+    follower = EraFollower("raw-text.train", bytes(16))
+    value = json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+    assert follower.add(LogRecord(0, ERA_KEY, value)) is None
+    small = json.dumps({**values, "closed": 7}, sort_keys=True, separators=(",", ":")).encode()
+    assert follower.add(LogRecord(1, ERA_KEY, small)) is not None
+
+
+@pytest.mark.parametrize("key", [SKIP_KEY, SKIP_REQUEST_KEY, IGNORE_KEY])
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, b"", b"{", b"\xff", b"[]", b"7", b"{}", b'{"partition": 0}', b'{"partition": "0", "offset": 1.5}',
+        b'{"partition": true, "offset": 5}', b'{"partition": 0, "offset": -1}', b'{"partition": 99999, "offset": 5}',
+        b'{"partition": 0, "offset": 9223372036854775808}', BRACKETS,
+    ],
+)  # fmt: skip
+def test_a_record_of_a_known_kind_that_is_none_is_junk(key: bytes, value: bytes | None) -> None:
+    """It says why, is counted, and is on no list."""
+    log = ControlLog()
+    assert log.add(key, value)
+    assert (log.junk, log.skips, log.skip_requests, log.ignored.offsets()) == (1, {}, {}, {})
+
+
+@pytest.mark.parametrize("found", [None, "", "00", 7, "zz" * 16])
+def test_a_message_without_its_hash_is_not_ignored(found: Any) -> None:
+    """It would be any message at that offset."""
+    log = ControlLog()
+    assert log.add(IGNORE_KEY, json.dumps({"partition": 0, "offset": 5, "hash": found}).encode())
+    assert log.ignored.size(0) == 0
+
+
+def test_other_kinds_are_no_junk() -> None:
+    """What a later version writes there is left alone, and not complained about."""
+    log = read([(b"genesis2", BRACKETS), (None, b"x"), (b"", None), (b"skip/1", b"junk")])
+    assert log.junk == 0
+
+
+def test_skips_are_collected_by_partition() -> None:
+    """Twice is once."""
+    log = read([skip_record(0, 5), skip_record(1, 5), skip_record(0, 9), skip_record(0, 5)])
+    assert log.skips == {0: {5, 9}, 1: {5}}
+
+
+def test_requests_are_not_in_force() -> None:
+    """What a person asks for changes nothing until a mill has taken it over."""
+    log = read([skip_request_record(0, 5), skip_record(0, 9)])
+    assert (log.skips, log.skip_requests) == ({0: {9}}, {0: {5}})
+
+
+def test_an_empty_control_topic_settles_nothing() -> None:
+    """No genesis, no skips, no tokenizer."""
+    log = read([])
+    assert (log.genesis, log.skips, log.tokenizer("0" * 64)) == (None, {}, None)
+
+
+def test_a_forged_part_of_a_tokenizer_takes_no_memory() -> None:
+    """Half a megabyte that would be hundreds, decompressed."""
+    bomb = zlib.compress(bytes(500_000_000), 9)
+    log = read([(GENESIS_KEY, FIRST.pack())])
+    digest = RECIPE.tokenizer_sha256
+    tracemalloc.start()
+    try:
+        log.add(f"tokenizer/{digest}/0/1".encode(), bomb)
+        assert log.tokenizer(digest) is None
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_later_versions_genesis_stops_whoever_is_older() -> None:
+    """It is no junk: another genesis behind it would settle the stream a second time."""
+    values = FIRST.to_dict()
+    values["recipe"]["format"] = 3
+    with pytest.raises(FingerprintError, match="format 3"):
+        read([(GENESIS_KEY, json.dumps(values).encode())])

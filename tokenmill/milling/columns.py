@@ -1,0 +1,134 @@
+"""The outcomes of many records in columns: what `Stages.outcome` says of each record, with little done for each."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
+from typing import NamedTuple, Self, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.documents import Document
+from tokenmill.errors import RecordError
+from tokenmill.milling.fetch import Fetch
+from tokenmill.milling.outcomes import Kind, Outcome, Stages
+from tokenmill.records import SourceRecord
+from tokenmill.stages.decoding import Decoder, one_by_one
+from tokenmill.stages.document_columns import DocumentColumns
+from tokenmill.stages.steps import Rejected
+
+
+class Kept(NamedTuple):
+    """Documents in the order of their offsets: those that one split keeps after all steps, if nothing else is said."""
+
+    indices: npt.NDArray[np.int64]
+    """Of each document's record among the records; shape ``[documents]``."""
+    documents: DocumentColumns
+
+    def since(self, index: int) -> "Kept":
+        """Return the documents of the records from ``index`` on."""
+        first = int(np.searchsorted(self.indices, index))
+        return Kept(self.indices[first:], self.documents.since(first))
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The outcomes of consecutive records; one that is in no column belongs to no split."""
+
+    records: Sequence[SourceRecord]
+    kept: dict[str, Kept]
+    """By split."""
+    others: list[tuple[int, Outcome]] = field(default_factory=list)
+    """The outcomes that are no kept documents, with the indices of their records, ascending."""
+
+    @classmethod
+    def sort(
+        cls,
+        stages: Stages,
+        fetch: Fetch,
+        skips: Collection[int] = (),
+        note: Callable[[int, int], None] | None = None,
+    ) -> Self:
+        """Find each record's outcome; raises nothing for any record (see `Stages.outcome`).
+
+        ``note`` is told the offset, twice, of each record that a user's function is about to see.
+        """
+        columns = cls(fetch.records, {})
+        indices, documents = columns._decode(stages, fetch.values, skips, note if stages.custom_decoder else None)
+        owners = stages.splits.owners(documents)
+        columns._step(stages, Kept(indices, documents), owners, note if stages.custom else None)
+        for number, split in enumerate(stages.splits.splits):
+            chosen = owners == number
+            columns.kept[split] = Kept(indices[chosen], documents.chosen(chosen))
+        columns.others.sort(key=itemgetter(0))
+        return columns
+
+    @property
+    def dead_letters(self) -> list[Outcome]:
+        """The records that must be dead-lettered."""
+        return [outcome for _, outcome in self.others if outcome.kind is Kind.DEAD_LETTERED]
+
+    def _decode(
+        self,
+        stages: Stages,
+        values: Sequence[bytes | None],
+        skips: Collection[int],
+        note: Callable[[int, int], None] | None,
+    ) -> Kept:
+        """Return the records that are documents, whatever their split; ``values`` are the records'."""
+        aside: list[int] = []
+        if None in values or skips:
+            aside = [n for n, value in enumerate(values) if value is None or self.records[n].offset in skips]
+            self.others.extend((index, stages.outcome(self.records[index], skips)) for index in aside)
+        indices = np.delete(np.arange(len(values)), aside)
+        whole = cast("list[bytes]", [values[index] for index in indices.tolist()] if aside else values)
+        if note is None:
+            documents, refused = stages.decoder.many(whole)
+        else:
+            places = iter([self.records[index].offset for index in indices.tolist()])
+            documents, refused = one_by_one(partial(_noted, stages.decoder, places, note), whole)
+        for at, error in refused:
+            index = int(indices[at])
+            split = stages.splits.split_of_bytes(whole[at])
+            self.others.append((index, stages.refused(self.records[index], split, error)))
+        return Kept(np.delete(indices, [at for at, _ in refused]), documents)
+
+    def _step(
+        self,
+        stages: Stages,
+        decoded: Kept,
+        owners: npt.NDArray[np.intp],
+        note: Callable[[int, int], None] | None,
+    ) -> None:
+        """Take each document that a split owns through the steps that may not just let it pass.
+
+        In ``owners`` (see `SplitRule.owners`), what no step lets pass has no owner any more.
+        """
+        indices, documents = decoded
+        names = tuple(stages.splits.splits)
+        for at in sorted({at for step in stages.steps for at in step.touched(documents)}):
+            index, owner = int(indices[at]), int(owners[at])
+            if owner == len(names):
+                continue
+            record, split = self.records[index], names[owner]
+            if note is not None:
+                note(record.offset, record.offset)
+            try:
+                answer = stages.after_steps(documents.at(at))
+            except RecordError as error:
+                owners[at] = len(names)
+                self.others.append((index, stages.refused(record, split, error)))
+                continue
+            if isinstance(answer, Rejected):
+                owners[at] = len(names)
+                self.others.append((index, Outcome(record, Kind.FILTERED, split, answer.reason)))
+                continue
+            documents.put(at, answer)
+
+
+def _noted(decoder: Decoder, places: Iterator[int], note: Callable[[int, int], None], value: bytes) -> Document:
+    """Return what ``decoder`` says of the next value, whose record's offset is told to ``note`` before."""
+    offset = next(places)
+    note(offset, offset)
+    return decoder(value)

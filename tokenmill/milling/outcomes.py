@@ -1,0 +1,125 @@
+"""What becomes of a record: one outcome each, a function of its bytes, its offset and the recipe alone."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from tokenmill.documents import Document
+from tokenmill.errors import RecordError
+from tokenmill.records import SourceRecord, is_flush
+from tokenmill.stages.decoding import Decoder, FunctionDecoder
+from tokenmill.stages.engines import Engine
+from tokenmill.stages.splits import SplitRule
+from tokenmill.stages.steps import CustomStep, Rejected, Step
+
+SKIPPED: Final = "skipped"
+"""Dead-letter reason of a record that a person put on the skip list."""
+NO_TOKENS: Final = "no_tokens"
+"""Filter reason of a text of which the tokenizer makes no token."""
+
+
+class Kind(Enum):
+    """The kinds of outcome; every record has exactly one in every chain."""
+
+    KEPT = "kept"
+    FILTERED = "filtered"
+    TOMBSTONE = "tombstone"
+    DEAD_LETTERED = "dead_lettered"
+    FLUSH = "flush"
+    OTHER_SPLIT = "other_split"
+
+
+class Outcome(NamedTuple):
+    """One record's outcome, before it is seen by one chain (`Outcome.kind_in`)."""
+
+    record: SourceRecord
+    kind: Kind
+    split: str | None = None
+    """The split that owns the record; None where no split does, and for tombstones and flushes, which all count."""
+    reason: str = ""
+    """Of a filtered or dead-lettered record: one of a closed set."""
+    detail: str = ""
+    """Of a dead-lettered record: for people."""
+    document: Document | None = None
+    """Of a kept record: after all steps."""
+    exception: str = ""
+    """Of a dead-lettered record: the type of what was raised over it, for people; nothing where nothing was."""
+
+    def kind_in(self, split: str) -> Kind:
+        """Return the outcome as the chain of ``split`` counts it."""
+        if self.split == split or self.kind is Kind.TOMBSTONE or self.kind is Kind.FLUSH:
+            return self.kind
+        return Kind.OTHER_SPLIT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """The opened stages of one raw topic, the same for all its splits."""
+
+    decoder: Decoder
+    splits: SplitRule
+    steps: Sequence[Step]
+    engine: Engine
+    engine_refused: str = ""
+    """Why a faster engine is not used; empty where the fastest is, or the reference was asked for."""
+    allow_flush: bool = True
+    """Whether records may fill open blocks; where not, those that ask for it are tombstones."""
+
+    @property
+    def custom(self) -> bool:
+        """Whether one of the steps is a user's own function, which may do anything."""
+        return any(isinstance(step, CustomStep) for step in self.steps)
+
+    @property
+    def custom_decoder(self) -> bool:
+        """Whether the decoder is a user's own function, which may do anything."""
+        return isinstance(self.decoder, FunctionDecoder)
+
+    def outcome(self, record: SourceRecord, skips: Collection[int] = ()) -> Outcome:
+        """Return what becomes of the record; ``skips`` are the offsets that a person put on the skip list.
+
+        Raises nothing for any record: what cannot be a document is dead-lettered.
+        """
+        if record.value is None:
+            return Outcome(record, Kind.FLUSH if self.allow_flush and is_flush(record) else Kind.TOMBSTONE)
+        if record.offset in skips:
+            split = self.splits.split_of_bytes(record.value)
+            return Outcome(record, Kind.DEAD_LETTERED, split, SKIPPED, "on the skip list")
+        try:
+            document = self.decoder(record.value)
+        except RecordError as error:
+            return self.refused(record, self.splits.split_of_bytes(record.value), error)
+        split = self.splits.split_of_document(document)
+        return Outcome(record, Kind.KEPT) if split is None else self._after_steps(record, split, document)
+
+    def _after_steps(self, record: SourceRecord, split: str, document: Document) -> Outcome:
+        try:
+            answer = self.after_steps(document)
+        except RecordError as error:
+            return self.refused(record, split, error)
+        if isinstance(answer, Rejected):
+            return Outcome(record, Kind.FILTERED, split, answer.reason)
+        return Outcome(record, Kind.KEPT, split, document=answer)
+
+    def after_steps(self, document: Document) -> Document | Rejected:
+        """Return what all steps make of a document.
+
+        Raises:
+            RecordError: a step cannot answer for it.
+
+        """
+        for step in self.steps:
+            answer = step(document)
+            if answer is document:
+                continue
+            if isinstance(answer, Rejected):
+                return answer
+            document = answer
+        return document
+
+    @staticmethod
+    def refused(record: SourceRecord, split: str | None, error: RecordError) -> Outcome:
+        """Return the outcome of a record that is no document, or over which a step failed."""
+        raised = type(error.__cause__ or error.__context__ or error).__qualname__
+        return Outcome(record, Kind.DEAD_LETTERED, split, error.reason, error.detail, exception=raised)

@@ -1,0 +1,193 @@
+"""One raw partition: records go in, every chain's messages and the dead letters come out. Pure."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+
+from tokenmill.bounds import divide
+from tokenmill.errors import EngineError, PanicError
+from tokenmill.milling.chain_mill import ChainMill
+from tokenmill.milling.columns import Columns, Kept
+from tokenmill.milling.fates import Fates, Part
+from tokenmill.milling.fetch import Fetch
+from tokenmill.milling.outcomes import Outcome, Stages
+from tokenmill.records import SourceRecord
+from tokenmill.stages.engines import REFERENCE, TokenBatch, joined
+from tokenmill.stages.native_calls import NativeCode
+from tokenmill.wire.message import Message
+
+BATCH_CHARACTERS: Final = 4 * 1024 * 1024
+"""Bound of the text that the engine gets at once, which a user's function may have made longer; one document may be
+larger."""
+_MILLING: Final = NativeCode("native code that mills")
+
+
+class Seconds(NamedTuple):
+    """Where the time of one feed went; the blocks do not depend on it."""
+
+    decode: float
+    """Records became documents."""
+    tokenize: float
+    """Documents became ids."""
+    pack: float
+    """Ids became blocks and messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Milled:
+    """What one feed of records gave."""
+
+    dead_letters: Sequence[Outcome]
+    """Must be acknowledged before any message below is sent."""
+    messages: Mapping[str, Sequence[Message]]
+    """New messages by split, in the order in which they must be sent."""
+    value_bytes: int
+    """Bytes of the values of all records that some chain still wanted."""
+    seconds: Seconds
+
+
+class PartitionMill:
+    """The chains of one raw partition, milled together: each record is decoded and tokenized once."""
+
+    def __init__(
+        self,
+        stages: Stages,
+        chains: Sequence[ChainMill],
+        skips: AbstractSet[int] = frozenset(),
+        note: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Mill for ``chains``, one a split; ``skips`` are offsets that a person put on the skip list.
+
+        ``note`` is told, before each part of the work, the first and the last offset of the records that are worked on.
+        """
+        self._note = note
+        self.chains = {chain.recipe.split: chain for chain in chains}
+        self._stages = stages
+        self._skips = skips
+
+    @property
+    def next_offset(self) -> int:
+        """The lowest offset that a chain still wants; feed from here."""
+        return min(chain.next_offset for chain in self.chains.values())
+
+    def feed(self, records: Sequence[SourceRecord]) -> Milled:
+        """Mill consecutive records of the partition, in the order of their offsets.
+
+        Raises:
+            EngineError: the engines differ on one of the documents.
+            PanicError: native code panicked (not over a text: that is a dead letter); the note names the record.
+            SourceError: a chain stands in the middle of a document that is another one now.
+
+        """
+        clock = _Clock()
+        first = bisect_left(records, self.next_offset, key=_offset)
+        fetch = Fetch.of(records[first:] if first else records)
+        parts: dict[str, list[Part]] = {split: [] for split in self.chains}
+        dead_letters: list[Outcome] = []
+        for low, high in fetch.parts():
+            some = fetch.part(low, high)
+            try:
+                with _MILLING:
+                    refused, found = self._mill_part(some, low, clock)
+            except PanicError as error:
+                raise self._narrowed(error, some) from error
+            dead_letters += refused
+            for split, part in found.items():
+                parts[split].append(part)
+        with _MILLING:
+            messages = {split: chain.feed(Fates(fetch, parts[split])) for split, chain in self.chains.items()}
+        clock.stop("pack")
+        return Milled(dead_letters, messages, int(fetch.sizes.sum()), clock.seconds)
+
+    def _mill_part(self, part: Fetch, low: int, clock: "_Clock") -> tuple[list[Outcome], Mapping[str, Part]]:
+        """Decode and tokenize a part of a fetch, which begins at ``low`` there.
+
+        Return its dead letters, and what each split packs. Its documents are forgotten: memory that the next part can
+        have is still in the processor's cache.
+        """
+        self._tell(part.records)
+        columns = Columns.sort(self._stages, part, self._skips, self._note)
+        wanted = {
+            split: columns.kept[split].since(part.index(chain.next_offset)) for split, chain in self.chains.items()
+        }
+        clock.stop("decode")
+        encoded = self._encode(part.records, wanted.values())
+        clock.stop("tokenize")
+        dead_letters, parts, begin = columns.dead_letters, {}, 0
+        for split, chain in self.chains.items():
+            kept = wanted[split]
+            end = begin + len(kept.documents)
+            tokens = encoded.part(begin, end)
+            for at, error in tokens.failed.items():
+                dead_letters.append(self._stages.refused(part.records[kept.indices[at]], split, error))
+            parts[split] = Part.of(chain.recipe, columns, kept, tokens, low)
+            begin = end
+        if encoded.failed:
+            dead_letters.sort(key=_offset_of)
+        clock.stop("pack")
+        return dead_letters, parts
+
+    def _encode(self, records: Sequence[SourceRecord], wanted: Iterable[Kept]) -> TokenBatch:
+        """Encode all wanted documents of ``records``, those of one split after those of the other."""
+        texts = [text for kept in wanted for text in kept.documents.texts]
+        lengths, batches = np.fromiter(map(len, texts), np.int64, len(texts)), []
+        for low, high in divide(lengths, items=len(texts), room=BATCH_CHARACTERS):
+            self._tell(records)
+            try:
+                batches.append(self._stages.engine.encode(texts[low:high]))
+            except PanicError:
+                raise  # says nothing of blocks made before
+            except EngineError as error:
+                raise self._explained(error, records) from error
+        return joined(batches)
+
+    def _narrowed(self, error: PanicError, part: Fetch) -> PanicError:
+        """Find the record over which native code panics, if it does so again: it is noted, and named in the error."""
+        for at, record in enumerate(part.records):
+            self._tell([record])
+            try:
+                with _MILLING:
+                    self._mill_part(part.part(at, at + 1), at, _Clock())
+            except PanicError as again:
+                return PanicError(f"over the record at offset {record.offset}, {again}")
+        self._tell(part.records)
+        return PanicError(f"in the records at offsets {part.offsets[0]} to {part.offsets[-1]}, {error}")
+
+    def _tell(self, records: Sequence[SourceRecord]) -> None:
+        if self._note is not None and records:
+            self._note(records[0].offset, records[-1].offset)
+
+    def _explained(self, error: EngineError, records: Sequence[SourceRecord]) -> EngineError:
+        first, last, kind = records[0].offset, records[-1].offset, self._stages.engine.kind
+        return EngineError(
+            f"in the records at offsets {first} to {last}, {error}: blocks made before may be wrong, too. Run "
+            "`tokenmill verify --engine tokenizers`; if it finds no difference, go on with engine = "
+            f'"{REFERENCE}", else begin a new stream with stream_suffix; and tell the makers of {kind}'
+        )
+
+
+class _Clock:
+    """Divides the time since it was made."""
+
+    def __init__(self) -> None:
+        self.seconds = Seconds(0.0, 0.0, 0.0)
+        self._then = perf_counter()
+
+    def stop(self, stage: Literal["decode", "tokenize", "pack"]) -> None:
+        """Count the time since the last stop for ``stage``."""
+        now = perf_counter()
+        self.seconds = self.seconds._replace(**{stage: getattr(self.seconds, stage) + now - self._then})
+        self._then = now
+
+
+def _offset(record: SourceRecord) -> int:
+    return record.offset
+
+
+def _offset_of(outcome: Outcome) -> int:
+    return outcome.record.offset

@@ -1,0 +1,244 @@
+"""Where a chain continues, from what its two logs hold: what a worker reads, in which order, and what it then believes.
+
+The reading itself is behind `ChainLogs`: Kafka's topics in `tokenmill.app.kafka.chain_logs`, lists in the simulation.
+Everything is read again when a log moved meanwhile (retention, a lost tail): what a half-read log says is no reason to
+halt.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from tokenmill.errors import GapError, MovedError, SourceError
+from tokenmill.reading.acceptance import Acceptor
+from tokenmill.reading.resume import ResumePoint, Run, RunFinder, genesis_point
+from tokenmill.recipe import Recipe
+from tokenmill.records import SourceRecord
+from tokenmill.wire.chain import genesis_hash
+from tokenmill.wire.cursor import NO_RECORD, Cursor, record_crc
+from tokenmill.wire.genesis import Genesis
+from tokenmill.wire.message import Message
+
+FIRST_TAIL: Final = 8
+"""Messages read at first: more than writers have in flight, so that a zombie's last words do not hide the run."""
+LONGEST_TAIL: Final = 32
+"""Messages after which the whole partition is read instead: 32 MiB of the usual 1 MiB."""
+
+ADVICE: Final = "the topic was deleted, recreated or rewritten; begin a new stream with stream_suffix"
+
+
+class ChainLogs(Protocol):
+    """The token partition of a chain and its raw partition; all bounds are of committed records."""
+
+    @property
+    def tokens(self) -> str:
+        """The token partition's name, for people: ``tokens.stream[3]``."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """The raw partition's name, for people."""
+        ...
+
+    async def token_bounds(self) -> tuple[int, int]:
+        """Return the first offset that the token partition holds, and the one after its last."""
+        ...
+
+    async def source_bounds(self) -> tuple[int, int]:
+        """Return the same of the raw partition."""
+        ...
+
+    def messages(self, start: int, end: int) -> AsyncIterator[Message]:
+        """Yield the messages of the token partition at the offsets ``[start, end)``.
+
+        Raises:
+            MovedError: the partition does not hold these offsets any more.
+            DamagedError: a record there is none of TokenMill's.
+
+        """
+        ...
+
+    async def record(self, offset: int) -> SourceRecord | None:
+        """Return the raw partition's record at an offset; None where there is none.
+
+        Raises:
+            MovedError: the partition does not reach the offset any more.
+
+        """
+        ...
+
+
+class Extent(NamedTuple):
+    """How far the blocks of a token partition reach without a gap."""
+
+    blocks: int
+    """The number of the block after the last one."""
+    hash: bytes
+    """The chain hash after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Where a chain continues, and the end of the token partition when this was found out."""
+
+    point: ResumePoint
+    end_offset: int
+    """Every later acknowledgement must lie at or above it; below means that the topic lost its tail."""
+    last: Sequence[Message] = ()
+    """The last messages before ``end_offset``, at most `FIRST_TAIL`, in their order."""
+    gap: tuple[int, int] | None = None
+    """The blocks ``[from, to)`` that are missing for good before ``point``: the source no longer reaches them."""
+
+
+async def find_tail(logs: ChainLogs, genesis: Genesis, partition: int) -> Tail:
+    """Find where the chain of a partition continues.
+
+    Takes the furthest cursor of the contiguous run at the end; where the source no longer reaches it, the run after
+    a gap. Reads more, in the end everything, where the last messages do not settle it.
+
+    Raises:
+        GapError: blocks are missing and the source no longer holds their text.
+        SourceError: the source is not the one that the chain was made of, or no longer reaches the cursor.
+        DifferenceError, DamagedError, FingerprintError: the token topic contradicts itself or the stream.
+
+    """
+    while True:
+        try:
+            return await _find_tail(logs, genesis, partition)
+        except MovedError:
+            continue
+
+
+async def _find_tail(logs: ChainLogs, genesis: Genesis, partition: int) -> Tail:
+    first, end = await logs.token_bounds()
+    held = await logs.source_bounds()
+    found, whole, last = await _runs(logs, genesis.recipe, partition, first, end, source_first=held[0])
+    if not found or (whole and found[0].first):  # the chain's beginning was never here: later blocks do not tell it
+        begin = genesis_point(genesis.start(partition), genesis_hash(genesis.recipe.fingerprint, partition))
+        found = [Run(begin, 0), *found]
+    run = choose(found, logs, held[0])
+    await check_source(logs, run.point, held)
+    gap = None if run is found[0] else (found[0].point.cursor.block, run.first)
+    return Tail(before_gap(run.point, max(genesis.start(partition), held[0])), end, last, gap)
+
+
+async def find_extent(logs: ChainLogs, recipe: Recipe, partition: int, known: int = 0) -> Extent | None:
+    """Find how far the blocks of a token partition reach without a gap; None where its first one is not there.
+
+    ``logs`` needs no raw partition. Blocks that retention removed count as there once were: a tail that is one run
+    continues what was before it, as for `find_tail`. So do then the first ``known`` blocks, which were once seen
+    without a gap: what retention left of a zombie's old messages must not hide the run that goes on behind them.
+
+    Raises:
+        DifferenceError, DamagedError, FingerprintError: the token topic contradicts itself or the stream.
+
+    """
+    while True:
+        try:
+            first, end = await logs.token_bounds()
+            found, whole, _ = await _runs(logs, recipe, partition, first, end)
+        except MovedError:
+            continue
+        if not found or (whole and found[0].first):
+            return None
+        beyond = (run.point for run in found if first and run.first <= known < run.point.cursor.block)
+        point = next(beyond, found[0].point)
+        return Extent(point.cursor.block, point.chain)
+
+
+async def _runs(
+    logs: ChainLogs, recipe: Recipe, partition: int, first: int, end: int, *, source_first: int = 0
+) -> tuple[list[Run], bool, Sequence[Message]]:
+    """Read ever more of the tail until it is one run; with the whole partition read, return what runs there are.
+
+    A run that the source does not reach any more is not enough either: another owner's message, which many of a slow
+    one's lie behind, may have gone further.
+
+    Tells as well whether what was read is all that the partition ever held, and the last messages.
+    """
+    new_acceptor = partial(_acceptor, recipe.fingerprint, partition, recipe.block_bytes)
+    size = FIRST_TAIL
+    while True:
+        start = max(first, end - size) if size <= LONGEST_TAIL else first
+        whole = start == first == 0
+        finder = RunFinder(new_acceptor, whole=whole)
+        last = deque[Message](maxlen=FIRST_TAIL)
+        async for message in logs.messages(start, end):
+            finder.add(message)
+            last.append(message)
+        found = finder.runs()
+        if start == first or (len(found) == 1 and found[0].point.cursor.next_offset >= source_first):
+            return found, whole, tuple(last)
+        size *= 2
+
+
+def _acceptor(fingerprint: bytes, partition: int, block_bytes: int, block: int, chain: bytes | None) -> Acceptor:
+    return Acceptor(fingerprint, partition, block_bytes, block=block, chain=chain)
+
+
+def choose(found: list[Run], logs: ChainLogs, source_first: int) -> Run:
+    """Return the first of the runs, in the order of their blocks, whose end the source still reaches.
+
+    Raises:
+        GapError, SourceError: it reaches none of them.
+
+    """
+    for run in found:
+        if source_first <= run.point.cursor.next_offset:
+            return run
+    wanted = found[-1].point.cursor.next_offset
+    if len(found) > 1:
+        raise GapError(
+            f"{logs.tokens} lacks blocks {found[0].point.cursor.block} to {found[1].first - 1}, and {logs.source} "
+            f"starts at {source_first}: their text is gone; begin a new stream with stream_suffix"
+        )
+    raise SourceError(
+        f"{logs.source} starts at offset {source_first}, the chain needs {wanted}: records {wanted} to "
+        f"{source_first - 1} were removed before they were milled; raise the topic's retention, and begin a new stream "
+        "with stream_suffix"
+    )
+
+
+async def check_source(logs: ChainLogs, point: ResumePoint, held: tuple[int, int]) -> None:
+    """Check that the record that the cursor remembers is still there, unchanged, if the log still reaches it.
+
+    ``held`` are the first offset that the source holds and the one after its last.
+
+    Raises:
+        SourceError: it is not, or the log ends before the cursor.
+
+    """
+    cursor, (first, end) = point.cursor, held
+    if end < cursor.next_offset or end <= cursor.last_offset:
+        raise SourceError(f"{logs.source} ends at offset {end}, the chain has passed {cursor.next_offset}: {ADVICE}")
+    if cursor.last_offset == NO_RECORD or cursor.last_offset < first:
+        return
+    if not is_remembered(cursor, await logs.record(cursor.last_offset)):
+        raise SourceError(
+            f"{logs.source} no longer holds at offset {cursor.last_offset} what the chain was made of: {ADVICE}"
+        )
+
+
+def before_gap(point: ResumePoint, earliest: int) -> ResumePoint:
+    """Return the same point of the chain, before the offsets without records that a carry's cursor has passed.
+
+    They were nobody's when they were passed (transaction markers, aborted records). A log that lost its tail there, and
+    got other text, still holds the remembered record; so the chain goes on right behind it, at ``earliest`` or above.
+    """
+    cursor = point.cursor
+    if cursor.taken:
+        return point
+    behind = max(earliest, cursor.last_offset + 1)
+    return replace(point, cursor=replace(cursor, next_offset=min(cursor.next_offset, behind)))
+
+
+def is_remembered(cursor: Cursor, record: SourceRecord | None) -> bool:
+    """Return whether a record of the source is the one that the cursor remembers."""
+    return (
+        record is not None
+        and record.offset == cursor.last_offset
+        and record_crc(record.key, record.value) == cursor.last_crc
+        and record.timestamp == cursor.last_timestamp
+    )

@@ -1,0 +1,87 @@
+"""Mode ``auto``: JSON documents and plain text on one topic, told apart by the bytes alone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from tokenmill.documents import Document
+from tokenmill.errors import RecordError
+from tokenmill.stages.decoding.appearance import MAGIC, check_characters, like_json, registry_framing
+from tokenmill.stages.decoding.json_objects import JsonDecoder
+from tokenmill.stages.decoding.plain_text import TextDecoder
+from tokenmill.stages.decoding.protocol import Decoded, one_by_one
+from tokenmill.stages.document_columns import DocumentColumns
+
+_NOTHING: Final[dict[str, Any]] = {}
+_ODD: Final = frozenset(b"{[\t\n\v\f\r \xef")
+"""First bytes of what can begin like JSON, white space and the byte order mark included. Nothing else is looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class AutoDecoder:
+    """Takes what begins like a JSON object or array as mode ``json`` does, and other UTF-8 as plain text.
+
+    Nothing that may be somebody's data becomes text by mistake: what begins like JSON and is no document, what begins
+    like a value of a schema registry, and what is full of control characters is refused, with the setting that would
+    read it (`tokenmill.stages.decoding.appearance`).
+    """
+
+    objects: JsonDecoder
+    plain: TextDecoder
+
+    def describe(self) -> tuple[Mapping[str, Any], ...]:
+        """Return the version of the rules."""
+        return self.objects.describe()
+
+    def __call__(self, value: bytes) -> Document:
+        """Return the document; see `tokenmill.stages.decoding.reasons` for what is refused."""
+        first = value[0] if value else None
+        if first in _ODD and like_json(value):
+            return self._object(value)
+        if first == MAGIC:
+            raise registry_framing(value)
+        document = self.plain(value)
+        check_characters(value)
+        return document
+
+    def many(self, values: Sequence[bytes]) -> Decoded:
+        """Return what each value is.
+
+        Most are objects with the first text field and a name or none, both far below their limits: these are taken
+        apart right here, for calls cost more than all else that is done about a small document.
+        """
+        fields = self.objects.fields
+        if fields.carry or "." in fields.id_field:
+            return one_by_one(self, values)
+        texts, ids, refused = list[str](), list[str | int | None](), list[tuple[int, RecordError]]()
+        add_text, add_id, loads = texts.append, ids.append, orjson.loads
+        text_field, id_field = fields.text_fields[0], fields.id_field
+        most_text, most_id = fields.limits.surely_short_text, fields.limits.surely_short_id
+        for index, value in enumerate(values):
+            try:
+                parsed = loads(value) if value[:1] == b"{" else _NOTHING
+            except orjson.JSONDecodeError:
+                parsed = _NOTHING
+            text, name = parsed.get(text_field), parsed.get(id_field)
+            if type(text) is str and len(text) <= most_text:  # noqa: SIM102 - one line could not be read
+                if name is None or (type(name) is str and 0 < len(name) <= most_id):
+                    add_text(text)
+                    add_id(name)
+                    continue
+            try:
+                text, name, _ = self(value)
+            except RecordError as error:
+                refused.append((index, error))
+            else:
+                add_text(text)
+                add_id(name)
+        return Decoded(DocumentColumns.without_fields(texts, ids), refused)
+
+    def _object(self, value: bytes) -> Document:
+        try:
+            return self.objects(value)
+        except RecordError as error:
+            detail = f'it begins like JSON, but: {error.detail}; plain text that begins so needs decode = "text"'
+            raise RecordError(error.reason, detail) from None

@@ -1,0 +1,161 @@
+"""Mode ``json``: every value is a JSON object with a text; and what such an object is as a document."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, Final
+
+import orjson
+
+from tokenmill.documents import INTEGERS, NO_FIELDS, Document, Limits, Scalar
+from tokenmill.errors import RecordError
+from tokenmill.stages.decoding.plain_text import BOM
+from tokenmill.stages.decoding.protocol import Decoded, one_by_one
+from tokenmill.stages.decoding.reasons import INTEGER_OUT_OF_RANGE, NOT_AN_OBJECT, RULES, WRONG_TYPE
+from tokenmill.stages.decoding.refusals import refusal
+from tokenmill.stages.decoding.text_elsewhere import without_text
+from tokenmill.stages.field_paths import find_field
+
+_STRING_OR_NUMBER: Final = re.compile(
+    rb'"(?:[^"\\]++|\\.)*+"|(?P<whole>-?[0-9]++)(?P<more>\.[0-9]++)?(?P<power>[eE][+-]?[0-9]++)?', re.DOTALL
+)
+_FIRST_WIDE: Final = 2.0**63
+"""Smaller floats are no integers beyond 64 bits."""
+_ABSENT: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectFields:
+    """Which fields of a JSON object are the document's text, id and carried fields; all others are ignored.
+
+    A field is a key of the object, or else a dotted path (`tokenmill.stages.field_paths`). Where a key stands twice,
+    the last one counts. An id that is neither an integer nor a string with at least one character is no id: the text
+    is worth more than its name. A carried field that is an array or an object is refused, for somebody asked for it by
+    name, and so is an integer beyond 64 bits, as id or carried: the parser would round it. So are bytes and numbers
+    that are not finite, which JSON does not have, but other formats whose values become objects do.
+    """
+
+    text_fields: tuple[str, ...]
+    """The text is the first of these that holds a string."""
+    id_field: str
+    carry: tuple[str, ...]
+    limits: Limits
+
+    def text_of(self, value: Mapping[str, Any]) -> str | None:
+        """Return the object's text, or None where no text field holds a string."""
+        for name in self.text_fields:
+            text = find_field(value, name)
+            if isinstance(text, str):
+                return text
+        return None
+
+    def document(self, value: Mapping[str, Any], source: bytes | None) -> Document | None:
+        """Return the document that an object is, or None where no text field holds a string.
+
+        ``source`` is the JSON of which ``value`` was parsed; None where it was no JSON, and its integers are exact.
+
+        Raises:
+            RecordError: a part is over its limit, a carried field has parts of its own, or the id or a carried field
+                is an integer beyond 64 bits.
+
+        """
+        text = self.text_of(value)
+        if text is None:
+            return None
+        self.limits.check_text(text)
+        name = find_field(value, self.id_field)
+        # a bool is an int for Python
+        if (type(name) is str and name) or type(name) is int:
+            self.limits.check_id(name)
+        else:
+            if type(name) is float:
+                check_integer(f"the id ({self.id_field!r})", self.id_field, name, source)
+            name = None
+        return Document(text, name, self._carried(value, source) if self.carry else NO_FIELDS)
+
+    def _carried(self, value: Mapping[str, Any], source: bytes | None) -> Mapping[str, Scalar]:
+        found = {name: find_field(value, name, _ABSENT) for name in self.carry}
+        fields = {name: field for name, field in found.items() if field is not _ABSENT}
+        for name, scalar in fields.items():
+            if isinstance(scalar, (dict, list)):
+                raise RecordError(WRONG_TYPE, f"the carried field {name!r} is an array or an object, not one value")
+            if isinstance(scalar, bytes) or (isinstance(scalar, float) and not isfinite(scalar)):
+                raise RecordError(WRONG_TYPE, f"the carried field {name!r} is bytes, or no finite number")
+            if type(scalar) is float:
+                check_integer(f"the carried field {name!r}", name, scalar, source)
+        self.limits.check_fields(fields)
+        return fields
+
+
+def check_integer(what: str, path: str, value: float, source: bytes | None) -> None:
+    """Raise `RecordError` (`INTEGER_OUT_OF_RANGE`) if the float stands for an integer beyond 64 bits.
+
+    ``value`` was parsed of the JSON object ``source`` (None: of no JSON) and found in it by ``path``. The parser reads
+    an integer that is too wide as the nearest float, which only the digits tell from a number with a point or a power
+    of ten.
+    """
+    if source is None or abs(value) < _FIRST_WIDE:
+        return
+    if isinstance(find_field(orjson.loads(_STRING_OR_NUMBER.sub(_wide_as_string, source)), path), str):
+        raise RecordError(
+            INTEGER_OUT_OF_RANGE, f"{what} is an integer beyond 64 bits, which JSON parsers round: send it as a string"
+        )
+
+
+def _wide_as_string(token: re.Match[bytes]) -> bytes:
+    if token["whole"] is None or token["more"] or token["power"] or int(token["whole"]) in INTEGERS:
+        return token[0]
+    return b'""'
+
+
+@dataclass(frozen=True, slots=True)
+class JsonDecoder:
+    """Takes a JSON object one of whose text fields is a string; anything else is refused, with the reason."""
+
+    fields: ObjectFields
+
+    def describe(self) -> tuple[Mapping[str, Any], ...]:
+        """Return the version of the rules."""
+        return ({"name": "decode", "rules": RULES},)
+
+    def __call__(self, value: bytes) -> Document:
+        """Return the document; see `tokenmill.stages.decoding.reasons` for what is refused."""
+        value = value.removeprefix(BOM)
+        try:
+            parsed = orjson.loads(value)
+        except orjson.JSONDecodeError:
+            raise refusal(value) from None
+        if not isinstance(parsed, dict):
+            kind = _JSON_TYPES[type(parsed)]
+            each = "; send each of its objects as a record of its own" if kind == "array" else ""
+            raise RecordError(NOT_AN_OBJECT, f"the value is a JSON {kind}, not an object{each}")
+        document = self.fields.document(parsed, value)
+        if document is None:
+            raise no_text(self.fields, parsed)
+        return document
+
+    def many(self, values: Sequence[bytes]) -> Decoded:
+        """Return what each value is."""
+        return one_by_one(self, values)
+
+
+def no_text(fields: ObjectFields, value: Mapping[str, Any]) -> RecordError:
+    """Return the error for an object of which ``fields`` makes no document."""
+    for name in fields.text_fields:
+        found = find_field(value, name, _ABSENT)
+        if found is not _ABSENT:
+            return RecordError(WRONG_TYPE, f"{name!r} is a JSON {_JSON_TYPES[type(found)]}, not a string (text_fields)")
+    return without_text(value, fields.text_fields)
+
+
+_JSON_TYPES: Final = {
+    dict: "object",
+    list: "array",
+    str: "string",
+    int: "number",
+    float: "number",
+    bool: "boolean",
+    type(None): "null",
+    bytes: "string of bytes",  # of Avro and Protobuf alone
+}

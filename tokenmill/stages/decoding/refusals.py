@@ -1,0 +1,75 @@
+"""Why the parser refused a value.
+
+The reasons are worked out from the bytes, not from the parser's message: they are counted in the totals, and so must
+not change with the parser's version. This runs for refused values only.
+"""
+
+import re
+from typing import Final
+
+import numpy as np
+import orjson
+
+from tokenmill.errors import RecordError
+from tokenmill.stages.decoding.plain_text import decode_utf8
+from tokenmill.stages.decoding.reasons import INVALID_UNICODE, MALFORMED_JSON, MAX_DEPTH, TOO_DEEP
+
+_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+"""A JSON string, the last one perhaps unfinished; possessive, so that it takes linear time and no memory."""
+
+_ESCAPE: Final = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"  # a whole pair
+    rb"|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})"
+    rb"|.)",  # any other escape: `\\ud800` is a backslash and five letters
+    re.DOTALL,
+)
+
+
+_MAYBE_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Without this, there is no need to look at every escape."""
+
+
+def refusal(value: bytes) -> RecordError:
+    """Return the error for a ``value`` (no byte order mark) that the parser refused."""
+    try:
+        decode_utf8(value)
+    except RecordError as error:
+        return error
+    depth = nesting(value)
+    if depth > MAX_DEPTH:
+        return RecordError(TOO_DEEP, f"nested {depth} deep, over {MAX_DEPTH}")
+    if repaired(value) is not None:
+        return half_pair()
+    return RecordError(MALFORMED_JSON, "no JSON value by RFC 8259, or a number too large for a double")
+
+
+def half_pair() -> RecordError:
+    """Return the error for a value that only half a surrogate pair keeps from being JSON."""
+    return RecordError(INVALID_UNICODE, "an escape is half a surrogate pair; let the producer replace it by U+FFFD")
+
+
+def repaired(value: bytes) -> object | None:
+    """Return what ``value`` would be with U+FFFD for each half surrogate pair; None if that is not its only fault."""
+    if not _MAYBE_HALF.search(value):
+        return None
+    with_replacements = _ESCAPE.sub(_without_half, value)
+    if with_replacements == value:
+        return None
+    try:
+        parsed: object = orjson.loads(with_replacements)
+    except orjson.JSONDecodeError:
+        return None
+    return parsed
+
+
+def nesting(value: bytes) -> int:
+    """Return how deep brackets are nested outside strings, in anything that looks a little like JSON."""
+    brackets = np.frombuffer(_STRING.sub(b"", value), dtype=np.uint8)
+    opening = (brackets == ord("[")) | (brackets == ord("{"))
+    closing = (brackets == ord("]")) | (brackets == ord("}"))
+    depths = np.cumsum(opening.astype(np.int8) - closing.astype(np.int8), dtype=np.int64)
+    return int(depths.max(initial=0))
+
+
+def _without_half(escape: re.Match[bytes]) -> bytes:
+    return rb"\ufffd" if escape["half"] else escape[0]

@@ -1,0 +1,109 @@
+"""What the setting ``tokenizer`` names: a file, a folder, a name on the Hugging Face hub, or raw bytes."""
+
+import json
+import logging
+import os
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+from tokenmill.errors import SettingsError
+from tokenmill.stages.engines.other_formats import beside, known_elsewhere, looks_like_file, other_format
+from tokenmill.stages.hub import listening, reason
+
+RAW_BYTES: Final = "bytes"
+"""The name of the tokenizer that needs no file."""
+FILE_NAME: Final = "tokenizer.json"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFile:
+    """A tokenizer as bytes, wherever it came from."""
+
+    name: str
+    """As the setting gave it."""
+    content: bytes | None
+    """The bytes of the ``tokenizer.json``; None for raw bytes."""
+
+    @property
+    def sha256(self) -> str:
+        """Hexadecimal SHA-256 of the content; of the word ``bytes`` for raw bytes."""
+        return sha256(RAW_BYTES.encode() if self.content is None else self.content).hexdigest()
+
+    @property
+    def is_unigram(self) -> bool:
+        """Whether its model is a Unigram: no other has a list as its vocabulary. False for what is no tokenizer."""
+        try:
+            return isinstance(json.loads(self.content or b"null")["model"]["vocab"], list)
+        except (ValueError, TypeError, LookupError, RecursionError):
+            return False  # an engine tells what is wrong with the file
+
+
+def load_tokenizer(name: str) -> TokenizerFile:
+    """Read the tokenizer that ``name`` names.
+
+    ``bytes``; else the path of a ``tokenizer.json`` or of a folder that holds one; else, where nothing of that name
+    exists and it looks like one, a name on the hub (``HF_ENDPOINT``, ``HF_HOME`` and ``HF_TOKEN`` are honoured; what
+    was fetched before is not fetched again without need).
+
+    Raises:
+        SettingsError: there is no such file, or the hub does not give it.
+
+    """
+    if name == RAW_BYTES:
+        return TokenizerFile(name, None)
+    path = _place(name)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise SettingsError(f'tokenizer = "{name}": {path} cannot be read ({error}); check its permissions') from error
+    if (other := other_format(content)) is not None:
+        raise SettingsError(f'tokenizer = "{name}": {path} is no {FILE_NAME}; {other}')
+    return TokenizerFile(name, content)
+
+
+def _place(name: str) -> Path:
+    """Return where the file lies, fetched if need be."""
+    path = Path(name).expanduser()
+    if path.is_dir() and name:
+        if not (path / FILE_NAME).is_file():
+            there = [file.name for file in path.iterdir()]
+            raise SettingsError(f'tokenizer = "{name}": there is no file {path / FILE_NAME}; {beside(there)}')
+        path /= FILE_NAME
+    if path.is_file():
+        return path
+    if (elsewhere := known_elsewhere(name)) is not None:
+        raise SettingsError(f'tokenizer = "{name}": {elsewhere}')
+    if not _is_hub_name(name):
+        raise SettingsError(
+            f'tokenizer = "{name}": there is no file {path}; name a tokenizer.json, a folder that holds one, '
+            'a name on the hub, or "bytes"'
+        )
+    return _fetch(name)
+
+
+def _is_hub_name(name: str) -> bool:
+    """Whether ``name`` is ``model`` or ``owner/model`` and cannot be meant as a path."""
+    parts = name.split("/")
+    return len(parts) in (1, 2) and all(parts) and not name.startswith((".", "~")) and not looks_like_file(name)
+
+
+def _fetch(name: str) -> Path:
+    # imported here: it takes half a second, and only hub names need it
+    from huggingface_hub import hf_hub_download  # noqa: PLC0415
+
+    with listening() as heard:
+        try:
+            path = Path(hf_hub_download(name, FILE_NAME, endpoint=os.environ.get("HF_ENDPOINT")))
+        except Exception as error:  # OSError, ValueError, RuntimeError, httpx's: they have changed with its versions
+            raise SettingsError(
+                f'tokenizer = "{name}" is neither a file here nor to be had from the hub ({reason(error, heard)}): '
+                "check the name, the network and HF_ENDPOINT, log in if the model asks for it, or give the path of a "
+                f"{FILE_NAME}"
+            ) from error
+    if heard:
+        log.warning("the hub did not answer at once (%s): tokenizer %s is the one in %s", heard[0], name, path)
+    return path

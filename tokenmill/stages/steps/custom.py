@@ -1,0 +1,55 @@
+"""The step ``function``: a user's own transform or filter of documents, named by its import path.
+
+The function takes a `Document` and returns one, or a reason or None to filter it out; `tokenmill.stages.user_function`
+says what it must keep to.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenmill.documents import Document, Limits
+from tokenmill.stages.document_columns import DocumentColumns
+from tokenmill.stages.steps.protocol import Rejected
+from tokenmill.stages.user_function import UserFunction, open_user_function
+
+
+@dataclass(frozen=True, slots=True)
+class CustomStep:
+    """Calls a user's function and lets only documents and known reasons out of it."""
+
+    function: UserFunction
+
+    @property
+    def name(self) -> str:
+        """``function``."""
+        return "function"
+
+    def describe(self) -> dict[str, Any]:
+        """Return the import path and the version that the function's author states."""
+        return {"name": self.name, **self.function.describe()}
+
+    def __call__(self, document: Document) -> Document | Rejected:
+        """Return the function's answer.
+
+        Raises:
+            RecordError: `tokenmill.stages.user_function.FUNCTION_FAILED`, or a part of the new document is over its
+                limit.
+
+        """
+        answer = self.function(document)
+        return Rejected(answer) if isinstance(answer, str) else answer
+
+    def touched(self, documents: DocumentColumns) -> Iterable[int]:
+        """Return all: nobody knows what the function does."""
+        return range(len(documents))
+
+
+def open_function(path: str, *, carry: Sequence[str], limits: Limits) -> CustomStep:
+    """Import the function that ``path`` (``module:function``) names.
+
+    Raises:
+        SettingsError: it cannot be imported or called, or its author does not state its version.
+
+    """
+    return CustomStep(open_user_function("function", path, takes="a Document", carry=carry, limits=limits))

@@ -1,0 +1,35 @@
+"""The segment store: format, writer, recovery, reader (`docs/format.md`).
+
+A store is a copy of the token topics on one disk, which trainers read as plain files. One `PartitionWriter` per
+partition appends accepted blocks; a block is visible when its commit record is on disk after its data. Any number of
+`PartitionReader` follow, in any process. `EraWriter` and `EraReader` are the same for the stream's eras.
+"""
+
+from tokenmill.store.era_reader import EraReader
+from tokenmill.store.era_writer import EraWriter
+from tokenmill.store.lock import StoreLock
+from tokenmill.store.opening import open_eras, open_partition
+from tokenmill.store.reader import OnDamage, PartitionReader
+from tokenmill.store.start import Start
+from tokenmill.store.store import Store, partitions_in, read_stream, streams_in
+from tokenmill.store.stream import StreamInfo
+from tokenmill.store.views import DocumentPiece
+from tokenmill.store.writer import PartitionWriter
+
+__all__ = [
+    "DocumentPiece",
+    "EraReader",
+    "EraWriter",
+    "OnDamage",
+    "PartitionReader",
+    "PartitionWriter",
+    "Start",
+    "Store",
+    "StoreLock",
+    "StreamInfo",
+    "open_eras",
+    "open_partition",
+    "partitions_in",
+    "read_stream",
+    "streams_in",
+]

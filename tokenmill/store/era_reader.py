@@ -1,0 +1,174 @@
+"""Reading the eras of a store, while they grow: by number and by block, in constant memory."""
+
+from bisect import bisect_right
+from pathlib import Path
+from typing import Final
+
+from zlib_ng.zlib_ng import crc32
+
+from tokenmill.eras import Era
+from tokenmill.errors import DamagedError, InputError
+from tokenmill.store.damage import too_short
+from tokenmill.store.era_rows import COMMIT_ROWS, END, ROW_BYTES, EraRow, EraScan, row_seed, scan
+from tokenmill.store.file_part import FileAhead, read_part
+from tokenmill.store.layout import ERA_INDEX_FILE, ERA_LINES_FILE
+from tokenmill.store.stream import StreamInfo
+
+ERA_ADVICE: Final = (
+    f"Stop the segment worker, move {ERA_LINES_FILE} and {ERA_INDEX_FILE} away, and start it again: it writes both "
+    "anew from the control topic (or copy both from another store of the stream)"
+)
+"""What helps against damaged eras."""
+
+
+class EraReader:
+    """The committed eras of a stream in a store, as of the last `refresh`; eras are never retired, the first is 0.
+
+    Opening, `refresh` and `era` cost the same however many there are; `find` costs its logarithm. No file is kept open.
+    """
+
+    def __init__(self, directory: Path, info: StreamInfo) -> None:
+        """Look for the first time at ``<store>/<stream>``; without files, there are no eras yet.
+
+        Raises:
+            DamagedError: as in `refresh`.
+
+        """
+        self.eras = 0
+        """The number of the era after the last one."""
+        self.blocks = 0
+        """Blocks of all eras together."""
+        self.ended = False
+        """Whether the last era is the end marker: no other will come."""
+        self._directory = directory
+        self._lines = directory / ERA_LINES_FILE
+        self._index = directory / ERA_INDEX_FILE
+        self._seed = row_seed(info.fingerprint)
+        self._rows_ahead, self._lines_ahead = FileAhead(self._index), FileAhead(self._lines)
+        self._lines_end = 0
+        """Bytes of the lines that are committed."""
+        self.refresh()
+
+    def refresh(self) -> int:
+        """See what has been committed since, here or in another process; return `eras`.
+
+        Raises:
+            DamagedError: what was committed was changed or is missing.
+
+        """
+        size = _size(self._index)
+        if size < self.eras * ROW_BYTES:
+            raise self._damaged(self._index, too_short(self._index, size, self.eras * ROW_BYTES))
+        if size // ROW_BYTES > self.eras:
+            found = self._look(size)
+            if found.damage:  # seen while the writer finished one commit and began the next: look again
+                found = self._look(_size(self._index))
+            if found.damage:
+                raise self._damaged(self._index, found.damage)
+            self._lines_end = self.row(self.eras - 1).stop
+            if _size(self._lines) < self._lines_end:
+                what = too_short(self._lines, _size(self._lines), self._lines_end)
+                raise self._damaged(self._lines, what)
+        return self.eras
+
+    def era(self, number: int) -> Era:
+        """Return an era.
+
+        Raises:
+            InputError: it is not committed as of the last `refresh`.
+            DamagedError: it is not what was committed.
+
+        """
+        self._require(number)
+        try:
+            return self._era(number)
+        except DamagedError:
+            self._rows_ahead.forget()
+            self._lines_ahead.forget()
+            raise
+
+    def _era(self, number: int) -> Era:
+        low, high, end = max(number - 1, 0) * ROW_BYTES, (number + 1) * ROW_BYTES, self.eras * ROW_BYTES
+        rows = self._rows_ahead.read(low, high, end)
+        row = self._row_of(number, rows[number * ROW_BYTES - low :])
+        first = self._row_of(number - 1, rows[:ROW_BYTES]).stop if number else 0
+        line = self._lines_ahead.read(first, row.stop, self._lines_end)
+        if len(line) != row.stop - first or crc32(line) != row.line:
+            raise self._damaged(self._lines, f"era {number}, at byte {first}, is not what was committed")
+        try:
+            era = Era.unpack(line[:-1])
+        except ValueError as error:
+            raise self._damaged(self._lines, f"era {number}, at byte {first}, cannot be read ({error})") from error
+        if era.number != number:
+            raise self._damaged(self._lines, f"era {era.number} stands at byte {first}, the place of era {number}")
+        return era
+
+    def blocks_before(self, number: int) -> int:
+        """Return how many blocks all eras before ``number`` have together; `eras` may be asked for, too.
+
+        Raises:
+            InputError: that is not known as of the last `refresh`.
+
+        """
+        return self.row(number - 1).blocks
+
+    def find(self, block: int) -> int:
+        """Return the era that holds a block, counted through all eras in their order.
+
+        Raises:
+            InputError: no era known as of the last `refresh` holds it.
+
+        """
+        if not 0 <= block < self.blocks:
+            raise InputError(f"the eras of {self._directory} have {self.blocks} blocks, not {block + 1}: refresh, wait")
+        return bisect_right(range(self.eras), block, key=lambda number: self.row(number).blocks)
+
+    def row(self, number: int) -> EraRow:
+        """Return what the index says of a committed era; of era -1, what stands before the first.
+
+        It is `era` that holds it against the era's line.
+        """
+        if number == -1:
+            return EraRow()
+        self._require(number)
+        return self._row_of(number, read_part(self._index, number * ROW_BYTES, (number + 1) * ROW_BYTES))
+
+    def _row_of(self, number: int, row: bytes) -> EraRow:
+        if len(row) != ROW_BYTES:
+            raise self._damaged(self._index, f"the row of era {number} is missing")
+        return EraRow.decode(row)
+
+    def _look(self, size: int) -> EraScan:
+        """See which of the rows in an index of ``size`` bytes count, and take these over."""
+        rows = size // ROW_BYTES
+        first = max(self.eras, rows - COMMIT_ROWS - 1)  # it, and those before, belong to finished commits
+        new = read_part(self._index, first * ROW_BYTES, rows * ROW_BYTES)
+        found = scan(new, self._seed, first)
+        if found.damage is None and found.count:
+            self.eras = first + found.count
+            last = EraRow.decode(new[(found.count - 1) * ROW_BYTES : found.count * ROW_BYTES])
+            self.blocks, self.ended = last.blocks, bool(last.flags & END)
+        elif found.damage is None and first > self.eras:
+            return EraScan(0, f"the row of era {first} is damaged ({rows - first - 1} stand behind it)")
+        return found
+
+    def _require(self, number: int) -> None:
+        if not 0 <= number < self.eras:
+            raise InputError(
+                f"era {number} is not in {self._directory}: it has {self.eras} (as of the last refresh), from 0 on; "
+                "refresh and wait, or ask for one of these"
+            )
+
+    @staticmethod
+    def _damaged(path: Path, what: str) -> DamagedError:
+        return DamagedError(
+            f"{path}: {what}",
+            ERA_ADVICE,
+        )
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,114 @@
+"""One writer per directory: an exclusive `flock`, which the system ends with its process."""
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tokenmill.errors import DamagedError, LockedError
+from tokenmill.store.layout import LOCK_FILE
+from tokenmill.untrusted import open_regular, read_regular
+
+
+class PartitionLock:
+    """The exclusive right to write in a directory, a partition's or (eras) a stream's, until `close`.
+
+    The lock lies on the directory itself; the file ``lock`` in it names the holder for people and error messages.
+    A stopped process keeps its lock.
+
+    Raises:
+        LockedError: another process (or another writer of this one) holds it.
+
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _name_holder(directory / LOCK_FILE)
+        except BlockingIOError:
+            os.close(self._descriptor)
+            raise LockedError(
+                f"{directory} is being written by {_holder(directory)}; "
+                "it keeps the directory until it ends, even while it is stopped: wait for it, or end it"
+            ) from None
+        except (OSError, DamagedError):
+            os.close(self._descriptor)
+            raise
+
+    def check_place(self) -> None:
+        """Check that the path still leads to the locked directory.
+
+        What is open can be written to for ever, also where nobody would look for it: in a directory that was moved
+        away, or on a disk that was unmounted.
+
+        Raises:
+            OSError: it leads nowhere, or elsewhere.
+
+        """
+        if not os.path.samestat(os.fstat(self._descriptor), os.stat(self._directory)):  # noqa: PTH116 - beside fstat
+            raise OSError(errno.ESTALE, "another directory lies in its place", str(self._directory))
+
+    def close(self) -> None:
+        """Give the directory free."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class StoreLock:
+    """The right to fill a store, until `close` or the end of the process: of one mirror alone, or of segment workers.
+
+    These share partitions among themselves, which a mirror knows nothing of; so one excludes the other. The lock lies
+    on the store's directory.
+
+    Raises:
+        LockedError: the store is filled by those that this one excludes.
+
+    """
+
+    def __init__(self, store: Path, *, alone: bool) -> None:
+        self._descriptor = os.open(store, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(self._descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._descriptor)
+            other = "a segment worker, or another mirror," if alone else "a mirror"
+            raise LockedError(
+                f"{other} fills the store {store}, until it ends, even while it is stopped: end it, or name another "
+                "directory with --store"
+            ) from None
+        except OSError:
+            os.close(self._descriptor)
+            raise
+
+    def close(self) -> None:
+        """Give the store free."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _name_holder(path: Path) -> None:
+    """Write the number of this process into the lock file."""
+    with os.fdopen(open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
+        file.write(f"{os.getpid()}\n")
+
+
+def _holder(directory: Path) -> str:
+    """Name the process that wrote itself into the lock file."""
+    try:
+        return f"process {int(read_regular(directory / LOCK_FILE, most=64))}"
+    except (OSError, ValueError, DamagedError):  # not written yet, or written by hand: the lock is held all the same
+        return "another process"

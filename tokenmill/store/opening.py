@@ -1,0 +1,37 @@
+"""Opening what a store, or any copy of one, holds of a stream, for reading."""
+
+from pathlib import Path
+
+from tokenmill.store.era_reader import EraReader
+from tokenmill.store.layout import partition_directory, stream_directory
+from tokenmill.store.reader import OnDamage, PartitionReader
+from tokenmill.store.store import read_stream
+
+
+def open_partition(
+    store: Path | str, stream: str, partition: int, *, check: bool = False, on_damage: OnDamage = "refuse"
+) -> PartitionReader:
+    """Open one partition of a stream in a store, or in any copy of one, for reading.
+
+    With ``check``, each block that is read is held against its CRC; with ``on_damage="skip"``, it is, and those that
+    differ are left out by `PartitionReader.gather`. A partition that the store holds nothing of yet has no blocks;
+    `PartitionReader.refresh` sees them come.
+
+    Raises:
+        StoreError: the store holds no such stream.
+        DamagedError: a commit log or manifest was changed, or belongs to another stream.
+
+    """
+    directory = partition_directory(Path(store), stream, partition)
+    return PartitionReader(directory, read_stream(store, stream), partition, check=check, on_damage=on_damage)
+
+
+def open_eras(store: Path | str, stream: str) -> EraReader:
+    """Open the eras of a stream in a store, or in any copy of one, for reading.
+
+    Raises:
+        StoreError: the store holds no such stream.
+        DamagedError: what was committed was changed or is missing.
+
+    """
+    return EraReader(stream_directory(Path(store), stream), read_stream(store, stream))

@@ -1,0 +1,192 @@
+"""Repairing a partition: damaged and missing segments are rebuilt, byte for byte, of what gives their blocks back.
+
+A segment is rebuilt of its own undamaged blocks and of those that a donor gives, every one proven by the hashes that
+are known; how it gets to its place is `tokenmill.store.rebuilding`. Killed at any moment and called again, a repair
+goes on.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from tokenmill.errors import DamagedError, DifferenceError
+from tokenmill.store.donor import Donor, Given
+from tokenmill.store.durable import sync_directory
+from tokenmill.store.examination import Damage, examine
+from tokenmill.store.layout import START_FILE, SegmentPaths, segment_firsts
+from tokenmill.store.lock import PartitionLock
+from tokenmill.store.rebuilding import build, finish, link_aside, put_aside
+from tokenmill.store.rows import chain_after
+from tokenmill.store.salvage import Salvage, salvage
+from tokenmill.store.sealed import load_manifest
+from tokenmill.store.start import Start, read_start, write_start
+from tokenmill.store.stream import StreamInfo
+from tokenmill.wire.chain import next_hash
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What became of one damaged segment."""
+
+    first: int
+    what: str
+    """What was wrong."""
+    blocks: int
+    """Blocks that it holds again; 0 where it stays as it was."""
+    given: int
+    """Of these, blocks that the donor gave; the others were its own."""
+    lost: Sequence[range]
+    """Blocks that neither its files nor the donor give back; where there are any, nothing was changed."""
+    kept: Sequence[Path]
+    """Damaged files, under their new names."""
+
+
+def repair_partition(directory: Path, info: StreamInfo, partition: int, donor: Donor) -> Iterator[Repaired]:
+    """Rebuild what is damaged or missing in a partition, in order; yield each segment once it is durable.
+
+    Raises:
+        LockedError: somebody writes to the partition.
+        DifferenceError: the donor holds another history of the chain.
+        DamagedError: nothing tells where the partition begins.
+
+    """
+    with PartitionLock(directory):
+        finish(directory)
+        start = _settle_start(directory, info, partition)
+        found = examine(directory, info, partition, start)
+        work = _Repair(directory, info, partition, start, donor, {damage.first for damage in found})
+        for damage in found:
+            yield work.repair(damage)
+
+
+@dataclass(slots=True)
+class _Repair:
+    """One partition while it is repaired."""
+
+    directory: Path
+    info: StreamInfo
+    partition: int
+    start: Start
+    donor: Donor
+    damaged: set[int]
+    """First blocks of the segments that are still damaged."""
+
+    def repair(self, damage: Damage) -> Repaired:
+        paths = SegmentPaths(self.directory, damage.first)
+        if damage.first % self.info.segment_blocks:
+            kept = [put_aside(path) for path in paths.all if path.exists()]
+            return Repaired(damage.first, damage.what, 0, 0, (), kept)
+        found = self._salvage(paths)
+        blocks, lost = _gather(paths.first, found, self.donor)
+        if lost:
+            return Repaired(damage.first, damage.what, 0, 0, lost, ())
+        before = found.chain_before or (blocks[0].before if blocks else None)
+        build(paths, self.info, self.partition, blocks, before or b"")
+        kept = finish(self.directory)
+        self.damaged.discard(damage.first)
+        given = sum(block.number not in found.own for block in blocks)
+        return Repaired(damage.first, damage.what, len(blocks), given, (), kept)
+
+    def _salvage(self, paths: SegmentPaths) -> Salvage:
+        """Look at the damaged segment and those beside it; the one before was repaired already, if it could be."""
+        firsts = segment_firsts(os.listdir(self.directory))  # noqa: PTH208 - names alone, of many files
+        size = self.info.segment_blocks
+        previous, following = (self._hashes(paths.first + step) for step in (-size, size))
+        before = self.start.chain if paths.first == self.start.block else previous[1] if previous else None
+        after = following[0] if following else None
+        last = paths.first == max(first for first in firsts if not first % size)
+        return salvage(paths, self.info, self.partition, chain_before=before, chain_after_=after, last=last)
+
+    def _hashes(self, first: int) -> tuple[bytes, bytes] | None:
+        """Return the hashes at the ends of an undamaged sealed segment; None of any other."""
+        return None if first in self.damaged else _hashes(self.directory, self.info, self.partition, first)
+
+
+def _hashes(directory: Path, info: StreamInfo, partition: int, first: int) -> tuple[bytes, bytes] | None:
+    try:
+        manifest = load_manifest(SegmentPaths(directory, first), info, partition)
+    except DamagedError:
+        return None
+    return (bytes.fromhex(manifest.chain_before), bytes.fromhex(manifest.chain_after)) if manifest else None
+
+
+def _gather(first: int, found: Salvage, donor: Donor) -> tuple[list[Given], list[range]]:
+    """Return all blocks of a segment, proven; or which of them nothing gives back.
+
+    Raises:
+        DifferenceError: what the donor gives does not fit what is known.
+
+    """
+    wanted = range(first, first + found.blocks)
+    missing = [number for number in wanted if number not in found.own]
+    offers: dict[int, list[Given]] = {}
+    for given in donor.give(missing[0], missing[-1] + 1) if missing else ():
+        offers.setdefault(given.number, []).append(given)
+    lost = [number for number in missing if number not in offers]
+    if lost:
+        return [], _runs(lost)
+    chain = found.chain_before
+    blocks = []
+    for number in wanted:
+        block = found.own.get(number) or _fitting(offers[number], found, chain, number - first)
+        chain = chain or block.before
+        if chain is None:
+            return [], [range(first, first + found.blocks)]
+        blocks.append(block)
+        chain = next_hash(chain, block.tokens, block.entry)
+        if number - first < len(found.rows) and chain != chain_after(found.rows, number - first):
+            raise _difference(number)
+    if blocks and found.chain_after is not None and chain != found.chain_after:
+        raise _difference(wanted[-1])
+    return blocks, []
+
+
+def _fitting(offers: Sequence[Given], found: Salvage, chain: bytes | None, local: int) -> Given:
+    """Return the offer that continues the chain: a donor that holds two histories offers a block of each."""
+    for given in offers:
+        if local < len(found.rows):
+            before = chain or given.before
+            if before and next_hash(before, given.tokens, given.entry) == chain_after(found.rows, local):
+                return given
+        elif chain is None or given.before is None or given.before == chain:
+            return given
+    raise _difference(offers[0].number)
+
+
+def _difference(number: int) -> DifferenceError:
+    return DifferenceError(
+        f"what is to give back block {number} holds another history of the chain than this store: `tokenmill verify` "
+        "finds the first block that differs; repair from a store that agrees (--from), or begin a new store"
+    )
+
+
+def _runs(numbers: Sequence[int]) -> list[range]:
+    """Return rising numbers as ranges."""
+    ends = [n for n, (low, high) in enumerate(pairwise(numbers), 1) if high != low + 1]
+    return [range(numbers[a], numbers[b - 1] + 1) for a, b in pairwise([0, *ends, len(numbers)])]
+
+
+def _settle_start(directory: Path, info: StreamInfo, partition: int) -> Start:
+    """Return where the partition begins; write it anew, as the oldest segment tells it, where it is damaged.
+
+    Raises:
+        DamagedError: the oldest segment is damaged as well.
+
+    """
+    try:
+        return read_start(directory, info, partition)
+    except DamagedError:
+        firsts = segment_firsts(os.listdir(directory))  # noqa: PTH208 - names alone, of many files
+        hashes = _hashes(directory, info, partition, firsts[0]) if firsts else None
+        if firsts and firsts[0] and hashes is None:
+            raise
+    if not firsts or not firsts[0] or hashes is None:
+        put_aside(directory / START_FILE)
+        sync_directory(directory)
+        return read_start(directory, info, partition)
+    link_aside(directory / START_FILE)
+    start = Start(firsts[0], hashes[0])
+    write_start(directory, start)
+    return start

@@ -1,0 +1,104 @@
+"""Retiring old segments: the partition begins later from now on, and the space is free.
+
+The start is raised durably before anything is unlinked, so whoever looks at any moment, or after any crash, finds a
+partition without a hole. What a crash left is unlinked by the next call, or when a writer opens the partition.
+Maps of retired segments stay valid for as long as a reader keeps them: the system frees a file when nobody has it open.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenmill.errors import DamagedError, StoreError
+from tokenmill.store.durable import sync_directory
+from tokenmill.store.layout import STREAM_FILE, SegmentPaths, partition_directory, segment_firsts, stream_directory
+from tokenmill.store.sealed import load_manifest
+from tokenmill.store.start import Start, read_start, unlink_below, write_start
+from tokenmill.store.store import read_stream
+from tokenmill.store.stream import StreamInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """What retiring came to in one partition."""
+
+    before: int
+    """Number of the first block before."""
+    first: int
+    """Number of the first block now."""
+    segments: int
+    """Segments unlinked; without a change of the start, those that an earlier call left."""
+    freed_bytes: int
+
+
+def retire(store: Path, stream: str, partition: int, below: int, *, dry: bool = False) -> Retired:
+    """Free the sealed segments all of whose blocks are below ``below``; it is durable when this returns.
+
+    With ``dry`` nothing is changed: what is returned is what would become of the partition. The newest sealed segment
+    stays, for writing goes on from it. Works beside a running writer and any readers, and in a copy of a store; several
+    calls for one stream take turns.
+
+    Raises:
+        StoreError: the store holds no such stream or partition, or cannot be written to.
+        DamagedError: neither the manifest of the segment that would be the first, nor that of the one before it, tells
+            the hash with which the partition would begin.
+
+    """
+    info = read_stream(store, stream)
+    directory = partition_directory(store, stream, partition)
+    try:
+        with _turn(stream_directory(store, stream) / STREAM_FILE):
+            names = os.listdir(directory)  # noqa: PTH208 - names alone, of many files
+            start = read_start(directory, info, partition)
+            target = _target(directory, names, below - below % info.segment_blocks)
+            firsts = segment_firsts(names)
+            first = max(target, start.block)
+            going = [path for f in firsts if f < first for path in SegmentPaths(directory, f).all if path.exists()]
+            freed = sum(path.stat().st_size for path in going)
+            if dry:
+                return Retired(start.block, first, sum(f < first for f in firsts), freed)
+            if target > start.block:
+                write_start(directory, Start(target, _chain_before(directory, info, partition, target)))
+            else:
+                sync_directory(directory)  # who raised the start may have died before it was durable
+            gone = unlink_below(directory, firsts, first)
+    except FileNotFoundError:
+        raise StoreError(f"the store {store} holds nothing of partition {partition} of {stream}") from None
+    except OSError as error:
+        raise StoreError(f"{directory} cannot be written to ({error}); call the same command again") from error
+    return Retired(start.block, first, len(gone), freed)
+
+
+def _target(directory: Path, names: list[str], border: int) -> int:
+    """Return the first block that stays: ``border``, or the beginning of the newest sealed segment if that is lower."""
+    sealed = [first for first in segment_firsts(names) if SegmentPaths(directory, first).manifest.name in names]
+    return min(border, sealed[-1]) if sealed else 0
+
+
+def _chain_before(directory: Path, info: StreamInfo, partition: int, first: int) -> bytes:
+    """Return the chain hash before a segment: its manifest tells it, or that of the segment before."""
+    previous = SegmentPaths(directory, first - info.segment_blocks)
+    damage: DamagedError | None = None
+    for paths in (SegmentPaths(directory, first), previous):
+        try:
+            manifest = load_manifest(paths, info, partition)
+        except DamagedError as error:
+            damage = damage or error
+            continue
+        if manifest is not None:
+            return bytes.fromhex(manifest.chain_before if paths is not previous else manifest.chain_after)
+    raise damage or StoreError(f"{directory} cannot begin at block {first}: no manifest there tells its chain hash")
+
+
+@contextmanager
+def _turn(file: Path) -> Iterator[None]:
+    """Wait until no other process retires segments of this stream; directories are locked by who writes in them."""
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

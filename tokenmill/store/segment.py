@@ -1,0 +1,233 @@
+"""One segment, open for reading, sealed or growing."""
+
+import mmap
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from zlib_ng.zlib_ng import crc32
+
+from tokenmill.errors import DamagedError
+from tokenmill.store.commit_log import Scan, scan
+from tokenmill.store.damage import MISSING, damaged
+from tokenmill.store.layout import SegmentPaths
+from tokenmill.store.rows import BLOCK_ROW, Rows, chain_after, entry_span
+from tokenmill.store.sealed import load_index, load_manifest
+from tokenmill.store.stream import StreamInfo
+from tokenmill.untrusted import open_regular, regular_file
+
+
+class Segment:
+    """The committed blocks of one segment, as of the last `refresh`; blocks are counted from 0 here.
+
+    Maps are made when they are first needed and again when the segment has outgrown them. What they showed before
+    stays valid: committed bytes are never written again or cut off.
+    """
+
+    def __init__(
+        self, paths: SegmentPaths, info: StreamInfo, partition: int, *, refuse: bool = True, whole: bool = False
+    ) -> None:
+        """Look for the first time.
+
+        Without ``refuse``, blocks before damage in the commit log can be read. With ``whole``, all tokens will be read
+        soon: the system may read and map them in large pieces.
+        """
+        self.paths = paths
+        self.blocks = 0
+        self.damage: str | None = None
+        """Damage to the commit log that was not refused: what it says beyond that is not known."""
+        self._refuse = refuse
+        self._whole = whole
+        self.manifest = load_manifest(paths, info, partition)
+        """There if the segment was sealed when it was first seen; a growing one is followed by its commit log."""
+        self._info = info
+        self._partition = partition
+        self._parts: list[Rows] = []
+        self._log_bytes = 0
+        self._log_file = 0
+        """The inode of the commit log: a repair puts another in its place, with records of other lengths."""
+        self._tokens: npt.NDArray[np.unsignedinteger] = np.empty((0, info.block_tokens), info.dtype)
+        self._documents = memoryview(b"")
+        self._index: Rows | None = None
+        """The rows of a sealed segment as its index has them, right or wrong; `rows` are right."""
+        self.refresh()
+
+    def refresh(self) -> int:
+        """See what has been committed since; return how many blocks there are. Costs as much as there is new.
+
+        Raises:
+            DamagedError: commit log or manifest were changed after they were written, or are another segment's.
+
+        """
+        if self.manifest is None and self.blocks < self._info.segment_blocks:
+            self._look_at_files()
+            if self.manifest is None:
+                self._read_log()
+        if self.manifest is not None:
+            self.blocks = self.manifest.blocks
+        return self.blocks
+
+    @property
+    def rows(self) -> Rows:
+        """The rows of the committed blocks."""
+        if self.manifest is not None and not self._parts:
+            self._parts = [load_index(self.paths, self.manifest)]
+        if len(self._parts) != 1:
+            self._parts = [np.concatenate([np.empty(0, BLOCK_ROW), *self._parts])]
+        return self._parts[0]
+
+    def has_chain_after(self, number: int, chain: bytes) -> bool:
+        """Return whether the chain hash after a block is this one; looks at one row where it is.
+
+        Raises:
+            DamagedError: it is another one, and the index is not what the manifest says.
+
+        """
+        if self.manifest is not None and not self._parts:
+            if self._index is None:
+                mapped = _map(self.paths.index, (number + 1) * BLOCK_ROW.itemsize)
+                self._index = np.frombuffer(mapped, BLOCK_ROW, count=len(mapped) // BLOCK_ROW.itemsize)
+            if number < len(self._index) and chain_after(self._index, number) == chain:
+                return True
+        return chain_after(self.rows, number) == chain
+
+    @property
+    def tokens(self) -> npt.NDArray[np.unsignedinteger]:
+        """The tokens, ``[blocks, block_tokens]``: a read-only view of the file."""
+        if len(self._tokens) < self.blocks:
+            mapped = _map(self.paths.tokens, self.blocks * self._info.block_bytes)
+            if self._whole:
+                _advise_large_pages(mapped)
+            whole = len(mapped) // self._info.block_bytes
+            flat = np.frombuffer(mapped, self._info.dtype, count=whole * self._info.block_tokens)
+            self._tokens = flat.reshape(whole, self._info.block_tokens)
+        return self._tokens[: self.blocks]
+
+    def entry(self, number: int) -> memoryview:
+        """Return the entry of a block: a read-only view of the file."""
+        return self.documents(*entry_span(self.rows, number))
+
+    def documents(self, start: int, end: int) -> memoryview:
+        """Return these bytes of the document table, which must be committed: a read-only view of the file."""
+        if len(self._documents) < end:
+            self._documents = memoryview(_map(self.paths.documents, end))
+        return self._documents[start:end]
+
+    def unmap(self) -> None:
+        """Let the maps go, and the rows of a sealed segment; they are made again when they are wanted."""
+        self._tokens = np.empty((0, self._info.block_tokens), self._info.dtype)
+        self._documents = memoryview(b"")
+        self._index = None
+        if self.manifest is not None:
+            self._parts = []
+
+    def check_tokens(self, number: int) -> None:
+        """Check the CRC of a block's tokens.
+
+        Raises:
+            DamagedError: naming the file and the block.
+
+        """
+        if crc32(self.tokens[number]) != self.rows["tokens_crc"][number]:
+            at = number * self._info.block_bytes
+            raise damaged(
+                self.paths.tokens, f"block {self.paths.first + number}, at byte {at}, is not what was committed"
+            )
+
+    def damaged_tokens(self, numbers: Iterable[int]) -> dict[int, str]:
+        """Return those of the blocks whose tokens fail their CRC, and what `check_tokens` says of each."""
+        found = {}
+        for number in numbers:
+            try:
+                self.check_tokens(number)
+            except DamagedError as error:
+                found[number] = str(error)
+        return found
+
+    def check_entry(self, number: int) -> None:
+        """Check the CRC of a block's entry.
+
+        Raises:
+            DamagedError: naming the file and the block.
+
+        """
+        if crc32(self.entry(number)) != self.rows["entry_crc"][number]:
+            at = entry_span(self.rows, number)[0]
+            raise damaged(
+                self.paths.documents,
+                f"the entry of block {self.paths.first + number}, at byte {at}, is not what was committed",
+            )
+
+    def _look_at_files(self) -> None:
+        """See whether the segment is sealed, unless its commit log is still the file that was read before.
+
+        With another log, or none but a manifest, what was read of the files before is forgotten.
+        """
+        try:
+            file = self.paths.commits.stat().st_ino
+        except FileNotFoundError:
+            file = 0
+        if self._log_bytes and file == self._log_file:
+            return
+        self.manifest = load_manifest(self.paths, self._info, self._partition)
+        if self._log_bytes and (file or self.manifest is not None):
+            self.unmap()
+            self._parts, self._log_bytes, self.blocks, self.damage = [], 0, 0, None
+
+    def _read_log(self) -> None:
+        found = self._scan_log()
+        if found.damage:
+            # Seen while the writer finished one record and began the next: the first is whole when looked at again.
+            found = self._scan_log()
+        self.damage = None
+        if found.damage:
+            error = damaged(self.paths.commits, f"after {self._log_bytes} good bytes, {found.damage}")
+            if self._refuse:
+                raise error
+            self.damage = str(error)
+        self._parts += [commit.rows for commit in found.commits]
+        self.blocks += sum(len(commit.rows) for commit in found.commits)
+        self._log_bytes += found.end
+
+    def _scan_log(self) -> Scan:
+        """Scan what the commit log holds beyond the records known already."""
+        try:
+            with regular_file(self.paths.commits) as file:
+                self._log_file = os.fstat(file.fileno()).st_ino
+                file.seek(self._log_bytes)
+                log = file.read()
+        except FileNotFoundError:  # the segment's first block is still to come
+            log = b""
+        return scan(
+            log,
+            block_bytes=self._info.block_bytes,
+            segment_blocks=self._info.segment_blocks,
+            blocks=self.blocks,
+            docs_bytes=int(self.rows["docs_end"][-1]) if self.blocks else 0,
+        )
+
+
+def _map(path: Path, wanted: int) -> mmap.mmap:
+    """Map a whole file, read-only, that must have ``wanted`` bytes at least."""
+    try:
+        descriptor = open_regular(path)
+    except FileNotFoundError:
+        raise damaged(path, MISSING) from None
+    try:
+        size = os.fstat(descriptor).st_size
+        if size < wanted:
+            raise damaged(path, f"it has {size} bytes, but {wanted} were committed")
+        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+    finally:
+        os.close(descriptor)
+
+
+def _advise_large_pages(mapped: mmap.mmap) -> None:
+    """Ask for pages of 2 MiB where the file system has them (Linux, madvise(2)): a twentieth of the page faults."""
+    advice = getattr(mmap, "MADV_HUGEPAGE", None)
+    if advice is not None and len(mapped):
+        with suppress(OSError):  # a kernel that was built without them
+            mapped.madvise(advice)

@@ -1,0 +1,139 @@
+"""The messages on a token topic: the value is tokens and nothing else; one Kafka header holds the rest.
+
+Header ``tokenmill``, little-endian, nothing aligned::
+
+    4s  magic "TMm1"
+    16s fingerprint
+    u8  first          number of the first block (of a carry: of the next block)
+    u4  count          blocks in the value; 0 for a carry
+    44s cursor         after the last block (`tokenmill.wire.cursor`)
+    16s before, after  chain hash before the first and after the last block (equal in a carry)
+    u4  totals_bytes
+    u4  entries_bytes
+    u4  open_bytes     bytes of the open block's tokens; 0 unless a carry
+    …   totals         canonical JSON
+    …   entries        one per block; of a carry with open tokens: one, of the open block
+    …   open           the open block's tokens
+    u4  crc            CRC-32 of all that precedes it
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Final
+
+from zlib_ng.zlib_ng import crc32
+
+from tokenmill.errors import DamagedError
+from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.pieces import split_entries
+from tokenmill.wire.totals import Totals
+
+HEADER_NAME: Final = "tokenmill"
+MAGIC: Final = b"TMm1"
+_FIXED: Final = Struct("<4s16sQI44s16s16sIII")
+_CRC: Final = Struct("<I")
+
+HEADER_OVERHEAD: Final = _FIXED.size + _CRC.size
+"""Bytes of a header beside totals, entries and open tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Blocks ``[first, first + count)`` of a chain, or a carry (``count == 0``)."""
+
+    fingerprint: bytes
+    first: int
+    cursor: Cursor
+    before: bytes
+    after: bytes
+    totals: Totals
+    tokens: bytes | memoryview
+    """``count * block_tokens`` token ids, little-endian; empty in a carry."""
+    entries: Sequence[bytes]
+    """One per block (`tokenmill.wire.pieces`); empty in a carry."""
+    open_tokens: bytes = b""
+    """A carry's open block so far; the same dtype as the tokens."""
+    open_entry: bytes = b""
+    """The open block's entry; empty where ``open_tokens`` is."""
+    chains: Sequence[bytes] = field(default=(), repr=False, compare=False)
+    """The hash after each block, known to who made them; not sent along, so nothing in a message that was read."""
+
+    @property
+    def count(self) -> int:
+        """Number of blocks."""
+        return len(self.entries)
+
+    @property
+    def end(self) -> int:
+        """Number of the block after the last one."""
+        return self.first + len(self.entries)
+
+    @property
+    def is_carry(self) -> bool:
+        """Whether the message holds a position and no block."""
+        return not self.entries
+
+
+def encode_header(message: Message) -> bytes:
+    """Return the bytes of the Kafka header `HEADER_NAME` that go with the message's tokens as the value."""
+    totals = message.totals.pack()
+    entries = b"".join(message.entries) if message.entries else message.open_entry
+    fixed = _FIXED.pack(
+        MAGIC,
+        message.fingerprint,
+        message.first,
+        message.count,
+        message.cursor.pack(),
+        message.before,
+        message.after,
+        len(totals),
+        len(entries),
+        len(message.open_tokens),
+    )
+    data = b"".join((fixed, totals, entries, message.open_tokens))
+    return data + _CRC.pack(crc32(data))
+
+
+def decode_message(header: bytes, value: bytes | memoryview | None) -> Message:
+    """Return the message that a header and a value make; the tokens are ``value``, uncopied.
+
+    Raises:
+        DamagedError: the header is not one of this format, fails its CRC, or does not fit the value.
+
+    """
+    if len(header) < HEADER_OVERHEAD or header[:4] != MAGIC:
+        raise DamagedError("the header is not one of TokenMill's, version 1: was the topic written by something else?")
+    data = memoryview(header)[: -_CRC.size]
+    if crc32(data) != _CRC.unpack_from(header, len(data))[0]:
+        raise DamagedError("the header fails its CRC: the message was changed after it was written")
+    _, fingerprint, first, count, cursor, before, after, totals_bytes, entries_bytes, open_bytes = _FIXED.unpack_from(
+        data
+    )
+    rest = data[_FIXED.size :]
+    if totals_bytes + entries_bytes + open_bytes != len(rest):
+        raise DamagedError("the header's lengths do not add up: the message was written by another version")
+    entries_data = rest[totals_bytes : totals_bytes + entries_bytes]
+    tokens = value or b""
+    try:
+        # a carry's header holds one entry if it has an open block
+        entries = split_entries(entries_data, count or int(open_bytes > 0))
+        totals = Totals.unpack(rest[:totals_bytes])
+    except (ValueError, TypeError) as error:
+        raise DamagedError(f"the header holds no valid totals and entries: {error}") from error
+    if (count and (not tokens or len(tokens) % count)) or (not count and tokens):
+        raise DamagedError(f"{len(tokens)} bytes of tokens are not {count} blocks: the value was cut or replaced")
+    if count and open_bytes:
+        raise DamagedError("the header holds blocks and an open block: the message was written by something else")
+    return Message(
+        fingerprint=fingerprint,
+        first=first,
+        cursor=Cursor.unpack(cursor),
+        before=before,
+        after=after,
+        totals=totals,
+        tokens=tokens,
+        entries=entries if count else [],
+        open_tokens=bytes(rest[totals_bytes + entries_bytes :]),
+        open_entry=b"" if count else b"".join(entries),
+    )
