@@ -1,18 +1,18 @@
-"""``docs/metrics.md``, from the code: ``python -m tokenmill.app.metrics_page > docs/metrics.md``."""
+"""``docs/metrics.md``, from the code: ``make docs``."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from prometheus_client.metrics import MetricWrapperBase
 
-from .supervisor.export import PostsCollector
-from .supervisor.post import CAUSES
-from .telemetry import worker_metrics as worker
-from .telemetry.measuring import STATES
-from .telemetry.samples import SUFFIXES
-from .telemetry.server import BUILD, BUILD_HELP
-from .telemetry.stage_clock import STAGES
-from .telemetry.worker_metrics import PROCESS
+from tokenmill.app.supervisor.export import PostsCollector
+from tokenmill.app.supervisor.post import CAUSES
+from tokenmill.app.telemetry import worker_metrics as worker
+from tokenmill.app.telemetry.measuring import STATES
+from tokenmill.app.telemetry.samples import SUFFIXES
+from tokenmill.app.telemetry.server import BUILD, BUILD_HELP
+from tokenmill.app.telemetry.stage_clock import STAGES
+from tokenmill.app.telemetry.worker_metrics import PROCESS
 
 HEAD: Final = """\
 # Metrics

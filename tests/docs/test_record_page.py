@@ -32,7 +32,7 @@ from tokenmill.stages.steps.not_empty import EMPTY
 from tokenmill.stages.training_tokenizer import train_tokenizer
 from tokenmill.stages.user_function import FUNCTION_FAILED, REJECTED
 
-PAGE = (Path(__file__).parents[1] / "docs" / "record_to_tokens.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "record_to_tokens.md").read_text()
 
 
 def check(recipe: Recipe, value: bytes | None, *, headers: Any = (), skipped: bool = False) -> None:

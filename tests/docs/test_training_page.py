@@ -22,7 +22,7 @@ from tokenmill.consumers import Batches
 from tokenmill.eras import Permutation
 from tokenmill.store import Store, StreamInfo
 
-PAGE = (Path(__file__).parents[1] / "docs" / "training.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
 
 
 @pytest.fixture(scope="module")
