@@ -25,11 +25,11 @@ from ..kafka.settled import require_ready
 from ..kafka.topics import retention_seconds
 from ..settings import Settings, load_settings
 from ..supervisor.in_flight import Board
-from ..supervisor.self_watchdog import Alone
+from ..supervisor.self_watchdog import SelfWatchdog
 from ..telemetry import ENGINE
-from ..telemetry.initial_series import mill_at_zero
 from ..telemetry.measuring import measure
-from ..telemetry.reporting import Reporter
+from ..telemetry.reporting import WorkerReporter
+from ..telemetry.worker_metrics import mill_at_zero
 from ..worker.batch import Batch
 from ..worker.ending import end_for, end_process
 from ..worker.faust_options import faust_options
@@ -62,10 +62,10 @@ class Mill:
         self._board = Board.inherited()
         self._refused: set[str] = set()
         self._compaction = CompactionWatch(settings, _topics(settings), self._heed_compaction)
-        self._reporter = Reporter(
+        self._reporter = WorkerReporter(
             "mill", settings, status=self.status, measure=self._measure, not_ready=self._why_not_ready
         )
-        self._alone = Alone(settings, app, settings.raw_topics, self.status)
+        self._self_watchdog = SelfWatchdog(settings, app, settings.raw_topics, self.status)
         self.partitions: Partitions[RawPartition] = Partitions(self._open)
 
     async def prepare(self) -> None:
@@ -100,7 +100,7 @@ class Mill:
         self._eras = asyncio.create_task(
             EraKeeper(self._settings, every, self._has_first, self._write_control).run(), name="eras"
         )
-        self._alone.start()
+        self._self_watchdog.start()
         self._watches = asyncio.create_task(self._watch_topics(), name="compaction")
 
     async def _watch_topics(self) -> None:

@@ -22,12 +22,12 @@ from ..kafka.clients import require_group
 from ..kafka.control_topic import Settled, read_on, wait_for_genesis
 from ..kafka.settled import require_ready
 from ..settings import Settings, load_settings
-from ..supervisor.self_watchdog import Alone
+from ..supervisor.self_watchdog import SelfWatchdog
 from ..telemetry import DISK_FREE_BYTES
 from ..telemetry.heartbeat import STORE_VARIABLE
-from ..telemetry.initial_series import store_at_zero
 from ..telemetry.measuring import free_bytes, measure
-from ..telemetry.reporting import Reporter
+from ..telemetry.reporting import WorkerReporter
+from ..telemetry.worker_metrics import store_at_zero
 from ..worker.batch import Batch
 from ..worker.ending import end_for, end_process
 from ..worker.faust_options import faust_options
@@ -54,11 +54,11 @@ class SegmentWriter:
         self._started_at: dict[TP, int] = {}
         self._ready = False
         self._bringer: EraBringer | None = None
-        self._reporter = Reporter(
+        self._reporter = WorkerReporter(
             "segment", settings, status=self.status, measure=self._measure, not_ready=self._why_not_ready
         )
         tokens = [stream.tokens_topic for stream in settings.streams()]
-        self._alone = Alone(settings, app, tokens, self.status)
+        self._self_watchdog = SelfWatchdog(settings, app, tokens, self.status)
         self.partitions: Partitions[TokenPartition] = Partitions(self._open)
 
     async def prepare(self) -> None:
@@ -75,7 +75,7 @@ class SegmentWriter:
             self._bringer = EraBringer(every, self._store, self._has_first)
             self._eras = asyncio.create_task(_or_end(self._bringer.run(self._settings)), name="eras")
             self._control_watch = asyncio.create_task(_or_end(self._watch_control(every)), name="control")
-            self._alone.start()
+            self._self_watchdog.start()
             self._ready = True
         except Exception as error:  # noqa: BLE001 - Faust would turn it into a traceback and one exit code for all
             end_for(error)

@@ -21,9 +21,7 @@ from ..kafka.clients import consumer, offsets
 from ..kafka.gap_search import message_at
 from ..kafka.message_reading import offered
 from ..tasks import in_thread
-from ..telemetry.lag_age import Trail
-from ..telemetry.measuring import Standing, State
-from ..telemetry.stage_clock import StageClock
+from ..telemetry.measuring import LagAge, StageClock, Standing, State
 from ..worker.batch import Batch
 from .context import SegmentContext
 from .late_start import cut_off, late_start
@@ -74,7 +72,7 @@ class TokenPartition:
         self._uncommitted: list[int] = []
         self._position: int | None = None
         self._newest = 0
-        self._trail = Trail()
+        self._trail = LagAge()
         self._clock = StageClock()
 
     @property

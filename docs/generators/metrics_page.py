@@ -5,13 +5,12 @@ from typing import Any, Final, NamedTuple
 
 from prometheus_client.metrics import MetricWrapperBase
 
-from tokenmill.app.supervisor.export import PostsCollector
-from tokenmill.app.supervisor.post import CAUSES
+from tokenmill.app.supervisor.export import WorkersCollector
+from tokenmill.app.supervisor.worker_slot import CAUSES
 from tokenmill.app.telemetry import worker_metrics as worker
-from tokenmill.app.telemetry.measuring import STATES
+from tokenmill.app.telemetry.measuring import STAGES, STATES
 from tokenmill.app.telemetry.samples import SUFFIXES
 from tokenmill.app.telemetry.server import BUILD, BUILD_HELP
-from tokenmill.app.telemetry.stage_clock import STAGES
 from tokenmill.app.telemetry.worker_metrics import PROCESS
 
 HEAD: Final = """\
@@ -96,7 +95,7 @@ def described() -> list[Described]:
             for family in metric.describe():
                 labels = ["worker", *metric._labelnames]  # noqa: SLF001 - prometheus_client has no public view of them
                 found.append(Described(family.name, family.type, labels, family.documentation))
-    for family in PostsCollector({}).collect():
+    for family in WorkersCollector({}).collect():
         labels = list(getattr(family, "_labelnames", ()))
         found.append(Described(family.name, family.type, labels, family.documentation))
     processes = (Described(family.name, family.type, ["worker"], family.documentation) for family in PROCESS.collect())

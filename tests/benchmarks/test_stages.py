@@ -36,7 +36,7 @@ def test_the_innermost_known_function_decides() -> None:
     outer = "/somewhere/app/raw/partition.py:RawPartition._feed"
     packing = _stack(outer, "/somewhere/tokenmill/packing/concat.py:ConcatPacking.add", f"{SITE}/numpy/core.py:insert")
     assert stage_of(packing) == "pack"
-    assert stage_of(_stack("/somewhere/app/heartbeat.py:Heart._beat")) == "other"
+    assert stage_of(_stack("/somewhere/app/heartbeat.py:Heartbeat._beat")) == "other"
 
 
 def test_a_thread_that_waits_is_at_no_stage() -> None:

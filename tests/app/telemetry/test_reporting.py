@@ -23,7 +23,7 @@ from tokenmill.app.kafka.control_topic import settle
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
-from tokenmill.app.telemetry.stage_clock import STAGES
+from tokenmill.app.telemetry.measuring import STAGES
 from tokenmill.errors import DamagedError
 
 SECONDS = 60.0
