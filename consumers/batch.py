@@ -11,6 +11,7 @@ from tokenmill.samples import Samples, Source, places_of, sources_of
 
 from .documents import Documents, documents_of
 from .gathering import Rows
+from .reachable import ReachableStream
 from .rows import Chunk
 from .staging import Sent, Staged
 
@@ -83,25 +84,28 @@ class Batch:
 
         Raises:
             InputError: the blocks were retired since.
+            StoreError: the store is not there any more.
             DamagedError: the document table is damaged.
 
         """
-        samples = self.samples
-        pieces = [self._chunk.trainable.reader(partition).pieces(block) for partition, block, _ in places_of(samples)]
+        samples, trainable = self.samples, self._chunk.trainable
+        with ReachableStream(trainable.store, trainable.stream):
+            pieces = [trainable.reader(partition).pieces(block) for partition, block, _ in places_of(samples)]
         return documents_of(pieces, samples.views, self.x.shape[1], self.x.device)
 
     def sources(self) -> list[list[Source]]:
         """Return, for each row, the Kafka records that its tokens came from; costs nothing before it is called.
 
         Raises:
-            InputError, DamagedError: as in `documents`.
+            InputError, StoreError, DamagedError: as in `documents`.
 
         """
-        length = self.x.shape[1]
-        return [
-            sources_of(self._chunk.trainable.reader(partition), block, view, length)
-            for partition, block, view in places_of(self.samples)
-        ]
+        length, trainable = self.x.shape[1], self._chunk.trainable
+        with ReachableStream(trainable.store, trainable.stream):
+            return [
+                sources_of(trainable.reader(partition), block, view, length)
+                for partition, block, view in places_of(self.samples)
+            ]
 
     def mask_loss(self) -> None:
         """Set y to `IGNORED` where x and y are of different documents, or y is padding."""

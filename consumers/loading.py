@@ -35,7 +35,7 @@ class StepDataset(IterableDataset[Step]):
             as in `Batches`.
 
         """
-        kept = [name for name in ("device", "stop", "worker") if options.get(name) not in (None, "cpu")]
+        kept = [name for name in ("device", "stop", "worker") if not _is_default(options.get(name))]
         if kept:
             raise InputError(
                 f"StepDataset takes no {kept[0]}: its batches are made in worker processes, on the CPU; move them to a "
@@ -101,8 +101,13 @@ class StepDataset(IterableDataset[Step]):
             InputError: it is no such state, or one of another sequence of samples.
 
         """
-        if not {"data", "made"} <= {*(state_dict or ())}:
-            raise InputError("this is no state of a StepDataset: give what state_dict() said, or give resume() another")
-        made = arguments.whole("made", state_dict["made"], 0, "items")
-        self.resume(state_dict["data"])
+        taken = "what state_dict() of a StepDataset said, or give resume() a state of Batches"
+        state = arguments.state_of("state_dict", state_dict, {"data", "made"}, taken)
+        made = arguments.whole("made", state["made"], 0, "items")
+        self.resume(state["data"])
         self._made = self._begin = made
+
+
+def _is_default(value: Any) -> bool:
+    """Whether an option says what holds without it."""
+    return value is None or (isinstance(value, str | torch.device) and str(value) == "cpu")

@@ -7,6 +7,8 @@ from typing import NamedTuple, Self
 from tokenmill.samples import SequenceId
 from tokenmill.segments import EraReader
 
+from . import arguments
+
 
 @dataclass(slots=True)
 class Metrics:
@@ -41,7 +43,8 @@ class Metrics:
         return self.tokens / seconds if seconds else 0.0
 
     def since(self, earlier: "Metrics") -> Self:
-        """Return what came after an earlier state of these."""
+        """Return what came after an earlier state of these; raises InputError where ``earlier`` is something else."""
+        arguments.instance_of("earlier", earlier, Metrics)
         return type(self)(*(now - then for now, then in zip(astuple(self), astuple(earlier), strict=True)))
 
 
