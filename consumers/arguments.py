@@ -69,14 +69,15 @@ def sequence_of(stream: Any, sequence_length: Any, *, seed: Any, shuffle: Any, e
 
 def ranks_of(batch_size: Any, rank: Any, world_size: Any, worker: Any) -> Ranks:
     """Return how steps are divided; raises InputError where one of these cannot be, or they contradict each other."""
-    if not isinstance(worker, tuple | list) or len(worker) != 2:  # noqa: PLR2004 - number and count
+    number, count = _pair(worker) or (-1, -1)
+    if not 0 <= number < count <= _INT64[-1]:
         raise InputError(f"worker is {shown(worker)}: give this worker's number and their count, such as (0, 2)")
     return Ranks(
         whole("batch_size", batch_size, 1, "samples"),
         whole("rank", rank, 0, "ranks before this one"),
         whole("world_size", world_size, 1, "ranks"),
-        whole("worker[0]", worker[0], 0, "workers before this one"),
-        whole("worker[1]", worker[1], 1, "workers"),
+        number,
+        count,
     )
 
 
@@ -171,10 +172,10 @@ def callable_of(name: str, value: Any) -> Callable[[], bool] | None:
     return value  # type: ignore[no-any-return]
 
 
-def state_of(name: str, value: Any, keys: set[str], taken: str) -> Mapping[str, Any]:
+def state_of(value: Any, keys: set[str], taken: str) -> Mapping[str, Any]:
     """Return a state that has these keys; raises InputError for anything else, saying what is ``taken``."""
     if not isinstance(value, Mapping) or not keys <= {*value}:
-        raise InputError(f"{name} is {shown(value)}, which is no state of this: give {taken}")
+        raise InputError(f"what was given as state is no state of this, but {shown(value)}: give {taken}")
     return value
 
 
@@ -188,7 +189,7 @@ def places_in_row(name: str, value: Any) -> npt.NDArray[np.int64]:
     try:
         given = np.asarray(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):  # rows of several lengths; a tensor on a device
-        given = np.empty(0, np.object_)
+        given = np.empty((0, 0))
     fits = given.dtype.kind == "i" or (given.dtype.kind == "u" and int(given.max(initial=0)) in _INT64)
     if given.ndim != 1 or (given.size and not fits) or isinstance(value, str | bytes | Mapping):
         raise InputError(f"{name} is {shown(value)}: give a row of whole numbers, such as [0, 7]")
@@ -201,6 +202,14 @@ def index_of(value: Any) -> int:
     if number is None:
         raise InputError(f"the index is {shown(value)}: give the number of a sample, such as 0 or -1")
     return number
+
+
+def place_of(value: Any) -> tuple[int, int]:
+    """Return a partition and a token of it; raises InputError where it is something else."""
+    found = _pair(value)
+    if found is None:
+        raise InputError(f"the place is {shown(value)}: give a partition and a token, as in windows[0, 7]")
+    return found
 
 
 def port_of(value: Any) -> int:
@@ -223,7 +232,7 @@ def labels_of(labels: Mapping[str, Any], *, taken: str) -> dict[str, str]:
         if not _LABEL.fullmatch(name) or name == taken:
             raise InputError(f"the label {name!r} cannot be: give letters, digits and underscores, and not {taken!r}")
         number = _int(value)
-        if number is None and not isinstance(value, str):
+        if not isinstance(value, str) and (number is None or number not in _INT64):
             raise InputError(f"the label {name} is {shown(value)}: give text or a whole number, such as '0'")
         found[name] = str(value) if number is None else str(number)
     return found
@@ -252,3 +261,11 @@ def _int(value: Any) -> int | None:
         return operator.index(value)
     except (TypeError, ValueError, RuntimeError):  # the latter two of tensors that hold none, or are on a device
         return None
+
+
+def _pair(value: Any) -> tuple[int, int] | None:
+    numbers = [_int(one) for one in value] if isinstance(value, tuple | list) else []
+    match numbers:
+        case [int(first), int(second)]:
+            return first, second
+    return None

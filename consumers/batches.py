@@ -243,7 +243,8 @@ class Batches:
                 sequence length or choice of eras.
 
         """
-        position = Position.from_dict(state_dict, self._position.sequence)
+        state = arguments.state_of(state_dict, {"format"}, "what state_dict() of Batches returned")
+        position = Position.from_dict(state, self._position.sequence)
         self._settle()
         self._position = position.with_batches_of(self._ranks.global_batch)
 

@@ -38,8 +38,9 @@ class StepDataset(IterableDataset[Step]):
         kept = [name for name in ("device", "stop", "worker") if not _is_default(options.get(name))]
         if kept:
             raise InputError(
-                f"StepDataset takes no {kept[0]}: its batches are made in worker processes, on the CPU; move them to a "
-                "device in the loop, end the loop where you like, and let the DataLoader number its workers"
+                f"StepDataset takes no {kept[0]}, which is {arguments.shown(options[kept[0]])}: give none. Its batches "
+                "are made in worker processes, on the CPU; move them to a device in the loop, end the loop where you "
+                "like, and let the DataLoader number its workers"
             )
         self._options = {"store": store, "stream": stream} | options
         self._state = Batches(**self._options).state_dict()
@@ -102,7 +103,7 @@ class StepDataset(IterableDataset[Step]):
 
         """
         taken = "what state_dict() of a StepDataset said, or give resume() a state of Batches"
-        state = arguments.state_of("state_dict", state_dict, {"data", "made"}, taken)
+        state = arguments.state_of(state_dict, {"data", "made"}, taken)
         made = arguments.whole("made", state["made"], 0, "items")
         self.resume(state["data"])
         self._made = self._begin = made

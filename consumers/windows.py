@@ -132,9 +132,8 @@ class Windows:
 
     def __getitem__(self, place: tuple[int, int]) -> "XY":
         """Return x and y, ``[length]`` each, at ``windows[partition, token]``; raises as `at`."""
-        if not isinstance(place, tuple) or len(place) != 2:  # noqa: PLR2004 - partition and token
-            raise InputError(f"windows[{arguments.shown(place)}]: give a partition and a token, windows[0, 7]")
-        found = self.at(place[0], [place[1]])
+        partition, token = arguments.place_of(place)
+        found = self.at(partition, [token])
         return found._replace(x=found.x[0], y=found.y[0])
 
     def _reader(self, partition: int) -> PartitionReader:
