@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -42,7 +43,7 @@ class Row(NamedTuple):
     """As a message says it."""
 
 
-NO_NUMBERS: Final = (
+NO_NUMBERS: Final[tuple[Any, ...]] = (
     None,
     "4",
     b"4",
@@ -110,7 +111,7 @@ BATCHES: Final[Mapping[str, Values]] = {
     "device": Values(("cpu", torch.device("cpu")), (None, "", "gpu", "cuda:x", [0], 1.5, -7, {}), (0, 1, True)),
     "shuffle": FLAG,
     "eras": ERAS,
-    "passes": wholes(1, 1, 2),
+    "passes": wholes(1, 1, 2)._replace(either=HUGE[2:]),
     "prefetch": wholes(0, 0, 2)._replace(either=()),
     "mask_loss": FLAG,
     "widen": FLAG,
@@ -197,9 +198,9 @@ def table(scene: Scene) -> Iterator[tuple[str, Row]]:
     def with_argument(call: Callable[..., object], name: str, **fixed: Any) -> Callable[[Any], object]:
         return lambda value: call(**({name: value} | fixed))
 
-    def windows() -> Any:
-        return scene.open(Windows)
-
+    batches, steps, samples, windows = (
+        partial(scene.open, kind) for kind in (Batches, StepDataset, EraDataset, Windows)
+    )
     for name, values in BATCHES.items():
         yield f"Batches.{name}", Row(with_argument(scene.read, name), values, name)
     for name, values in BATCHES.items():
@@ -210,7 +211,6 @@ def table(scene: Scene) -> Iterator[tuple[str, Row]]:
         yield f"EraDataset.{name}", Row(with_argument(scene.open, name, kind=EraDataset), values, name)
     for name, values in {"store": PATH, "stream": NAME, "length": wholes(1, 1, 9), "check": FLAG}.items():
         yield f"Windows.{name}", Row(with_argument(scene.open, name, kind=Windows), values, name)
-    batches, steps, samples = (lambda kind=kind: scene.open(kind) for kind in (Batches, StepDataset, EraDataset))
     rows: dict[str, tuple[Callable[[Any], object], Values, str]] = {
         "Batches.skip.steps": (scene.skip, wholes(0, 0, 3), ""),
         "Batches.load_state_dict.state_dict": (lambda v: batches().load_state_dict(v), STATE, "state"),

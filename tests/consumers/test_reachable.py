@@ -34,9 +34,9 @@ def without_privileges() -> Iterator[None]:
         os.seteuid(before)
 
 
-@pytest.fixture
-def public(tmp_path: Path) -> Iterator[Store]:
-    """Return a store in a directory that all may enter, which pytest's own is not."""
+@pytest.fixture(scope="module")
+def public() -> Iterator[Store]:
+    """Return a store in a directory that all may enter, which pytest's own is not; each test restores its rights."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory)
         path.chmod(0o755)
@@ -45,8 +45,6 @@ def public(tmp_path: Path) -> Iterator[Store]:
             found.chmod(0o755 if found.is_dir() else 0o644)
         read_all(store)  # what is imported at first use is there
         yield store
-        for found in [store.path, *store.path.rglob("*")]:
-            found.chmod(0o755)
 
 
 def read_all(store: Store) -> None:
@@ -78,9 +76,12 @@ def test_a_file_that_may_not_be_read_is_named(public: Store, read: Callable[[Sto
     forbidden = public.path / STREAM / name
     forbidden.chmod(0)
     named = re.escape(str(forbidden.resolve()))
-    with without_privileges(), pytest.raises(DiskError, match=rf"{named}.* cannot be read \(Permission denied\): let"):
-        read(public)
-    forbidden.chmod(0o755)
+    told = rf"{named}.* cannot be read \(Permission denied\): let"
+    try:
+        with without_privileges(), pytest.raises(DiskError, match=told):
+            read(public)
+    finally:
+        forbidden.chmod(0o755)
     with without_privileges():
         read(public)
 
