@@ -360,6 +360,11 @@ def test_patience_begins_anew_with_each_batch(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr("tokenmill.consumers.waiting.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     store = make_store(tmp_path, INFO)
+    with pytest.raises(StoreError, match=r"nothing came within 10\.0 seconds"):
+        list(open_batches(store, timeout=10.0, poll_seconds=4.0))
+    assert now[0] == 10, "the last sleep ends with the timeout"
+
+    now[0] = 0.0
     batches = open_batches(store, timeout=10.0, poll_seconds=1.0, stop=lambda: now[0] >= 6)
     assert list(batches) == []
     assert batches.waited_seconds == 6
