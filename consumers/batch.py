@@ -50,17 +50,22 @@ class Batch:
 
     @property
     def x(self) -> torch.Tensor:
-        """``[batch_size, sequence_length]``, int64 (without ``widen``: of the stored dtype)."""
+        """Tokens, ``[batch_size, sequence_length]``, int64 (without ``widen``: of the stored dtype), on the device.
+
+        With ``on_damage="skip"``, rows whose blocks are damaged are missing.
+        """
         return self._sent.x if isinstance(self._sent, Staged) else torch.from_numpy(self._sent[:, :-1])
 
     @property
     def y(self) -> torch.Tensor:
-        """The next tokens: ``y[i, j]`` follows ``x[i, j]``."""
+        """The next tokens, of the shape and dtype of x: ``y[i, j]`` follows ``x[i, j]``; -100 where masked."""
         return self._sent.y if isinstance(self._sent, Staged) else torch.from_numpy(self._sent[:, 1:])
 
     @property
     def rows(self) -> Rows:
         """The tokens as they are stored, on the host: ``[batch_size, sequence_length + 1]``, for numpy and JAX.
+
+        Of the stream's dtype: uint8, uint16 or uint32.
 
         Raises:
             InputError: they were widened, or sent to a device.
@@ -72,7 +77,7 @@ class Batch:
 
     @property
     def samples(self) -> Samples:
-        """Where each row comes from: partition, block, and which view of it."""
+        """Where each row comes from: partition, block, and which view of it; three arrays, ``[rows]``, int64."""
         part = slice(self._start, self._start + self._chunk.batch_size)
         found = Samples(*(column[part] for column in self._chunk.samples()))
         return found if self._chunk.kept is None else Samples(*(column[self._chunk.kept[part]] for column in found))

@@ -92,7 +92,7 @@ class Batches:
             shuffle: False takes the samples of each era by partition and number.
             eras: which eras to take, ``range(first, stop)``; None: all, as they come, up to the stream's end marker.
             passes: how often to go through them, each time in another order.
-            prefetch: batches whose copies to a CUDA device are begun ahead of the one that is delivered.
+            prefetch: batches whose copies to a CUDA device are begun ahead of the one that is delivered, 1024 at most.
             mask_loss: set y to -100, which torch's cross entropy ignores, where x and y are of different documents or y
                 is padding; reads the documents of each batch.
             widen: False leaves x and y in the dtype that the tokens have on disk (torch.uint8, uint16 or uint32), as
@@ -102,7 +102,7 @@ class Batches:
             on_damage: "skip" checks, and leaves damaged blocks out: a batch is smaller by them (one that would hold
                 none is left out), ``skipped`` counts them, and the log names them. Steps stay what they are, so ranks
                 still agree on all others.
-            timeout: seconds to wait for one batch; None waits for ever.
+            timeout: seconds to wait for one batch, 0 not to wait at all; None waits for ever.
             stop: asked before each batch and while waiting; iteration ends when it says True.
             poll_seconds: how often to look for new eras and blocks while waiting. A look costs a few small reads.
 
@@ -268,7 +268,7 @@ class Batches:
 
     @property
     def step(self) -> int:
-        """The number of the next step."""
+        """The number of the next step, counted from the beginning of the sequence."""
         return self._position.after(self._made).step
 
     @property
@@ -304,7 +304,7 @@ class Batches:
 
     @property
     def waited_seconds(self) -> float:
-        """Time spent waiting for eras and blocks."""
+        """Seconds spent waiting for eras and blocks."""
         return self._patience.waited_seconds
 
     @property

@@ -18,7 +18,7 @@ from .reachable import ReachableStream
 from .rows import RowReader
 
 Sample = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
-"""x and y, ``[sequence_length]`` each: the next tokens of x are y."""
+"""x and y, ``[sequence_length]`` each, int64: the next token of ``x[j]`` is ``y[j]``."""
 
 
 class EraDataset(Dataset[Sample]):
@@ -77,6 +77,7 @@ class EraDataset(Dataset[Sample]):
         return eras, merged
 
     def __len__(self) -> int:
+        """Return how many samples the eras have together."""
         return self._order.samples
 
     @property

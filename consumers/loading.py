@@ -13,7 +13,7 @@ from . import arguments
 from .batches import Batches
 
 Step = tuple[torch.Tensor, torch.Tensor, int]
-"""x, y, and the number of the step."""
+"""x and y, ``[batch_size, sequence_length]`` each, on the CPU and as `Batch` has them, and the number of the step."""
 
 
 class StepDataset(IterableDataset[Step]):

@@ -43,6 +43,7 @@ class Windows:
         """
         self._store = arguments.store_of(store)
         self.length = arguments.whole("length", length, 1, "tokens")
+        """Tokens of x, and of y."""
         self._stream, checks = arguments.stream_of(stream), arguments.flag("check", check)
         read_stream(self._store, self._stream)  # or there is nothing to look for partitions in
         self._reachable = ReachableStream(self._store, self._stream)
@@ -57,7 +58,7 @@ class Windows:
 
     @property
     def partitions(self) -> list[int]:
-        """The partitions that were there at opening."""
+        """The numbers of the partitions that were there at opening, ascending."""
         return list(self._readers)
 
     def refresh(self) -> None:
@@ -85,9 +86,9 @@ class Windows:
         return range(reader.first_block * reader.block_tokens, max(stop, reader.first_block * reader.block_tokens))
 
     def rows(self, partition: int, indices: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-        """Return the windows that begin at these tokens, ``[len(indices), length + 1]``: x but for the last, y.
+        """Return the windows that begin at these tokens, ``[len(indices), length + 1]``, int64.
 
-        Needs no torch.
+        x is all columns but the last, y all but the first. Needs no torch.
 
         Raises:
             InputError: there is no such partition, or a window is not wholly there (`indices`).
