@@ -1,6 +1,6 @@
 """A checker written from docs/record_to_tokens.md alone: what becomes of a record, and the ids of a text.
 
-It uses the standard library, and `tokenizers` for ids; nothing of TokenMill. `tests/test_record_page.py` holds it
+It uses the standard library, and `tokenizers` for ids; nothing of TokenMill. `tests/docs/test_record_page.py` holds it
 against the product.
 """
 
