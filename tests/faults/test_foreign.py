@@ -58,6 +58,7 @@ def run(settings: Settings, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.fault("control-junk")
+@pytest.mark.needs("minutes")
 def test_junk_on_control_topics_stops_nobody(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
     """Before the stream is settled, while workers run, and for those that start later; it is named, and goes on."""
     settings = service_settings(broker, topic(PARTITIONS), tmp_path, splits={"train": 1000}, session_timeout=3.0)
@@ -109,6 +110,7 @@ def halted(worker: Worker, name: str) -> str:
 
 
 @pytest.mark.fault("foreign-messages")
+@pytest.mark.needs("minutes")
 def test_foreign_messages_halt_their_partition_until_they_are_ignored(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:
