@@ -7,6 +7,7 @@ from tokenmill.decoding import REASONS
 from tokenmill.engines import TOKENIZER_FAILED
 from tokenmill.outcomes import NO_TOKENS, SKIPPED
 from tokenmill.steps.min_chars import TOO_SHORT
+from tokenmill.steps.normalized_length import NORMALIZED_TOO_LARGE
 from tokenmill.steps.not_empty import EMPTY
 from tokenmill.user_function import FUNCTION_FAILED, REJECTED
 
@@ -25,7 +26,7 @@ from .worker import (
     TOKENS,
 )
 
-DEAD_LETTER_REASONS: Final = REASONS | {SKIPPED, FUNCTION_FAILED, TOKENIZER_FAILED}
+DEAD_LETTER_REASONS: Final = REASONS | {SKIPPED, FUNCTION_FAILED, TOKENIZER_FAILED, NORMALIZED_TOO_LARGE}
 FILTER_REASONS: Final = frozenset({EMPTY, TOO_SHORT, NO_TOKENS, REJECTED})
 """A user's own function may have more, few and closed as well: they appear when they are first given."""
 

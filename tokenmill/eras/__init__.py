@@ -5,7 +5,7 @@ from tokenmill.eras.closing import close_era
 from tokenmill.eras.follower import EraFollower, LogRecord
 from tokenmill.eras.log import EraLog
 from tokenmill.eras.order import Permutation
-from tokenmill.eras.record import ERA_KEY, Era, EraRange, first_hash
+from tokenmill.eras.record import ERA_KEY, Era, EraRange, first_hash, why_no_era
 
 __all__ = [
     "ERA_KEY",
@@ -18,4 +18,5 @@ __all__ = [
     "Permutation",
     "close_era",
     "first_hash",
+    "why_no_era",
 ]
