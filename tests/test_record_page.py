@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from tests.bad_inputs import TABLE
+from tests.engines.conftest import words
 from tests.engines.panicking import HARMFUL, panicking
 from tests.mills import RAW, RECIPE
 from tests.plain_rules import WHITE, PlainRules, PlainTokenizer, Refused
@@ -23,11 +24,12 @@ from tests.strategies import json_bytes, json_objects, json_values, nasty_bytes,
 from tokenmill.decoding import REASONS
 from tokenmill.documents import document_meta
 from tokenmill.engines import TOKENIZER_FAILED, TokenizerFile, open_engine
-from tokenmill.opening import open_stages
+from tokenmill.opening import complete, open_stages
 from tokenmill.outcomes import NO_TOKENS, SKIPPED, Kind
 from tokenmill.recipe import Recipe
 from tokenmill.records import Record
 from tokenmill.steps.min_chars import TOO_SHORT
+from tokenmill.steps.normalized_length import NORMALIZED_TOO_LARGE
 from tokenmill.steps.not_empty import EMPTY
 from tokenmill.training_tokenizer import train_tokenizer
 from tokenmill.user_function import FUNCTION_FAILED, REJECTED
@@ -202,6 +204,40 @@ def test_the_page_knows_texts_on_which_the_tokenizer_fails() -> None:
         page.ids(HARMFUL)
 
 
+APART = "\ufdfa" * 65_535 + "e\u0301" + "\ufdfa" * 1_985
+"""61 bytes less than the limit in NFKC, as a slice ends between a letter and its accent; 62 if it did not."""
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "normalize", "text", "reason"),
+    [
+        (None, "NFKC", "\ufdfa" * 67_521 + "a" * 31, ""),
+        (None, "NFKC", "\ufdfa" * 67_521 + "a" * 32, "normalized_too_large"),
+        (None, "none", "\ufdfa" * 67_521 + "a" * 32, ""),
+        ("NFKC", "none", "\ufdfa" * 67_521 + "a" * 31, ""),
+        ("NFKC", "none", "\ufdfa" * 67_521 + "a" * 32, "normalized_too_large"),
+        ("NFKC", "none", APART + "b" * 61, ""),
+        ("NFKC", "none", APART + "b" * 62, "normalized_too_large"),
+        ("Lowercase", "none", "\u0130" * 1_048_576, ""),
+        ("NFD", "NFKD", "\u1e69" * 699_050, "normalized_too_large"),
+        ("NFC", "none", "\U0001d160" * 185_685, ""),
+        ("NFC", "none", "\U0001d160" * 185_686, "normalized_too_large"),
+    ],
+)
+def test_the_page_knows_which_texts_normalizing_makes_too_long(
+    normalizer: str | None, normalize: str, text: str, reason: str
+) -> None:
+    """To the byte; by the recipe's `normalize`, and by the tokenizer's own."""
+    content = words(normalizer=normalizer and {"type": normalizer}, added_tokens=[])
+    tokenizer = TokenizerFile("any", content)
+    recipe, stages = complete(
+        recipe_of(decode="text", max_text_bytes=0, normalize=normalize, min_chars=0), tokenizer, 0
+    )
+    found = stages.outcome(Record(5, 0, None, text.encode()))
+    rules = PlainRules(json.loads(json.dumps(recipe.to_dict())), content)
+    assert found.reason == rules.outcome(text.encode()).reason == reason
+
+
 def test_special_tokens_really_are_spelled() -> None:
     """The test above would see it if they were not."""
     tokenizer = PlainTokenizer(_word_level())
@@ -212,7 +248,7 @@ def test_special_tokens_really_are_spelled() -> None:
 def test_all_reasons_stand_on_the_page() -> None:
     """And no others."""
     dead, filters = (set(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)) for part in PAGE.split("| filter |"))
-    assert dead == REASONS | {FUNCTION_FAILED, REJECTED, SKIPPED, TOKENIZER_FAILED}
+    assert dead == REASONS | {FUNCTION_FAILED, REJECTED, SKIPPED, TOKENIZER_FAILED, NORMALIZED_TOO_LARGE}
     assert filters == {EMPTY, TOO_SHORT, NO_TOKENS, REJECTED}
 
 

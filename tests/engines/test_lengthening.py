@@ -38,7 +38,7 @@ def test_what_makes_no_text_much_longer_is_left_out(content: bytes) -> None:
         (parts(PREPEND, NFKC, SPACES), "a \ufb03", "a ffi"),
         (parts({"type": "Replace", "pattern": {"String": "a"}, "content": "bb"}), "aa", "bbbb"),
         (parts({"type": "Replace", "pattern": {"Regex": "a+"}, "content": "b"}), "aa c", "b c"),
-        (words(normalizer={"type": "Sequence", "normalizers": [{"type": "Sequence", "normalizers": [NFKC]}]}), "\u2168", "IX"),
+        (parts({"type": "Sequence", "normalizers": [NFKC]}), "\u2168", "IX"),
     ],
 )  # fmt: skip
 def test_the_others_are_applied_in_order(content: bytes, text: str, made: str) -> None:

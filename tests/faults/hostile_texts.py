@@ -1,7 +1,8 @@
 """Texts that were made to take memory, each as long as it may be, milled one after the other; says how much they took.
 
-Runs as a program of its own: its memory is measured. ``python -m tests.faults.hostile_texts TOKENIZER ENGINE NORMALIZE``
+A program of its own, for its memory is measured: ``python -m tests.faults.hostile_texts TOKENIZER ENGINE NORMALIZE``.
 """
+# ruff: noqa: T201 - what it prints is its result
 
 import json
 import sys
@@ -26,6 +27,8 @@ UNITS: Final = {
     "decomposed in NFD": "\u0390",
     "one syllable": "\uac01",
 }
+NEW: Final = "\u088f"
+"""Since Unicode 17: the reference engine encodes its text."""
 BESIDES: Final = {"\ufdfa": 11, "\U0001d160": 3, "\u0390": 3}
 """What some of them grow by when they are normalized: others stand beside them, up to the limit of normalized texts."""
 
@@ -34,6 +37,7 @@ def texts(limit: int) -> Iterator[tuple[str, str]]:
     """Yield names and texts of ``limit`` bytes."""
     for name, unit in UNITS.items():
         yield name, unit * (limit // len(unit.encode()))
+    yield "with a character that is newer than fast engines", "a1" * (limit // 2 - 2) + NEW
     room = normalized_limit(limit) - limit
     for unit, factor in BESIDES.items():
         size = len(unit.encode())

@@ -50,8 +50,7 @@ class NormalizedLength:
         if len(document.text) > SLICE_CHARACTERS and self._is_over(document.text):
             raise RecordError(
                 NORMALIZED_TOO_LARGE,
-                f"normalizing makes the text longer than {self.max_bytes} bytes "
-                "(one and a half times max_text_bytes, or 2 MiB where that is less)",
+                f"normalizing makes the text longer than {self.max_bytes} bytes (a sixteenth more than max_text_bytes)",
             )
         return document
 
@@ -81,7 +80,8 @@ class NormalizedLength:
 def normalized_limit(max_text_bytes: int) -> int:
     """Return how many bytes a normalized text may have where a text may have ``max_text_bytes``.
 
-    Half as much again, which memory allows for texts as long as they may be by themselves; and never less than for
-    those: however short texts have to be, normalizing makes most of them longer by much without harm.
+    A sixteenth more: what composing, compatibility forms and the accents of most languages add, and little beside what
+    memory the longest text takes by itself. And never less than that for `MAX_TOKENIZED_BYTES`: where texts have to be
+    shorter, they do no harm.
     """
-    return max(max_text_bytes, MAX_TOKENIZED_BYTES) * 3 // 2
+    return max(max_text_bytes, MAX_TOKENIZED_BYTES) * 17 // 16
