@@ -15,7 +15,6 @@ from tests.mills import RECIPE, Source
 from tokenmill.engines import EngineName, load_tokenizer
 from tokenmill.opening import complete
 from tokenmill.records import Record
-from tokenmill.steps.normalized_length import normalized_limit
 
 UNITS: Final = {
     "white space": " ",
@@ -30,7 +29,7 @@ UNITS: Final = {
 NEW: Final = "\u088f"
 """Since Unicode 17: the reference engine encodes its text."""
 BESIDES: Final = {"\ufdfa": 11, "\U0001d160": 3, "\u0390": 3}
-"""What some of them grow by when they are normalized: others stand beside them, up to the limit of normalized texts."""
+"""How much longer some of them are once they are normalized: with others beside them they are just short enough."""
 
 
 def texts(limit: int) -> Iterator[tuple[str, str]]:
@@ -38,12 +37,11 @@ def texts(limit: int) -> Iterator[tuple[str, str]]:
     for name, unit in UNITS.items():
         yield name, unit * (limit // len(unit.encode()))
     yield "with a character that is newer than fast engines", "a1" * (limit // 2 - 2) + NEW
-    room = normalized_limit(limit) - limit
     for unit, factor in BESIDES.items():
         size = len(unit.encode())
-        count = room // (size * (factor - 1)) - 1
+        count = limit // 16 // (size * factor)
         for other in (" ", "a1"):
-            yield f"{unit!a} beside {other!r}", unit * count + other * ((limit - count * size) // len(other))
+            yield f"{unit!a} beside {other!r}", unit * count + other * ((limit - count * size * factor) // len(other))
 
 
 def main(tokenizer: str, engine: str, normalize: str) -> None:

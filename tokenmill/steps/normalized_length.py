@@ -50,7 +50,7 @@ class NormalizedLength:
         if len(document.text) > SLICE_CHARACTERS and self._is_over(document.text):
             raise RecordError(
                 NORMALIZED_TOO_LARGE,
-                f"normalizing makes the text longer than {self.max_bytes} bytes (a sixteenth more than max_text_bytes)",
+                f"normalizing makes the text longer than {self.max_bytes} bytes (max_text_bytes, or 2 MiB)",
             )
         return document
 
@@ -80,8 +80,6 @@ class NormalizedLength:
 def normalized_limit(max_text_bytes: int) -> int:
     """Return how many bytes a normalized text may have where a text may have ``max_text_bytes``.
 
-    A sixteenth more: what composing, compatibility forms and the accents of most languages add, and little beside what
-    memory the longest text takes by itself. And never less than that for `MAX_TOKENIZED_BYTES`: where texts have to be
-    shorter, they do no harm.
+    As many, or `MAX_TOKENIZED_BYTES` where that is more: this is about memory, and up to there it is enough.
     """
-    return max(max_text_bytes, MAX_TOKENIZED_BYTES) * 17 // 16
+    return max(max_text_bytes, MAX_TOKENIZED_BYTES)
