@@ -13,8 +13,8 @@ from tokenmill.engines import RAW_BYTES
 from tokenmill.steps.normalized_length import NORMALIZED_TOO_LARGE
 
 ROOT = Path(__file__).parents[2]
-MOST_MIB = 950
-"""A gigabyte, less some 70 MiB that a worker has beside its mill: Faust, clients of Kafka, messages on their way."""
+MOST_MIB = 960
+"""A gigabyte, less what a worker has beside its mill, some 60 MiB: Faust, clients of Kafka, messages on their way."""
 KINDS = {
     "bytes": None,
     "byte-level BPE": vocabularies.gpt2,
