@@ -217,6 +217,7 @@ APART = "a" * 5000 + "\ufdfa" * 60_535 + "e\u0301" + "\ufdfa" * 1_985
         ("NFKC", "none", "\ufdfa" * 63_000 + "a" * 18_152, ""),
         ("NFKC", "none", "\ufdfa" * 63_000 + "a" * 18_153, "normalized_too_large"),
         ("NFKC", "none", APART + "b" * 28_989, ""),
+        ("NFKC", "none", "a" * 32_767 + "e\u0301" + "\ufdfa" * 60_000 + "b" * 84_383, ""),
         ("NFKC", "none", APART + "b" * 28_990, "normalized_too_large"),
         ("Lowercase", "none", "\u0130" * 1_048_576, ""),
         ("NFD", "NFKD", "\u1e69" * 699_050, "normalized_too_large"),
