@@ -63,6 +63,7 @@ class EraDataset(Dataset[Sample]):
             )
         self.eras = eras
         """The eras that these samples are from."""
+        self._content = index.hash_of(eras.stop - 1).hex()
         self._merged = _merge(index.era(eras.start), index.era(eras.stop - 1))
         if not trainable.is_trainable(self._merged):
             raise InputError(f"not all blocks of the eras {eras} of {stream} are in {self._store} yet: wait for them")
@@ -97,7 +98,7 @@ class EraDataset(Dataset[Sample]):
         # Grain holds a checkpoint against it, so it says what decides the samples, and nothing of this process or host.
         return (
             f"EraDataset(stream={self._info.name!r}, fingerprint={self._info.fingerprint.hex()!r}, "
-            f"sequence_length={self._length}, eras={self.eras})"
+            f"sequence_length={self._length}, eras={self.eras}, content={self._content!r})"
         )
 
     def __getstate__(self) -> dict[str, Any]:

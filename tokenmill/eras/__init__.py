@@ -5,7 +5,7 @@ from tokenmill.eras.closing import close_era
 from tokenmill.eras.follower import EraFollower, LogRecord
 from tokenmill.eras.log import EraLog
 from tokenmill.eras.order import Permutation
-from tokenmill.eras.record import ERA_KEY, Era, EraRange, first_hash
+from tokenmill.eras.record import ERA_KEY, Era, EraRange, era_hash, first_hash
 
 __all__ = [
     "ERA_KEY",
@@ -17,5 +17,6 @@ __all__ = [
     "LogRecord",
     "Permutation",
     "close_era",
+    "era_hash",
     "first_hash",
 ]
