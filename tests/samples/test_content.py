@@ -20,6 +20,8 @@ from tokenmill.segments import EraReader, Store
 
 MARKER = len(OPEN_ERAS)
 """The number of the end marker."""
+KNOWN = (1, 3, len(ERAS))
+"""How many eras the other stores have."""
 NAMED = [(0, None), (0, 3), (1, 4), (2, 99), (4, 5)]
 
 
@@ -67,7 +69,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], St
     return {
         (kept, known): store_of(directory / f"{kept}-{known}", other_eras(kept)[:known])
         for kept in range(len(ERAS))
-        for known in range(1, len(ERAS) + 1)
+        for known in KNOWN
     }
 
 
@@ -80,7 +82,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Store:
 runs = st.builds(sequence_of, st.sampled_from(NAMED), st.integers(1, 3), st.sampled_from([1, 2, 4]))
 
 
-others = st.tuples(st.integers(0, MARKER), st.integers(1, len(ERAS)))
+others = st.tuples(st.integers(0, MARKER), st.sampled_from(KNOWN))
 """How many first eras a store shares, and how many it has; who shares all with blocks shares the end marker."""
 
 
@@ -112,9 +114,11 @@ def test_a_state_is_taken_where_all_that_it_used_is_the_same(
         assert there.pin(saved(position)) == position  # nothing here can say more of it
 
 
-@given(st.lists(st.integers(1, 3 * BLOCKS), max_size=12), st.sampled_from([1, 3]), st.booleans())
+@given(
+    samples=st.lists(st.integers(1, 3 * BLOCKS), max_size=12), passes=st.sampled_from([1, 3]), remembers=st.booleans()
+)
 def test_what_pins_a_position_does_not_depend_on_what_was_read(
-    home: Store, samples: list[int], passes: int, remembers: bool
+    home: Store, samples: list[int], passes: int, *, remembers: bool
 ) -> None:
     """In any order of asking, whatever is remembered."""
     sequence = sequence_of(passes=passes)
