@@ -106,6 +106,18 @@ def test_what_is_missing_again_is_said_again(store: Store, tmp_path: Path) -> No
     assert [entry["event"] for entry in logs] == ["nothing is retired"] * 2
 
 
+def test_an_old_state_is_obeyed_with_a_warning(store: Store, tmp_path: Path) -> None:
+    """It names no content; that is said once of each file, whatever it says later."""
+    file = state(store, tmp_path / "state.json", 6, content=None)
+    keeper = Keeper(store.path, [file])
+    with capture_logs() as logs:
+        keeper.look()
+        state(store, file, 8, content=None)
+        keeper.look()
+    assert [entry["event"] for entry in logs].count("state without content") == 1
+    assert firsts(store) == needed(store, 16)
+
+
 def test_streams_of_which_no_state_speaks_are_kept(store: Store, tmp_path: Path) -> None:
     """Each state speaks of its own stream alone, and each stream has the states that speak of it."""
     info = make_info()
@@ -233,17 +245,10 @@ def test_a_state_over_other_content_frees_nothing(
 
 
 @pytest.mark.usefixtures("logging_restored")
-def test_old_states_are_obeyed_with_a_warning(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They name no content; a mirror says it once, whatever the state says later, and the command each time."""
-    file = state(store, tmp_path / "state.json", 6, content=None)
-    keeper = Keeper(store.path, [file])
-    with capture_logs() as logs:
-        keeper.look()
-        state(store, file, 8, content=None)
-        keeper.look()
-    assert [entry["event"] for entry in logs].count("state without content") == 1
-    assert firsts(store) == needed(store, 16)
-    state(store, file, 19, content=None)
-    assert not retire(store, "--keep-from", str(file))
+def test_retire_obeys_an_old_state_with_a_warning(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It names no content."""
+    assert not retire(store, "--keep-from", str(state(store, tmp_path / "state.json", 19, content=None)))
     assert "does not say over which content" in capsys.readouterr().err
     assert firsts(store) == needed(store, 38)
