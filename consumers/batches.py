@@ -321,9 +321,7 @@ class Batches:
         sample, step = self._position.sample, self._position.step
         size, ranks, send = self._ranks.batch_size, self._ranks, self._staging.send
         while True:
-            agrees = self._trainable.content.compare(
-                self._position
-            )  # or the state was ahead of the store, and still is
+            agrees = self._trainable.content.compare(self._position)  # else the state is ahead of the store
             chunk = self._reader.read(sample, self._chunk_steps) if agrees else None
             if chunk is None:
                 if self._is_end(sample):
