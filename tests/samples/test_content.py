@@ -20,6 +20,7 @@ from tokenmill.segments import EraReader, Store
 
 MARKER = len(OPEN_ERAS)
 """The number of the end marker."""
+STOPS_OF_TWO = ERAS[0].blocks + ERAS[1].blocks
 KNOWN = (1, 3, len(ERAS))
 """How many eras the other stores have."""
 NAMED = [(0, None), (0, 3), (1, 4), (2, 99), (4, 5)]
@@ -152,6 +153,37 @@ def test_states_of_what_was_just_read_cost_no_read(home: Store, monkeypatch: pyt
         monkeypatch.setattr(EraReader, name, fail)
     for order in (range(2 * BLOCKS + 1), range(2 * BLOCKS, -1, -1)):
         assert [found.pin(at(sample, sequence)) for sample in order] == [before[sample] for sample in order]
+
+
+def test_a_run_that_goes_back_is_remembered_from_there(home: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a rewind: what was remembered of later eras is no hindrance."""
+    found = open_content(home, sequence_of())
+    for sample in (20, 35, 0, 5):
+        place = found._places.place(sample)
+        assert place is not None
+        found.remember(place, ERAS[place.era].blocks)
+    monkeypatch.setattr(EraReader, "row", None)
+    for sample in range(1, STOPS_OF_TWO + 1):
+        pinned = found.pin(at(sample, sequence_of())).content
+        assert pinned is not None
+        assert pinned.era == last_used(sample, sequence_of())
+
+
+@pytest.mark.parametrize("sample", [12, 30, BLOCKS + 1])
+def test_what_came_since_it_was_opened_is_remembered(
+    tmp_path: Path, home: Store, sample: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another reader of the store may see it first; a later pass knows the end marker then."""
+    sequence = sequence_of(passes=2)
+    store = store_of(tmp_path, ERAS[:MARKER])
+    found = open_content(store, sequence)
+    write_eras(store, ERAS)
+    place = open_content(home, sequence)._places.place(sample - 1)
+    assert place is not None
+    found.remember(place, ERAS[place.era].blocks)
+    wanted = open_content(home, sequence).pin(at(sample, sequence))
+    monkeypatch.setattr(EraReader, "row", None)
+    assert found.pin(at(sample, sequence)) == wanted
 
 
 def test_what_is_remembered_is_bounded(home: Store, monkeypatch: pytest.MonkeyPatch) -> None:
