@@ -71,6 +71,7 @@ class EraDataset(Dataset[Sample]):
                 f"the eras {eras} of {stream} are not in {self._store}, which has {index.eras}: wait for them, or give "
                 "a range of one era or more that are there, such as range(0, 8)"
             )
+        self._content = index.hash_of(eras.stop - 1).hex()
         merged = _merge(index.era(eras.start), index.era(eras.stop - 1))
         if not trainable.is_trainable(merged):
             raise InputError(f"not all blocks of the eras {eras} of {stream} are in {self._store} yet: wait for them")
@@ -118,7 +119,7 @@ class EraDataset(Dataset[Sample]):
         # Grain holds a checkpoint against it, so it says what decides the samples, and nothing of this process or host.
         return (
             f"EraDataset(stream={self._info.name!r}, fingerprint={self._info.fingerprint.hex()!r}, "
-            f"sequence_length={self._length}, eras={self.eras})"
+            f"sequence_length={self._length}, eras={self.eras}, content={self._content!r})"
         )
 
     def __getstate__(self) -> dict[str, Any]:

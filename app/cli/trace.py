@@ -78,6 +78,8 @@ def trace_command(
     if len(asked) != 1:
         raise InputError("give one of --step, --sample, --block, --record and --document")
     tracer = Tracer(settings.store, read_state(state))
+    if tracer.doubt is not None:
+        say(f"warning: {tracer.doubt}")
     printer = _Printer(settings, tracer, text=text, as_json=as_json)
     if step is not None:
         printer.samples({"step": step}, list(tracer.step(step)))

@@ -70,7 +70,7 @@ class Era:
     @property
     def hash(self) -> bytes:
         """The hash that the next era names: of this record, and through ``before`` of all before it."""
-        return xxhash.xxh3_128_digest(self.pack())
+        return era_hash(self.pack())
 
     def pack(self) -> bytes:
         """Return the record's value."""
@@ -108,6 +108,11 @@ class Era:
             raise ValueError("no era: spelled in another way")
         _require_sound(era)
         return era
+
+
+def era_hash(value: bytes) -> bytes:
+    """Return the hash of the era whose record has this value."""
+    return xxhash.xxh3_128_digest(value)
 
 
 def why_no_era(value: bytes | None) -> str | None:
