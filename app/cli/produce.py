@@ -29,10 +29,10 @@ from ..tools.produce import (
 )
 from ..tools.produce.conditions import Condition
 from ..tools.produce.formats import Choice
-from ..tools.produce.identity import deciding
 from ..tools.produce.mapping import CALL_SECONDS, Mapping
 from ..tools.produce.recoding import known_encoding
-from ..tools.produce.refusals import OnError
+from ..tools.produce.run_notes import deciding
+from ..tools.produce.summary import OnError
 from .interrupted import until_interrupted
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json

@@ -6,7 +6,7 @@ from tokenmill.errors import InputError
 
 from ..settings import Settings
 from ..tools.produce import Dry, PassedOver, Summary, Walk
-from ..tools.produce.builders import Known
+from ..tools.produce.datasets import Known
 from .output import count, say, show, show_json, size
 
 SHOWN_PARTITIONS = 8  # in the last line; more are summed up, --json has all

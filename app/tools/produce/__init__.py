@@ -1,16 +1,13 @@
 """From what people have into a raw topic: `find_sources` finds the documents, `produce` sends them."""
 
-from .dry import Dry, dry_run
 from .flush import flush, require_flush_allowed
-from .folders import Walk
-from .identity import Identity
-from .items import Item, Refused
-from .paths import find_sources, is_piped
-from .run import Plan, produce
-from .shape import Shape
-from .sources import GivenSource, Reading, Source, read_items
-from .summary import PassedOver, Progress, Summary
-from .wishes import Wishes, shape_for
+from .items import Item, Refused, Source
+from .paths import Walk, find_sources, is_piped
+from .producing import Plan, produce
+from .run_notes import Identity
+from .shape import Shape, Wishes, shape_for
+from .sources import GivenSource, Reading, read_items
+from .summary import Dry, PassedOver, Progress, Summary, dry_run
 
 __all__ = [
     "Dry",

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from tokenmill.errors import InputError
 
-from .fields import number_in
+from .conditions import number_in
 
 HUB: Final = "hf://"
 _WORDS: Final = frozenset({"name", "split", "revision", "data_dir"})

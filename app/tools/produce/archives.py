@@ -9,11 +9,10 @@ from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
-from .chunks import Chunker
 from .compressed import DAMAGE, decompressed, in_steps, suffixes_of
 from .formats import File, kind_of
-from .items import Chunk, Place
-from .sources import Reading, Source, broken
+from .items import Chunk, Place, Source
+from .sources import Chunker, Reading, broken
 
 ZIP: Final = ".zip"
 OPEN_ARCHIVES: Final = 16

@@ -1,6 +1,7 @@
-"""What a source yields: documents with the bytes to send, or the reason why there is none."""
+"""What a source is, and what it yields: documents with the bytes to send, or the reason why there is none."""
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
 
 
 class Item(NamedTuple):
@@ -61,3 +62,24 @@ class Chunk(NamedTuple):
     last: bool = False
     """The source ends with it."""
     unmet: Unmet = Unmet()
+
+
+class Source(Protocol):
+    """Something that documents come from; the next one is a new class with these."""
+
+    @property
+    def name(self) -> str:
+        """What people call it; the same on every run of the same command."""
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk, 0 if nobody knows."""
+
+    def signature(self) -> bytes:
+        """Return bytes that change when the content does, for what is no file."""
+
+    def chunks(self, start: Place) -> Iterator[Chunk]:
+        """Yield the items behind ``start``, which is a chunk's end (or the beginning).
+
+        The last chunk, and no other, is ``last``; it may be empty. What cannot be read is `Refused`, not raised.
+        """

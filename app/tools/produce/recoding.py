@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from tokenmill.errors import InputError
 
-from .compressed import BUFFER_BYTES
-from .forward import ForwardStream
+from .compressed import BUFFER_BYTES, ForwardStream
 
 UTF_8: Final = "utf-8"
 _MARKS: Final = (

@@ -17,11 +17,11 @@ from tokenmill.errors import InputError, SourceError
 
 from ...kafka.retry import patiently
 from ...settings import Settings, produced_topic
-from .known import Change, Comparison, Seen, compare, look, parts, told
-from .order import State
-from .register import NOTHING, ORDER, Before, Begun, Register, Settled
-from .sources import Source
-from .tails import Standing, has_marks, is_settled, partition_ends, read_standing
+from .items import Source
+from .reading_order import State
+from .run_notes import NOTHING, ORDER, Before, Begun, Register, Settled
+from .run_position import Standing, has_marks, is_settled, partition_ends, read_standing
+from .source_changes import Change, Comparison, Seen, compare, look, parts, told
 
 SETTLE_SECONDS: Final = 60.0
 """How long the end of a part waits for a broker that has gone: all is acknowledged, only the note of it is to come."""
@@ -43,7 +43,7 @@ class Taken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Resuming:
-    """Takes up the parts of a run, for which nobody else writes (`tokenmill.app.tools.produce.fence`)."""
+    """Takes up the parts of a run, for which nobody else writes (`tokenmill.app.tools.produce.sender`)."""
 
     settings: Settings
     client: AIOKafkaProducer

@@ -1,5 +1,6 @@
-"""From what stands in a source to a record: which field is the text, what goes with it, and what is left out."""
+"""From an object, a row or a text to a record: which field is the text, what goes with it, and what is left out."""
 
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any, Final
 
@@ -10,8 +11,8 @@ from tokenmill.errors import RecordError
 from tokenmill.stages.decoding.json_objects import check_integer
 from tokenmill.stages.decoding.refusals import refusal
 
-from .conditions import Condition
-from .fields import Finder, Row, word
+from ...settings import Settings
+from .conditions import Condition, Finder, Row, columns_of, finder, word
 from .items import Item, Refused, Unmet
 
 _CUT: Final = "…"
@@ -22,7 +23,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How documents of one topic are made of objects, rows and texts (`tokenmill.app.tools.produce.wishes`)."""
+    """How documents of one topic are made of objects, rows and texts (`tokenmill.app.tools.produce.shape`)."""
 
     limits: Limits
     text_field: str
@@ -247,4 +248,54 @@ def _kind(value: object) -> str:
         return "null"
     return {bool: "true or false", int: "a number", float: "a number", dict: "an object", list: "an array"}.get(
         type(value), f"of type {type(value).__name__}"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What somebody asks for beside the settings of the topic."""
+
+    fields: Sequence[str] = ()
+    """Names or dotted paths of the text in the sources; the first that holds a string. None: the topic's own."""
+    id_field: str | None = None
+    """Where the id is; None: where the topic has it."""
+    carry: Sequence[str] | None = None
+    """Fields that go with the text; None: the topic's own, and all others of an object that goes as it is."""
+    where: Sequence[Condition] = ()
+    """All must hold."""
+    key: str | None = None
+    """Field whose value becomes the record's key."""
+    plain: bool = False
+    """Send the text alone: no JSON object around it, no id."""
+
+
+def shape_for(settings: Settings, topic: str, wishes: Wishes | None = None) -> Shape:
+    """Return how documents for a raw topic are made, by the settings of that topic and what somebody wishes.
+
+    A topic that is decoded as ``text`` gets plain text whatever they wish: JSON would be tokenized as it is.
+    """
+    own, wishes = settings.for_topic(topic), wishes or Wishes()
+    fields = tuple(wishes.fields) or own.text_fields
+    id_field = own.id_field if wishes.id_field is None else wishes.id_field
+    carry = own.carry if wishes.carry is None else tuple(wishes.carry)
+    plain = wishes.plain or own.decode == "text"
+    needed = [*fields, id_field, *carry, *(condition.field for condition in wishes.where)]
+    needed += [] if wishes.key is None else [wishes.key]
+    as_is = not plain and fields == own.text_fields and id_field == own.id_field and wishes.carry is None
+    ordinary = as_is and not (wishes.where or wishes.key or carry or "." in id_field)
+    return Shape(
+        limits=own.limits,
+        text_field=own.text_fields[0],
+        id_field=own.id_field,
+        max_record_bytes=settings.max_record_bytes,
+        plain=plain,
+        as_is=as_is,
+        texts=tuple((name, finder(name)) for name in fields),
+        id_from=id_field,
+        id=finder(id_field),
+        carry=tuple((name, finder(name)) for name in carry),
+        where=tuple(wishes.where),
+        key=None if wishes.key is None else (wishes.key, finder(wishes.key)),
+        quick_id=own.max_id_bytes // 6 if ordinary else 0,
+        columns=frozenset(column for name in needed for column in columns_of(name)),
     )

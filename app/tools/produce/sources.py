@@ -1,19 +1,99 @@
-"""Sources of documents: a file, or standard input; each yields its items in chunks, from any chunk's end on."""
+"""Sources of documents: a file, or standard input. Each yields its items in chunks, from the end of any chunk on."""
 
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from io import BufferedReader, FileIO, RawIOBase
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from .chunks import Chunker
 from .compressed import BUFFER_BYTES, DAMAGE, decompressed, suffixes_of
-from .formats import BY_CHOICE, Choice, Entry, File, Needs, kind_of
-from .items import Chunk, Item, Place, Refused
+from .formats import BY_CHOICE, Bad, Choice, Entry, File, Needs, Text, kind_of
+from .items import Chunk, Item, Place, Refused, Source, Unmet
 from .mapping import Mapping
 from .recoding import UTF_8, encoding_of, recoded
 from .shape import Shape
+
+CHUNK_BYTES: Final = 1 << 20
+"""Of values, and of what is refused, in a chunk; one more may be on top. Runs remember places between chunks: changed,
+they start anew."""
+CHUNK_ENTRIES: Final = 4096
+"""Entries in a chunk, used or not, so that a condition that hardly ever holds does not hide how far a file was read."""
+CUT: Final = 2
+"""Version of the rule by which chunks end: no run goes on in chunks that end otherwise. In 1, refusals had no size."""
+
+
+class Chunker:
+    """Makes items of entries, and chunks of items.
+
+    Where a chunk ends is settled by the entries and the shape: from its end on, all later chunks come out the same.
+    """
+
+    def __init__(self, shape: Shape, name: str, start: Place, *, one_by_one: bool = False) -> None:
+        """Make items of the entries of ``name`` behind ``start``; ``one_by_one``: do not wait for a full chunk."""
+        self.place = start
+        self._shape = shape
+        self._name = name
+        self._limit = 0 if one_by_one else CHUNK_BYTES
+        self._items: list[Item | Refused] = []
+        self.size = 0
+        """Bytes of the last chunk, as `CHUNK_BYTES` counts them; once the entries have ended, of `rest`."""
+        self.unmet = Unmet()
+        """What was left out between the items of the last chunk; once the entries have ended, of `rest`."""
+
+    def chunks(self, entries: Iterable[Entry]) -> Iterator[list[Item | Refused]]:
+        """Yield the items of full chunks; `place` is behind each while it is yielded. What is left is in `rest`."""
+        items, size, count, limit = self._items, 0, 0, self._limit
+        unmet = without_field = 0
+        quick = self._shape.quick
+        try:
+            for number, at, content in entries:
+                # The usual case first, for what is done here is done for every line.
+                item = (quick(content) if type(content) is bytes else None) or self._item(number, content)
+                count += 1
+                if isinstance(item, Unmet):
+                    unmet += item.documents
+                    without_field += item.without_field
+                elif item is not None:
+                    items.append(item)
+                    size += len(item.data if isinstance(item, Refused) else item.value)
+                if size >= limit or count >= CHUNK_ENTRIES:
+                    self.place, self.size, self.unmet = Place(number, at), size, Unmet(unmet, without_field)
+                    self._items = []
+                    yield items
+                    items, size, count = self._items, 0, 0
+                    unmet = without_field = 0
+        finally:
+            self.size, self.unmet = size, Unmet(unmet, without_field)
+
+    def chunk(self, items: list[Item | Refused], bytes_read: int, *, last: bool = False) -> Chunk:
+        """Return the chunk that these items are, the last that were yielded or the `rest`."""
+        return Chunk(items, self.place, bytes_read, self.size, last, self.unmet)
+
+    @property
+    def rest(self) -> list[Item | Refused]:
+        """The items behind the last full chunk."""
+        return self._items
+
+    def where(self, number: int) -> str:
+        """Return the name of an entry's place, for people."""
+        return f"{self._name}:{number}" if number else self._name
+
+    def _item(self, number: int, content: object) -> Item | Refused | Unmet | None:
+        if type(content) is bytes:
+            return self._shape.of_json(f"{self._name}:{number}", content)
+        if isinstance(content, dict):
+            where = self.where(number)
+            return self._shape.of_row(where, content, where)
+        if isinstance(content, Text):
+            where = self._name if content.whole else self.where(number)
+            return self._shape.of_text(where, where, content.data)
+        if content is None:
+            return None
+        if isinstance(content, Bad):
+            return Refused(self.where(number), content.why, content.data, content.broken)
+        raise TypeError(content)
+
 
 STDIN: Final = "-"
 STDIN_NAME: Final = "stdin"
@@ -27,27 +107,6 @@ START: Final = Place()
 TABLES: Final = frozenset({"csv", "tsv"})
 RECODED: Final = TABLES | {"text", "lines"}
 """Kinds of files that may be in other encodings than UTF-8; JSON never is (RFC 8259)."""
-
-
-class Source(Protocol):
-    """Something that documents come from; the next one is a new class with these."""
-
-    @property
-    def name(self) -> str:
-        """What people call it; the same on every run of the same command."""
-
-    @property
-    def size(self) -> int:
-        """Bytes on disk, 0 if nobody knows."""
-
-    def signature(self) -> bytes:
-        """Return bytes that change when the content does, for what is no file."""
-
-    def chunks(self, start: Place) -> Iterator[Chunk]:
-        """Yield the items behind ``start``, which is a chunk's end (or the beginning).
-
-        The last chunk, and no other, is ``last``; it may be empty. What cannot be read is `Refused`, not raised.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +180,7 @@ class FileSource:
         return replace(self, size=end, begin=Place(entry, byte), bounded=True) if self.grows else self
 
     def signature(self) -> bytes:
-        """Return nothing: files are told by their content (`tokenmill.app.tools.produce.known`)."""
+        """Return nothing: files are told by their content (`tokenmill.app.tools.produce.source_changes`)."""
         return b""
 
     def chunks(self, start: Place) -> Iterator[Chunk]:

@@ -3,14 +3,10 @@
 from collections.abc import Iterable
 from typing import Final, Literal, get_args
 
-from ..extras import library
-from .arrow import read_arrow
+from .columnar import read_arrow, read_parquet
 from .json_values import read_json
-from .jsonl import read_jsonl
-from .parquet import read_parquet
-from .protocol import Bad, Content, Entry, File, Format, Needs, Text
-from .tables import read_csv, read_tsv
-from .text import read_text, read_text_lines
+from .protocol import Bad, Content, Entry, File, Format, Needs, Text, library
+from .text import read_csv, read_jsonl, read_text, read_text_lines, read_tsv
 from .warc import read_warc
 
 Choice = Literal["auto", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "warc", "text", "lines"]

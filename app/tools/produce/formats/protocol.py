@@ -1,9 +1,13 @@
-"""What every format promises."""
+"""What every format promises, and the libraries that only some formats need."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from io import BufferedReader
 from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from tokenmill.errors import InputError
+from tokenmill.extras import how_to_install
 
 from ..items import Place
 
@@ -88,3 +92,18 @@ class Format(Protocol):
         What cannot be used is yielded as `Bad` and harms no other entry; where nothing behind it can be used either,
         it is ``broken`` and the last. Errors of the stream (`DAMAGE` in `produce/compressed.py`) are let through.
         """
+
+
+def library(module: str, extra: str, purpose: str) -> Any:
+    """Return the imported module.
+
+    Raises:
+        InputError: it is not installed; says which extra of TokenMill brings it.
+
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{purpose} needs {module.partition('.')[0]}, of the extra '{extra}': {how_to_install(extra)}"
+        ) from error

@@ -14,7 +14,7 @@ from tests.app.tools.produce.files import as_lines, write_jsonl
 from tests.app.tools.produce.hub import NAME, OLD_NAME, Hub, hub
 from tests.app.tools.produce.reading import reading_of
 from tokenmill.app.tools.produce import Item, Refused, dry_run, find_sources, read_items
-from tokenmill.app.tools.produce.builders import Known, Part
+from tokenmill.app.tools.produce.datasets import Known, Part
 from tokenmill.errors import InputError
 
 ROWS: list[dict[str, Any]] = [{"id": f"n{number}", "text": f"text {number}"} for number in range(20)]

@@ -20,7 +20,7 @@ from tests.app.tools.produce.reading import reading_of
 from tests.app.tools.produce.scripted_kafka import DEAD, PRODUCED, RAW, ScriptedKafka
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.produce import Identity, Plan, Summary, find_sources, produce
-from tokenmill.app.tools.produce.marks import HEADER, Mark, decode
+from tokenmill.app.tools.produce.run_position import HEADER, Mark, decode_mark
 from tokenmill.errors import InputError, SourceError
 from tokenmill.wire.dead_letters import SourcePlace, decode_dead_letter
 
@@ -102,7 +102,11 @@ class World:
         """Return the marks in the topic."""
         logs = [self.kafka.logs[TopicPartition(RAW, number)] for number in range(self.kafka.counts[RAW])]
         found = [
-            decode(value) for log in logs for record in log.records for name, value in record.headers if name == HEADER
+            decode_mark(value)
+            for log in logs
+            for record in log.records
+            for name, value in record.headers
+            if name == HEADER
         ]
         return [mark for mark in found if mark is not None]
 
@@ -115,10 +119,10 @@ class World:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Let chunks and batches be small, and nobody wait for a reader."""
-    monkeypatch.setattr("tokenmill.app.tools.produce.chunks.CHUNK_ENTRIES", 3)
+    monkeypatch.setattr("tokenmill.app.tools.produce.sources.CHUNK_ENTRIES", 3)
     monkeypatch.setattr("tokenmill.app.tools.produce.sender.BATCH_BYTES", 300)
-    monkeypatch.setattr("tokenmill.app.tools.produce.run.MOST_FLOORS", 4)
-    monkeypatch.setattr("tokenmill.app.tools.produce.order.PATIENCE_SECONDS", 0.001)
+    monkeypatch.setattr("tokenmill.app.tools.produce.producing.MOST_FLOORS", 4)
+    monkeypatch.setattr("tokenmill.app.tools.produce.reading_order.PATIENCE_SECONDS", 0.001)
     return monkeypatch
 
 
@@ -330,7 +334,7 @@ def test_another_version_does_not_go_on(tmp_path: Path, small: pytest.MonkeyPatc
 
 def test_progress_is_told_while_nothing_moves(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
     """Brokers that do not answer for long are no reason to be silent."""
-    small.setattr("tokenmill.app.tools.produce.run.PROGRESS_SECONDS", 0.001)
+    small.setattr("tokenmill.app.tools.produce.producing.PROGRESS_SECONDS", 0.001)
     some = world(tmp_path, small, seed=5)
     some.corpus.grow(files=1, lines=9)
     told: list[int] = []

@@ -11,7 +11,7 @@ from aiokafka import TopicPartition
 from aiokafka.admin import NewPartitions, RecordsToDelete
 
 from tests.app.tools.produce.reading import content_of, reading_of
-from tests.app.tools.produce.test_run import jsonl
+from tests.app.tools.produce.test_producing import jsonl
 from tests.conftest import TopicFactory
 from tests.faults.test_dead_letters import limit_messages
 from tokenmill.app.kafka import retry as patience
@@ -21,9 +21,9 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, dead_letter_topic, produced_topic
 from tokenmill.app.tools.produce import Identity, Plan, Source, Summary, find_sources, produce
 from tokenmill.app.tools.produce import resuming as resuming_module
-from tokenmill.app.tools.produce.chunks import CHUNK_ENTRIES
-from tokenmill.app.tools.produce.register import NOTHING, Begun, Register, Settled
 from tokenmill.app.tools.produce.resuming import Resuming
+from tokenmill.app.tools.produce.run_notes import NOTHING, Begun, Register, Settled
+from tokenmill.app.tools.produce.sources import CHUNK_ENTRIES
 from tokenmill.errors import BrokerError, InputError, SourceError, TopicError
 
 

@@ -1,10 +1,10 @@
-"""Batches on their way: what their marks may say, and what was acknowledged."""
+"""Batches on their way: what their marks may say, what was acknowledged, and that an earlier producer is refused."""
 
 import asyncio
 import random
 
 import pytest
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import (
     InvalidTopicError,
     KafkaConnectionError,
@@ -13,8 +13,13 @@ from aiokafka.errors import (
     ProducerFenced,
 )
 
+from tests.app.tools.produce.reading import content_of
 from tests.app.tools.produce.scripted_kafka import RAW, Builder, Producer, ScriptedKafka
-from tokenmill.app.tools.produce.marks import HEADER
+from tests.conftest import TopicFactory
+from tokenmill.app.kafka.clients import producer
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.settings import Settings
+from tokenmill.app.tools.produce.run_position import HEADER
 from tokenmill.app.tools.produce.sender import (
     BATCH_BYTES,
     OPEN_BYTES,
@@ -22,6 +27,7 @@ from tokenmill.app.tools.produce.sender import (
     Sender,
     Sent,
     batch_bytes,
+    fenced_producer,
     raise_for,
 )
 from tokenmill.errors import TopicError
@@ -219,3 +225,25 @@ def test_many_partitions_have_smaller_batches() -> None:
     """All open ones together are bounded."""
     assert batch_bytes(1) == BATCH_BYTES
     assert batch_bytes(1000) * 1000 <= OPEN_BYTES
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+async def test_an_earlier_producer_is_refused(broker: Broker, topic: TopicFactory, partition: int) -> None:
+    """In partitions that it wrote to and in others; the later one writes on, and readers wait for nobody."""
+    raw = topic(2)
+    settings = Settings(bootstrap_servers=broker.bootstrap_servers)
+    async with producer(settings, transactional_id=raw) as earlier:
+        await as_an_owner_writes(earlier, raw)
+        async with fenced_producer(settings, raw, {raw: 2}) as later:
+            with pytest.raises(ProducerFenced):
+                await earlier.send_and_wait(raw, b"too late", partition=partition)
+            for number in (0, 1):
+                await later.send_and_wait(raw, b"second", partition=number)
+
+            assert await content_of(settings, raw, 2) == [[(None, b"first"), (None, b"second")], [(None, b"second")]]
+
+
+async def as_an_owner_writes(client: AIOKafkaProducer, topic: str) -> None:
+    """Send outside of a transaction."""
+    client._txn_manager.transactional_id = None
+    await client.send_and_wait(topic, b"first", partition=0)

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tests.app.tools.produce.reading import reading_of
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.produce import Item, Refused
-from tokenmill.app.tools.produce.conditions import Condition
-from tokenmill.app.tools.produce.fields import finder
+from tokenmill.app.tools.produce.conditions import Condition, finder
 from tokenmill.app.tools.produce.items import Unmet
 
 ROW = {"uid": 7, "story": "once", "meta": {"lang": "de", "tags": ["a", "b"]}, "text": "t", "id": "x", "ok": True}

@@ -1,25 +1,74 @@
-"""What is noted of a run: when it began, where the topic ended then, what it knows of its sources, whether it is done.
+"""Which run a call of produce belongs to, and what is noted of a run.
 
-It lies on a compacted topic beside the raw topic (`produced_topic`): no consumer group, of which others would think
-that it lags; and Kafka does not forget it. The run's own producer writes it, so that a call that was taken over
-writes nothing any more (`tokenmill.app.tools.produce.fence`). A note has a head, under the run's name, and before that
-the sources in parts, under the run's name, when it began, and a number: a head that is there has all of its parts.
+Two calls belong to the same run if they name the same topic and paths, and all options that decide what is sent and in
+which order. The notes of a run say when it began, where the topic ended then, what its sources were, and whether it is
+done. They are on a compacted topic beside the raw topic (`produced_topic`): a consumer group would look as if it
+lagged, and Kafka forgets groups. The run's own producer writes them, so a call that another one has replaced writes
+nothing any more (`fenced_producer`). A note has a head, under the run's name. The sources come before it, in parts,
+under the run's name, the time of its start, and a number: where there is a head, all of its parts are there.
 """
 
+import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import orjson
+import xxhash
 from aiokafka import AIOKafkaProducer, TopicPartition
 
 from tokenmill.errors import SourceError
 
 from ...kafka.clients import consumer, offsets, read_range
 from ...settings import Settings, produced_topic
-from .chunks import CHUNK_BYTES, CHUNK_ENTRIES, CUT
-from .known import Seen
-from .order import READERS
+from .reading_order import READERS
+from .source_changes import Seen
+from .sources import CHUNK_BYTES, CHUNK_ENTRIES, CUT, Reading
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A run, as its command names it."""
+
+    run: str
+    """16 hexadecimal digits: the same for the same command."""
+
+    @classmethod
+    def of(cls, topic: str, options: Mapping[str, object], paths: Sequence[str]) -> "Identity":
+        """Return the run's identity; it does not depend on the working directory.
+
+        ``options`` are those that decide what is sent and in which order, as JSON types; ``paths`` as somebody gave
+        them: that a folder has other files now must not make another run of it, but be noticed.
+        """
+        named = [path if "://" in path else str(Path(path).absolute()) for path in paths]
+        return cls(xxhash.xxh3_64_hexdigest(_serialized([topic, named, dict(options)])))
+
+
+def deciding(reading: Reading, split: str | None, shuffle: int, seed: int) -> dict[str, object]:
+    """Return the options that decide what is sent and in which order, as JSON types."""
+    shape = reading.shape
+    # Only where they are given: what older versions began goes on.
+    listed = reading.mapping is not None and reading.mapping.batch is not None
+    given = {"delimiter": reading.delimiter, "encoding": reading.encoding, "map_lists": listed or None}
+    return {
+        **{name: value for name, value in given.items() if value is not None},
+        "format": reading.choice,
+        "map": None if reading.mapping is None else reading.mapping.name,
+        "split": split,
+        "shuffle": [shuffle, seed] if shuffle else None,
+        **shape.deciding(),
+    }
+
+
+def _serialized(command: list[object]) -> bytes:
+    """Return the same bytes for the same command; names of files may hold bytes that are no UTF-8, as surrogates."""
+    try:
+        return orjson.dumps(command, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError:
+        return json.dumps(command, sort_keys=True).encode()  # with escapes for what is not ASCII, surrogates included
+
 
 PART_BYTES: Final = 512 << 10
 """Of a note of sources; half of what the topic takes."""
@@ -99,7 +148,7 @@ class Register:
         head = found.get(name)
         if head is None:
             return None
-        begun = decode(head, {key: value for key, value in found.items() if value is not None and key != name})
+        begun = decode_start(head, {key: value for key, value in found.items() if value is not None and key != name})
         if begun is None:
             raise SourceError(
                 f"{self._topic} does not hold all of what was noted of this run: is it compacted, and nothing else? "
@@ -114,23 +163,23 @@ class Register:
             ProducerFenced: another call has taken over.
 
         """
-        head, parts = encode(self._run, begun)
+        head, parts = encode_start(self._run, begun)
         for key, value in parts.items():
             await self._send(client, key, value)
         await self._send(client, self._run.encode(), head)
         if earlier is not None and earlier.milliseconds != begun.milliseconds:
-            for key in encode(self._run, earlier)[1]:
+            for key in encode_start(self._run, earlier)[1]:
                 await self._send(client, key, None)
 
     async def settle(self, client: AIOKafkaProducer, begun: Begun) -> None:
         """Note that all of a part is in the log. Raises as `write` does."""
-        await self._send(client, self._run.encode(), encode(self._run, begun)[0])
+        await self._send(client, self._run.encode(), encode_start(self._run, begun)[0])
 
     async def _send(self, client: AIOKafkaProducer, key: bytes, value: bytes | None) -> None:
         await client.send_and_wait(self._topic, value, key, 0)
 
 
-def encode(run: str, begun: Begun) -> tuple[bytes, dict[bytes, bytes]]:
+def encode_start(run: str, begun: Begun) -> tuple[bytes, dict[bytes, bytes]]:
     """Return a note's head, and its parts by key."""
     packed = zlib.compress(orjson.dumps([_plain(seen) for seen in begun.sources]), 1)
     pieces = [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)]
@@ -146,7 +195,7 @@ def encode(run: str, begun: Begun) -> tuple[bytes, dict[bytes, bytes]]:
     return orjson.dumps(head), {_key(run, begun.milliseconds, number): piece for number, piece in enumerate(pieces)}
 
 
-def decode(head: bytes, parts: Mapping[bytes, bytes]) -> Begun | None:
+def decode_start(head: bytes, parts: Mapping[bytes, bytes]) -> Begun | None:
     """Return the note, None if it is none, or not whole; ``parts`` by key, those of other notes among them."""
     try:
         found = orjson.loads(head)

@@ -9,10 +9,20 @@ from aiokafka import TopicPartition
 from tests.app.tools.produce.scripted_kafka import RAW, ScriptedKafka
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.produce.items import Place
-from tokenmill.app.tools.produce.marks import HEADER, Floor, Mark, encode
-from tokenmill.app.tools.produce.order import LaneState, State
-from tokenmill.app.tools.produce.register import Before, Begun, Settled
-from tokenmill.app.tools.produce.tails import FIRST_TAIL, Standing, has_marks, is_settled, partition_ends, read_standing
+from tokenmill.app.tools.produce.reading_order import LaneState, State
+from tokenmill.app.tools.produce.run_notes import Before, Begun, Settled
+from tokenmill.app.tools.produce.run_position import (
+    FIRST_TAIL,
+    HEADER,
+    Floor,
+    Mark,
+    Standing,
+    encode_mark,
+    has_marks,
+    is_settled,
+    partition_ends,
+    read_standing,
+)
 from tokenmill.errors import SourceError
 
 RUN = "ab"
@@ -37,7 +47,7 @@ class Topic:
 
     def mark(self, partition: int, number: int, floor: int = 0, *, run: str = RUN, when: int = WHEN) -> None:
         """Write a batch of the run: two records, of which the last has the mark."""
-        value = encode(Mark(run, when, number, floor_of(floor)))
+        value = encode_mark(Mark(run, when, number, floor_of(floor)))
         records = [(None, b"", ()), (None, b"", ((HEADER, value),))]
         self.kafka.logs[TopicPartition(RAW, partition)].append(records)
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.app.tools.produce.reading import reading_of
 from tokenmill.app.tools.produce import Item, Walk, find_sources, is_piped, read_items
-from tokenmill.app.tools.produce.known import look
+from tokenmill.app.tools.produce.source_changes import look
 
 COMMAND = str(Path(sys.executable).with_name("tokenmill"))
 

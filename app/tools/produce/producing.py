@@ -18,19 +18,13 @@ from tokenmill.errors import BrokerError, InputError
 from ...kafka.clients import producer
 from ...kafka.topics import ensure_produced, partition_count
 from ...settings import Settings, produced_topic
-from .fence import fenced_producer
-from .identity import Identity
-from .items import Item, Refused
-from .marks import Floor, Mark, encode
-from .order import Order, State
-from .refusals import Answer, OnError, Refusals, require_dead_letters
-from .register import Before, run_name
+from .items import Item, Refused, Source
+from .reading_order import Order, Shuffle, State
 from .resuming import Resuming
-from .sender import MARK_BYTES, Sender, Sent, batch_bytes
-from .shuffle import Shuffle
-from .sources import Source
-from .summary import Progress, Summary
-from .tails import Standing
+from .run_notes import Before, Identity, run_name
+from .run_position import Floor, Mark, Standing, encode_mark
+from .sender import MARK_BYTES, Sender, Sent, batch_bytes, fenced_producer
+from .summary import Answer, OnError, Progress, Refusals, Summary, require_dead_letters
 
 PROGRESS_SECONDS: Final = 0.2
 SHORTEST_PAUSE_SECONDS: Final = 0.02
@@ -264,7 +258,7 @@ class _Run:
     def _mark(self, number: int, unsettled: int) -> bytes:
         del self._floors[: bisect_right(self._floors, unsettled, key=attrgetter("number")) - 1]
         run = self._plan.identity.run if self._plan.identity is not None else ""
-        return encode(Mark(run, self._begun, number, self._floors[0]))
+        return encode_mark(Mark(run, self._begun, number, self._floors[0]))
 
     async def _pace(self) -> None:
         early = self._bytes_put / (self._plan.rate or 1.0) - (time.monotonic() - self._started)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.app.tools.produce.reading import reading_of
 from tokenmill.app.tools.produce import find_sources, read_items
-from tokenmill.app.tools.produce.known import Comparison, Seen, compare, look, named, parts, told
-from tokenmill.app.tools.produce.sources import Source
+from tokenmill.app.tools.produce.items import Source
+from tokenmill.app.tools.produce.source_changes import Comparison, Seen, compare, look, named, parts, told
 
 Files = Mapping[str, bytes]
 lines = st.lists(st.sampled_from([b"\n", b"a\n", b"bb\n"]), max_size=5).map(b"".join)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.app.tools.produce.files import write_arrow, write_parquet, write_stream
 from tests.app.tools.produce.reading import found_in, reading_of, refusals, values
 from tokenmill.app.tools.produce.formats import File, Needs
-from tokenmill.app.tools.produce.formats.parquet import read_parquet
+from tokenmill.app.tools.produce.formats.columnar import ROWS, ROWS_BYTES, read_parquet, rows_of, rows_within
 from tokenmill.app.tools.produce.items import Place
 
 Write = Callable[[Path, list[dict[str, Any]]], None]
@@ -147,3 +150,27 @@ def test_a_row_group_of_books_is_never_in_memory(tmp_path: Path) -> None:
 
     assert ends == list(range(count))
     assert most < 8 << 20
+
+
+@given(size=st.integers(0, 2**40), rows=st.integers(1, 2**30))
+def test_as_many_rows_are_taken_as_are_small_enough(size: int, rows: int) -> None:
+    """At least one, at most so many, and of more than one no more bytes than there may be."""
+    found = rows_within(size, rows)
+
+    assert 1 <= found <= ROWS
+    assert found == 1 or found * size <= ROWS_BYTES * rows
+    assert found == ROWS or (found + 1) * size > ROWS_BYTES * rows
+
+
+def test_a_batch_of_books_is_made_into_objects_a_few_at_a_time() -> None:
+    """Whatever the number of rows in it, and wherever it was cut out of another one."""
+    batch = pa.record_batch({"text": [f"{number:0100000}" for number in range(300)]}).slice(100)
+    tracemalloc.start()
+    try:
+        ends = [int(row["text"][-9:]) for row in rows_of(batch) if isinstance(row, dict)]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert ends == list(range(100, 300))
+    assert peak < 3 * ROWS_BYTES

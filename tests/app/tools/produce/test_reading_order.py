@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from tokenmill.app.tools.produce import Item, Refused
 from tokenmill.app.tools.produce.items import Chunk, Place
-from tokenmill.app.tools.produce.marks import Floor, Mark, decode, encode
-from tokenmill.app.tools.produce.order import LaneState, Order, State, Turn
-from tokenmill.app.tools.produce.shuffle import Shuffle
+from tokenmill.app.tools.produce.reading_order import LaneState, Order, Shuffle, State, Turn
+from tokenmill.app.tools.produce.run_position import Floor, Mark, decode_mark, encode_mark
 
 sizes = st.lists(st.lists(st.integers(0, 3), max_size=4), max_size=9)
 """For each source, the number of documents in each of its chunks."""
@@ -94,13 +93,15 @@ def test_sources_take_turns() -> None:
 @given(mark=marks)
 def test_a_mark_survives_the_wire(mark: Mark) -> None:
     """In less than what is reserved for it."""
-    assert decode(encode(mark)) == mark
+    assert decode_mark(encode_mark(mark)) == mark
 
 
-@given(value=st.binary() | marks.map(encode).map(lambda value: value[:-1]) | st.just(b"[1,2,3,4,5,[[0,0,-1]],6,7]"))
+@given(
+    value=st.binary() | marks.map(encode_mark).map(lambda value: value[:-1]) | st.just(b"[1,2,3,4,5,[[0,0,-1]],6,7]")
+)
 def test_what_is_no_mark_is_none(value: bytes) -> None:
     """Others may write headers of that name."""
-    assert decode(value) is None
+    assert decode_mark(value) is None
 
 
 @given(count=st.integers(0, 30), size=st.integers(1, 10), seed=st.integers())

@@ -1,7 +1,7 @@
-"""What a run knows of its sources, and what has become of them since: told by their content, never by their times.
+"""What a run knows of its sources, and how they have changed since: judged by content, never by time.
 
-A run notes of each source how long it was, and a hash of that. Later a source is the same, or a file of lines that
-only grew, or another one; a file that was renamed is known by its content. Pure but for `look`, which reads.
+A run notes the length of each source, and a hash of that much. Later a source is the same, a file of lines that only
+grew, or another one; a file that was renamed is recognized by its content. Only `look` reads files; the rest is pure.
 """
 
 from collections import Counter, defaultdict
@@ -14,9 +14,9 @@ from typing import Final, Literal, NamedTuple
 
 import xxhash
 
-from .items import Chunk, Place, Refused
-from .order import READERS
-from .sources import FileSource, Source
+from .items import Chunk, Place, Refused, Source
+from .reading_order import READERS
+from .sources import FileSource
 
 PIECE_BYTES: Final = 1 << 20
 NO_LINES: Final = -1

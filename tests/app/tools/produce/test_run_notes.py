@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.app.tools.produce.reading import reading_of
 from tokenmill.app.tools.produce import Identity
-from tokenmill.app.tools.produce.identity import deciding
 from tokenmill.app.tools.produce.mapping import Mapping
+from tokenmill.app.tools.produce.run_notes import deciding
 
 file_names = st.binary(min_size=1, max_size=4).filter(lambda name: b"/" not in name and name != b".")
 

@@ -1,17 +1,76 @@
-"""Where a run stands, read back from the ends of the topic's partitions."""
+"""Where a run continues: the marks that its batches carry, and how they are read back from the topic.
+
+A run numbers its documents from 0, in the order of `tokenmill.app.tools.produce.reading_order`. The number, or the key,
+decides the partition, so each partition gets its documents in the order of their numbers. They are sent in batches,
+and a batch is in the log as a whole or not at all; its last record carries the mark. So the last mark of a run in a
+partition says: of this partition's documents, those up to ``number`` are here, and no other.
+"""
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+import orjson
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import SourceError
 
 from ...kafka.clients import consumer, offsets, read_range
 from ...settings import Settings
-from .marks import HEADER, Floor, Mark, decode
-from .order import State
-from .register import NOTHING, Before, Begun, Settled
+from .items import Place
+from .reading_order import LaneState, State
+from .run_notes import NOTHING, Before, Begun, Settled
+
+HEADER: Final = "tokenmill.produce"
+
+
+class Floor(NamedTuple):
+    """A place between two chunks, and what came before it."""
+
+    number: int
+    """All documents with lower numbers are in the log, in all partitions."""
+    state: State
+    """The order just before the document with this number."""
+    refused: int = 0
+    """How much before it was no document; what was to be a dead letter is one."""
+    broken: int = 0
+    """How many of these are sources that could not be read to their end."""
+
+
+class Mark(NamedTuple):
+    """What a mark says."""
+
+    run: str
+    begun: int
+    """When the run began, in Unix milliseconds: runs that were started again on purpose are told apart by it."""
+    number: int
+    """Of the document in the record that carries the mark."""
+    floor: Floor
+    """Where the run can be taken up again."""
+
+
+def encode_mark(mark: Mark) -> bytes:
+    """Return the header's value: JSON, which people can read, and short."""
+    number, state, refused, broken = mark.floor
+    lanes = [[lane.file, lane.place.entry, lane.place.byte] for lane in state.lanes]
+    return orjson.dumps([mark.run, mark.begun, mark.number, number, state.turn, lanes, refused, broken])
+
+
+def decode_mark(value: bytes) -> Mark | None:
+    """Return the mark, or None if it is none: anybody may write headers of that name."""
+    try:
+        run, begun, number, behind, turn, lanes, refused, broken = orjson.loads(value)
+        places = tuple(LaneState(_number(file), Place(_number(entry), _number(byte))) for file, entry, byte in lanes)
+        floor = Floor(_number(behind), State(_number(turn), places), _number(refused), _number(broken))
+        return Mark(str(run), _number(begun), _number(number), floor)
+    except (orjson.JSONDecodeError, ValueError, TypeError):
+        return None
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(value)
+    return value
+
 
 FIRST_TAIL: Final = 32
 """Records read at first from a partition's end: the last one has a mark, where nobody wrote behind the run."""
@@ -43,7 +102,7 @@ async def partition_ends(settings: Settings, topic: str, partitions: int) -> dic
 
 
 async def read_standing(settings: Settings, topic: str, run: str, begun: Begun, sources: int) -> Standing:
-    """Return where a run stands that nobody writes for at this moment (`tokenmill.app.tools.produce.fence`).
+    """Return where a run stands that nobody writes for at this moment (`tokenmill.app.tools.produce.sender`).
 
     Raises:
         SourceError: the topic no longer has what would tell.
@@ -111,7 +170,7 @@ async def _last_mark(
         found = None
         async for record in read_range(client, partition, lower, upper):
             for name, value in record.headers:
-                mark = decode(value or b"") if name == HEADER else None
+                mark = decode_mark(value or b"") if name == HEADER else None
                 if mark is not None and (mark.run, mark.begun) == (run, milliseconds):
                     found = mark
         if found is not None:
@@ -132,7 +191,7 @@ async def has_marks(settings: Settings, topic: str, ends: Mapping[int, int], run
             partition = TopicPartition(topic, number)
             first = (await offsets(client, [partition]))[partition][0]
             async for record in read_range(client, partition, max(first, end - FIRST_TAIL), end):
-                marks = (decode(value or b"") for name, value in record.headers if name == HEADER)
+                marks = (decode_mark(value or b"") for name, value in record.headers if name == HEADER)
                 if any(mark is not None and mark.run == run for mark in marks):
                     return True
     return False
