@@ -13,12 +13,12 @@ from tokenmill.stages.decoding import FORMATS
 from ..settings import Settings
 from ..settings.values import parse_size
 from ..tools.produce import (
-    Identity,
-    Plan,
+    FolderWalk,
     Reading,
+    RunIdentity,
+    RunPlan,
+    ShapeOptions,
     Summary,
-    Walk,
-    Wishes,
     dry_run,
     find_sources,
     flush,
@@ -31,12 +31,12 @@ from ..tools.produce.conditions import Condition
 from ..tools.produce.formats import Choice
 from ..tools.produce.mapping import CALL_SECONDS, Mapping
 from ..tools.produce.recoding import known_encoding
-from ..tools.produce.run_notes import deciding
+from ..tools.produce.run_notes import deciding_options
 from ..tools.produce.summary import OnError
-from .interrupted import until_interrupted
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json
-from .produced import (
+from .produce_output import (
+    ProduceProgress,
     interrupted_line,
     summary_json,
     summary_line,
@@ -47,7 +47,7 @@ from .produced import (
     tell_refusals,
     tell_unmet,
 )
-from .progress import Reporter, with_outages_told
+from .progress import until_interrupted, with_outages_told
 
 HOW_READ = "How files are read"
 WHAT_SENT = "What is sent"
@@ -234,7 +234,7 @@ def produce_command(
     fields that are named. Folders and zip archives are read file by file; .gz, .zst, .bz2 and .xz files are
     decompressed. Interrupted, the same command goes on where it was.
     """
-    wishes = Wishes(
+    shape_options = ShapeOptions(
         fields=tuple(field or ()),
         id_field=id_field,
         carry=None if carry is None else tuple(name.strip() for name in carry.split(",") if name.strip()),
@@ -249,13 +249,13 @@ def produce_command(
     mapping = None if map_name is None else Mapping(map_name, map_processes, map_batch, map_timeout)
     try:
         reading = Reading(
-            shape_for(settings, topic, wishes),
+            shape_for(settings, topic, shape_options),
             "lines" if lines else format_name,
             mapping,
             parse_delimiter(delimiter),
             None if encoding is None else known_encoding(encoding),
         )
-        walk = Walk(follow_links)
+        walk = FolderWalk(follow_links)
         try:
             sources = find_sources(paths, reading, split, walk)
         finally:
@@ -263,8 +263,8 @@ def produce_command(
         if dry:
             tell_dry(dry_run(sources, topic, limit), as_json=as_json)
             return
-        options = deciding(reading, split, shuffle_buffer, seed)
-        plan = Plan(
+        options = deciding_options(reading, split, shuffle_buffer, seed)
+        plan = RunPlan(
             rate=parse_rate(rate),
             limit=limit,
             on_error=on_error,
@@ -275,7 +275,7 @@ def produce_command(
             restart=restart,
             only_new=only_new,
         )
-        with Reporter() as report:
+        with ProduceProgress() as report:
             work = produce(settings, topic, sources, plan, report)
             told = with_outages_told(work, settings.bootstrap_servers, report.tell)
             summary, interrupted = until_interrupted(told)
@@ -347,14 +347,14 @@ def _require_run(paths: list[str], *, resume: bool, restart: bool, only_new: boo
         raise InputError(f"--only-new goes on behind what was sent before; {other} does not: leave one of them out")
 
 
-def _identity(topic: str, paths: list[str], options: dict[str, object]) -> Identity | None:
+def _identity(topic: str, paths: list[str], options: dict[str, object]) -> RunIdentity | None:
     """Return the run's identity; none for one that nobody could take up again.
 
     Links that are followed are no part of it: as with any other file of a folder, it is noticed what is new.
     """
     if any(map(is_piped, paths)):
         return None
-    return Identity.of(topic, options, paths)
+    return RunIdentity.of(topic, options, paths)
 
 
 def _finish(

@@ -1,19 +1,18 @@
-"""Progress of long commands: a bar that renews itself on a terminal, a plain line every few seconds elsewhere."""
+"""Long commands: their progress, brokers that do not answer meanwhile, and signals that interrupt them."""
 
 import asyncio
+import signal
+import threading
 import time
 from collections.abc import Callable, Coroutine
-from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from rich.progress import BarColumn, Progress, ProgressColumn, TimeRemainingColumn
+from rich.progress import Progress, ProgressColumn
 
 from ..broker_contact import CONTACT, Contact, no_answer
 from ..terminal import escaped
-from ..terminal_console import PlainColumn
-from ..tools.produce import Summary
-from .output import count, messages, say, size
+from .output import messages, say
 
 PLAIN_SECONDS: Final = 5.0
 """How often a log file hears of it."""
@@ -22,10 +21,12 @@ OUTAGE_SECONDS: Final = 20.0
 LOOK_SECONDS: Final = 0.5
 """How often it is looked whether one does."""
 
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 T = TypeVar("T")
 
 
-class Line:
+class ProgressLine:
     """One line on a terminal, or now and then one in a log; a context manager that clears the terminal's at the end."""
 
     def __init__(self, *columns: ProgressColumn, description: str = "") -> None:
@@ -86,47 +87,39 @@ async def _tell_outages(servers: str, tell: Callable[[str], None], contact: Cont
         await asyncio.sleep(LOOK_SECONDS)
 
 
-class Reporter(Line):
-    """Called with a run's summary, says where it is.
+def until_interrupted(work: Coroutine[Any, Any, T]) -> tuple[T | None, signal.Signals | None]:
+    """Run ``work``; return what it returned, or the signal that cancelled it: SIGINT, SIGTERM or SIGHUP.
 
-    The bar ends at the run's limit, where it has one, else at the end of all files, where their sizes are known; with
-    both, it is as far as the one that is closer to its end. By it the time that is left is told.
+    It is cancelled once, and may close its clients; a second signal does what it does to any program. One that was
+    ignored when the process began (``nohup``) stays so.
     """
-
-    def __init__(self) -> None:
-        columns = (PlainColumn("  {task.description}"), BarColumn(20), TimeRemainingColumn())
-        super().__init__(*columns, description="starting")
-        self._began = time.monotonic()
-        self._done_before: int | None = None
-        self.latest: Summary | None = None
-        """What it was called with last; its numbers grow on."""
-
-    def __call__(self, summary: Summary) -> None:
-        """Show how far the run is."""
-        self.latest = summary
-        rate = summary.bytes / summary.seconds if summary.seconds else 0.0
-        line = f"{count(summary.documents, 'document')}, {size(summary.bytes)}, {size(rate)}/s"
-        line += f", {summary.refused:,} passed over" if summary.refused else ""
-        described = f"{summary.topic}: {line}"
-        done, total = _done(summary)
-        self.show(described, done, total, lambda: line + self._left(summary, done, total))
-
-    def _left(self, summary: Summary, done: int, total: int) -> str:
-        """Return how much is done and how long the rest takes; nothing if nobody knows."""
-        if not total:
-            return ""
-        told = f", {done / total:.0%} {'read' if summary.limit is None else f'of the limit of {summary.limit:,}'}"
-        if self._done_before is None:  # an interrupted run begins in the middle
-            self._done_before, self._began = done, time.monotonic()
-            return told
-        speed = (done - self._done_before) / max(time.monotonic() - self._began, 1e-9)
-        seconds = (total - done) / speed if speed else 0
-        return told + (f", {timedelta(seconds=round(seconds))} left" if seconds else "")
+    return asyncio.run(_run(work))
 
 
-def _done(summary: Summary) -> tuple[int, int]:
-    """Return how far the run is, and where it ends: in documents with a limit, else in bytes; 0: nobody knows."""
-    if summary.limit is None:
-        return summary.bytes_read, summary.bytes_total
-    read = summary.limit * summary.bytes_read // summary.bytes_total if summary.bytes_total else 0
-    return min(summary.limit, max(summary.before + summary.documents, read)), summary.limit
+async def _run(work: Coroutine[Any, Any, T]) -> tuple[T | None, signal.Signals | None]:
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+    received: list[signal.Signals] = []
+
+    def interrupt(number: signal.Signals) -> None:
+        received.append(number)
+        leave()
+        task.cancel()
+
+    def leave() -> None:
+        for number in heeded:
+            loop.remove_signal_handler(number)
+        heeded.clear()
+
+    heeded: list[signal.Signals] = []
+    if threading.current_thread() is threading.main_thread():
+        heeded += [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in heeded:
+        loop.add_signal_handler(number, interrupt, number)
+    try:
+        return await task, None
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        return None, received[0]
+    finally:
+        leave()

@@ -12,7 +12,7 @@ from typing import Final
 import tokenmill
 
 from ...process import guarded
-from ..live import Training
+from ..live import TrainingStatus
 
 EXAMPLE: Final = Path("examples/train_gpt.py")
 FIRST_SECONDS: Final = 300.0
@@ -39,13 +39,13 @@ def why_not() -> str | None:
     return None
 
 
-class Trainer:
+class DemoTrainer:
     """Trains while `run` runs; `training` says how it goes."""
 
     def __init__(self, store: Path, stream: str, seconds: float, log: Path) -> None:
         """Start nothing yet."""
-        self.training: Training | None = None
-        self.first: Training | None = None
+        self.training: TrainingStatus | None = None
+        self.first: TrainingStatus | None = None
         """What it said first."""
         self.ended = asyncio.Event()
         self.code = 0
@@ -87,6 +87,6 @@ class Trainer:
             raise TypeError("the process was started without a pipe")
         async for line in process.stdout:
             said = json.loads(line)
-            self.training = Training(said["step"], said["loss"], said["tokens_per_second"], said["wait_share"])
+            self.training = TrainingStatus(said["step"], said["loss"], said["tokens_per_second"], said["wait_share"])
             self.first = self.first or self.training
         await process.wait()

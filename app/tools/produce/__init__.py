@@ -1,29 +1,29 @@
 """From what people have into a raw topic: `find_sources` finds the documents, `produce` sends them."""
 
 from .flush import flush, require_flush_allowed
-from .items import Item, Refused, Source
-from .paths import Walk, find_sources, is_piped
-from .producing import Plan, produce
-from .run_notes import Identity
-from .shape import Shape, Wishes, shape_for
+from .items import DocumentSource, Item, Refused
+from .paths import FolderWalk, find_sources, is_piped
+from .producing import RunPlan, produce
+from .run_notes import RunIdentity
+from .shape import Shape, ShapeOptions, shape_for
 from .sources import GivenSource, Reading, read_items
-from .summary import Dry, PassedOver, Progress, Summary, dry_run
+from .summary import DryRunResult, PassedOver, Progress, Summary, dry_run
 
 __all__ = [
-    "Dry",
+    "DocumentSource",
+    "DryRunResult",
+    "FolderWalk",
     "GivenSource",
-    "Identity",
     "Item",
     "PassedOver",
-    "Plan",
     "Progress",
     "Reading",
     "Refused",
+    "RunIdentity",
+    "RunPlan",
     "Shape",
-    "Source",
+    "ShapeOptions",
     "Summary",
-    "Walk",
-    "Wishes",
     "dry_run",
     "find_sources",
     "flush",

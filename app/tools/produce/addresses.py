@@ -32,7 +32,7 @@ HOW: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class HubAddress:
     """What an address says."""
 
     parts: tuple[str, ...]
@@ -50,7 +50,7 @@ class Address:
         return "/".join(self.parts)
 
     @classmethod
-    def parse(cls, text: str) -> "Address":
+    def parse(cls, text: str) -> "HubAddress":
         """Return what an address says, with or without ``hf://`` before it.
 
         Behind the ``?`` are ``key=value`` with ``&`` between them, with percent escapes as in any address. A value is

@@ -11,8 +11,8 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from .compressed import DAMAGE, decompressed, in_steps, suffixes_of
 from .formats import File, kind_of
-from .items import Chunk, Place, Source
-from .sources import Chunker, Reading, broken
+from .items import DocumentSource, ItemChunk, Place
+from .sources import Chunker, Reading, broken_chunk
 
 ZIP: Final = ".zip"
 OPEN_ARCHIVES: Final = 16
@@ -24,7 +24,7 @@ _METHODS: Final = (ZIP_STORED, ZIP_DEFLATED)
 kilobytes become: gigabytes, where somebody wants to do harm."""
 
 
-def zip_sources(path: str, reading: Reading) -> Iterator[Source]:
+def zip_sources(path: str, reading: Reading) -> Iterator[DocumentSource]:
     """Yield the members that are files, by name, without names that start with a dot.
 
     An archive that cannot be read is one source, which says so when it is read.
@@ -65,7 +65,7 @@ class ZipMember:
         """Return the checksum and size that the archive has of its content."""
         return b"%d %d" % (self.info.CRC, self.info.file_size)
 
-    def chunks(self, start: Place) -> Iterator[Chunk]:
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield the member's items."""
         chunker = Chunker(self.reading.shape, self.name, start)
         try:
@@ -73,9 +73,9 @@ class ZipMember:
                 raise BadZipFile(why)
             yield from self._chunks(chunker, start)
         except DAMAGE as error:
-            yield broken(chunker, error)
+            yield broken_chunk(chunker, error)
 
-    def _chunks(self, chunker: Chunker, start: Place) -> Iterator[Chunk]:
+    def _chunks(self, chunker: Chunker, start: Place) -> Iterator[ItemChunk]:
         with _opened(_Version.of(self.archive)).open(self.info) as member:
             file = File(self.name, decompressed(in_steps(member), suffixes_of(self.info.filename)[1]))
 
@@ -106,10 +106,10 @@ class UnreadableArchive:
         """Return why it cannot be read."""
         return self.why.encode("utf-8", "replace")
 
-    def chunks(self, start: Place) -> Iterator[Chunk]:
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield why there is nothing."""
         why = f"no zip archive, or damaged: {self.why}"
-        yield broken(Chunker(self.reading.shape, self.name, start), BadZipFile(why))
+        yield broken_chunk(Chunker(self.reading.shape, self.name, start), BadZipFile(why))
 
 
 class _Version(NamedTuple):

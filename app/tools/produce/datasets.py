@@ -13,14 +13,14 @@ import xxhash
 from tokenmill.errors import InputError
 from tokenmill.stages.hub import listening, reason
 
-from .addresses import HUB, Address
+from .addresses import HUB, HubAddress
 from .formats import Bad, Entry
 from .formats.protocol import library
-from .items import Chunk, Place
+from .items import ItemChunk, Place
 from .sources import Chunker, Reading
 
 
-class Part(NamedTuple):
+class SplitInfo(NamedTuple):
     """A split, as far as it is known."""
 
     rows: int | None = None
@@ -29,38 +29,38 @@ class Part(NamedTuple):
 
 
 @dataclass(slots=True)
-class Known:
+class DatasetInfo:
     """What is known of a data set."""
 
     name: str
     features: dict[str, str] | None = None
     """Columns and their types; None: known when a row is read."""
-    splits: dict[str, Part] = field(default_factory=dict)
+    splits: dict[str, SplitInfo] = field(default_factory=dict)
     download: int | None = None
     """Bytes of the files that hold it."""
     why_not: str = ""
     """Why nothing is known."""
 
 
-def known_of_builder(name: str, builder: Any) -> Known:
+def known_of_builder(name: str, builder: Any) -> DatasetInfo:
     """Return what a builder of the library knows."""
     info = builder.info
     splits = {
-        str(split): Part(found.num_examples or None, found.num_bytes or None)
+        str(split): SplitInfo(found.num_examples or None, found.num_bytes or None)
         for split, found in (info.splits or {}).items()
     }
     for split in getattr(builder.config, "data_files", None) or {}:
-        splits.setdefault(str(split), Part())
+        splits.setdefault(str(split), SplitInfo())
     download = info.download_size or sum(size for _, size in files_of(builder) if size) or None
-    return Known(name, _features(info.features), splits, download)
+    return DatasetInfo(name, _features(info.features), splits, download)
 
 
-def known_of_saved(name: str, opened: Any) -> Known:
+def known_of_saved(name: str, opened: Any) -> DatasetInfo:
     """Return what a folder that ``save_to_disk`` wrote holds: one data set, or one for each split."""
     splits = opened if isinstance(opened, dict) else {str(opened.split or "all"): opened}
     first = next(iter(splits.values()), None)
-    parts = {str(split): Part(data.num_rows, data.data.nbytes) for split, data in splits.items()}
-    return Known(name, None if first is None else _features(first.features), parts)
+    parts = {str(split): SplitInfo(data.num_rows, data.data.nbytes) for split, data in splits.items()}
+    return DatasetInfo(name, None if first is None else _features(first.features), parts)
 
 
 def files_of(builder: Any) -> Iterator[tuple[str, int | None]]:
@@ -106,7 +106,7 @@ class DatasetSource:
     size = 0
 
     def __init__(self, path: str, split: str | None, reading: Reading) -> None:
-        """Name the split of an address (`Address`), or of a folder that ``save_to_disk`` wrote.
+        """Name the split of an address (`HubAddress`), or of a folder that ``save_to_disk`` wrote.
 
         Raises:
             InputError: the library is missing; or the address is none, or names another split.
@@ -115,7 +115,7 @@ class DatasetSource:
         self._path = path
         self._saved = not path.startswith(HUB)
         folder = path.removeprefix(HUB)
-        self._address = Address((folder,)) if self._saved or Path(folder).is_dir() else Address.parse(path)
+        self._address = HubAddress((folder,)) if self._saved or Path(folder).is_dir() else HubAddress.parse(path)
         if split and self._address.split not in (None, split):
             raise InputError(f"{path}: it says split={self._address.split}, and --split says {split}: give one of them")
         self._split = split or self._address.split
@@ -148,7 +148,7 @@ class DatasetSource:
             lines += [line for line, _ in files_of(self._builder())]
         return xxhash.xxh3_128_digest("\n".join(lines).encode("utf-8", "surrogateescape"))
 
-    def chunks(self, start: Place) -> Iterator[Chunk]:
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield the rows' items."""
         chunker = Chunker(self._reading.shape, self.name, start)
         entries, mapping = self._entries(start), self._reading.mapping
@@ -156,14 +156,14 @@ class DatasetSource:
             yield chunker.chunk(items, 0)
         yield chunker.chunk(chunker.rest, 0, last=True)
 
-    def known(self) -> Known:
+    def known(self) -> DatasetInfo:
         """Return what is known of the data set before it is read."""
         try:
             if self._saved:
                 return known_of_saved(self.name, self._library.load_from_disk(self._path))
             return known_of_builder(self.name, self._builder())
         except Exception as error:  # noqa: BLE001 - any library may be behind a data set, with errors of its own
-            return Known(self.name, why_not=_one_line(error))
+            return DatasetInfo(self.name, why_not=_one_line(error))
 
     @property
     def _on_hub(self) -> bool:
@@ -252,7 +252,7 @@ class DatasetSource:
         return opened if hasattr(opened, "_ex_iterable") else opened.to_iterable_dataset()
 
 
-def _meanings(address: Address) -> list[tuple[str, str | None]]:
+def _meanings(address: HubAddress) -> list[tuple[str, str | None]]:
     """Return the names and configurations on the hub that an address may mean, the first one first."""
     if address.name is not None or len(address.parts) == 1:
         return [(address.path, address.name)]

@@ -20,7 +20,7 @@ from .addresses import HUB
 from .archives import ZIP, ZipMember, zip_sources
 from .datasets import DatasetSource, is_dataset
 from .formats import require
-from .items import Source
+from .items import DocumentSource
 from .sources import STDIN, STDIN_NUMBER, FileSource, Reading, StandardInput
 
 WILD: Final = re.compile(r"[*?\[]")
@@ -37,7 +37,7 @@ _Place = tuple[int, int]
 
 
 @dataclass(slots=True)
-class Walk:
+class FolderWalk:
     """How folders are read, and what was left out in them. Names that start with a dot are not looked at."""
 
     follow_links: bool = False
@@ -156,8 +156,8 @@ def _place(path: str) -> _Place | None:
 
 
 def find_sources(
-    paths: Sequence[str], reading: Reading, split: str | None = None, walk: Walk | None = None
-) -> list[Source]:
+    paths: Sequence[str], reading: Reading, split: str | None = None, walk: FolderWalk | None = None
+) -> list[DocumentSource]:
     """Return the sources: the paths in order, inside folders and patterns by name.
 
     A path is a file, a zip archive (each member is a file), a folder (read recursively, without names that start with
@@ -173,13 +173,13 @@ def find_sources(
     """
     if paths.count(STDIN) > 1:
         raise InputError("standard input can be read once: give - once")
-    walk = walk or Walk()
+    walk = walk or FolderWalk()
     sources = [source for path in paths for source in _sources(path, reading, split, walk)]
     require(source.kind for source in sources if isinstance(source, FileSource | ZipMember))
     return sources
 
 
-def _sources(path: str, reading: Reading, split: str | None, walk: Walk) -> Iterator[Source]:
+def _sources(path: str, reading: Reading, split: str | None, walk: FolderWalk) -> Iterator[DocumentSource]:
     if path == STDIN:
         if os.isatty(STDIN_NUMBER):
             raise InputError("standard input is a terminal: pipe documents into it, or name a file instead of -")
@@ -197,7 +197,7 @@ def _sources(path: str, reading: Reading, split: str | None, walk: Walk) -> Iter
         yield from files
 
 
-def _files(files: Iterable[str], reading: Reading) -> Iterator[Source]:
+def _files(files: Iterable[str], reading: Reading) -> Iterator[DocumentSource]:
     for file in files:
         if Path(file).suffix.lower() == ZIP:
             yield from zip_sources(file, reading)

@@ -18,76 +18,75 @@ from tokenmill.errors import BrokerError, InputError
 from ...kafka.clients import producer
 from ...kafka.topics import ensure_produced, partition_count
 from ...settings import Settings, produced_topic
-from .items import Item, Refused, Source
-from .reading_order import Order, Shuffle, State
+from .items import DocumentSource, Item, Refused
+from .reading_order import OrderState, ReadingOrder, ShuffleBuffer
 from .resuming import Resuming
-from .run_notes import Before, Identity, run_name
-from .run_position import Floor, Mark, Standing, encode_mark
-from .sender import MARK_BYTES, Sender, Sent, batch_bytes, fenced_producer
-from .summary import Answer, OnError, Progress, Refusals, Summary, require_dead_letters
+from .run_notes import RunIdentity, SentBefore, run_name
+from .run_position import BatchMark, RunCheckpoint, RunPosition, encode_mark
+from .sender import MARK_BYTES, Acknowledged, Sender, batch_bytes, fenced_producer
+from .summary import OnError, Progress, RefusalPolicy, Refusals, Summary, require_dead_letters
 
 PROGRESS_SECONDS: Final = 0.2
 SHORTEST_PAUSE_SECONDS: Final = 0.02
 """A pause for the rate is at least this long, so that a batch holds more than one document."""
-MOST_FLOORS: Final = 64
-"""Chunks after which open batches are sent: with keys, one that hardly grows would keep the floor where it is."""
+MOST_CHECKPOINTS: Final = 64
+"""Chunks after which open batches are sent: with keys, a batch that hardly grows would hold the checkpoint back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """How a run goes about it."""
+class RunPlan:
+    """The options of a run."""
 
     rate: float | None = None
-    """Bytes of values a second; None: as fast as it goes."""
+    """Bytes of values a second; None: as fast as possible."""
     limit: int | None = None
-    """Documents of the whole run, those that an earlier call sent included; None: all."""
+    """Documents of the whole run, with those that an earlier call sent; None: all."""
     on_error: OnError = "skip"
     shuffle: int = 0
     """Documents in the shuffle buffer."""
     seed: int = 0
     compression: str | None = None
     """Codec of the batches: gzip, snappy, lz4 or zstd."""
-    identity: Identity | None = None
-    """The run, if it may be interrupted and go on; None: it carries no marks, and another call sends all again."""
+    identity: RunIdentity | None = None
+    """The run, if another call may continue it; None: it carries no marks, and another call sends all again."""
     restart: bool = False
-    """Begin anew, whatever was sent before."""
+    """Send everything, whatever was sent before."""
     only_new: bool = False
-    """Of a run that is done, send what its sources got since: new files, and lines of files that only grew."""
+    """Of a finished run, send what was added since: new files, and lines at the end of files."""
 
 
 async def produce(
     settings: Settings,
     topic: str,
-    sources: Sequence[Source],
-    plan: Plan | None = None,
+    sources: Sequence[DocumentSource],
+    plan: RunPlan | None = None,
     progress: Progress | None = None,
 ) -> Summary:
     """Send the documents to the raw topic; on return each is acknowledged by all in-sync replicas, once.
 
     Without a key, the n-th document goes to partition n modulo their number: the same input is spread the same way,
-    and evenly. With one, equal keys share a partition, the one that Kafka's own clients choose. ``progress`` is called
-    a few times a second and at the end. Memory is bounded whatever the source. Interrupted, a run has sent some first
-    part of each partition's documents; one with an identity sends the others when it is called again, and no document
-    twice.
+    and evenly. With a key, equal keys share a partition, the one that Kafka's own clients choose. ``progress`` is
+    called a few times a second and at the end. Memory is bounded whatever the source. An interrupted run has sent a first
+    part of each partition's documents; with an identity, the next call sends the others, and no document twice.
 
     Raises:
         TopicError: there is no such topic, or it refuses records.
         BrokerError: no broker answers; says how many documents were acknowledged.
         InputError: ``plan.on_error`` is ``fail``, and a document cannot be used; all before it are acknowledged. Or the
             sources have changed since the run began, and how; or another call has taken the run over.
-        SourceError: the topic no longer tells where the run stands.
+        SourceError: the topic no longer holds what says where the run continues.
 
     """
-    plan = plan or Plan()
+    plan = plan or RunPlan()
     count = await partition_count(settings, topic)
     dead_letters = await require_dead_letters(settings, topic) if plan.on_error == "dead-letter" else 1
-    summary = Summary(topic, {partition: Sent() for partition in range(count)})
+    summary = Summary(topic, {partition: Acknowledged() for partition in range(count)})
     summary.limit = plan.limit
     try:
         async with _client(settings, topic, count, plan) as client:
             run = _Run(client, plan, summary, progress, dead_letters)
             if plan.identity is None:
-                await run.all(sources, Standing.nothing(len(sources), count))
+                await run.all(sources, RunPosition.nothing(len(sources), count))
             else:
                 resuming = Resuming(settings, client, topic, plan.identity.run, sources, plan.only_new)
                 await _in_parts(resuming, run, plan, summary, count)
@@ -96,20 +95,20 @@ async def produce(
     return summary
 
 
-async def _in_parts(resuming: Resuming, run: "_Run", plan: Plan, summary: Summary, partitions: int) -> None:
-    """Send what is left of the run, and then what is new, if that is wanted."""
+async def _in_parts(resuming: Resuming, run: "_Run", plan: RunPlan, summary: Summary, partitions: int) -> None:
+    """Send the rest of the run, and then what is new, if that is wanted."""
     restart, more = plan.restart, True
     while more:
-        taken = await resuming.take_up(partitions, restart=restart)
-        summary.left_out = taken.left_out
-        whole = await run.all(taken.sources, taken.standing, taken.begun.milliseconds)
-        if whole and taken.begun.settled is None:
-            await resuming.settle(taken.begun, run.last_numbers, run.after)
-        restart, more = False, whole and taken.more
+        part = await resuming.next_part(partitions, restart=restart)
+        summary.left_out = part.left_out
+        whole = await run.all(part.sources, part.position, part.run_start.started_ms)
+        if whole and part.run_start.run_end is None:
+            await resuming.settle(part.run_start, run.last_numbers, run.after)
+        restart, more = False, whole and part.more
 
 
 @asynccontextmanager
-async def _client(settings: Settings, topic: str, count: int, plan: Plan) -> AsyncIterator[AIOKafkaProducer]:
+async def _client(settings: Settings, topic: str, count: int, plan: RunPlan) -> AsyncIterator[AIOKafkaProducer]:
     options: dict[str, Any] = {"max_batch_size": batch_bytes(count) + MARK_BYTES, "compression_type": plan.compression}
     if plan.identity is None:
         async with producer(settings, **options) as client:
@@ -127,7 +126,7 @@ class _Run:
     def __init__(
         self,
         client: AIOKafkaProducer,
-        plan: Plan,
+        plan: RunPlan,
         summary: Summary,
         progress: Progress | None,
         dead_letters: int,
@@ -143,15 +142,17 @@ class _Run:
         self._started = time.monotonic()
         self._reported = 0.0
 
-    async def all(self, sources: Sequence[Source], standing: Standing, begun: int | None = None) -> bool:
-        """Send what a part lacks, until its sources or the limit end; on return all of that is acknowledged.
+    async def all(
+        self, sources: Sequence[DocumentSource], position: RunPosition, started_ms: int | None = None
+    ) -> bool:
+        """Send the rest of a part, up to the limit; on return it is acknowledged.
 
-        ``begun`` is when the part began, for its marks; without marks None. Returns whether the sources ended.
+        ``started_ms`` is when the part began, for its marks; None: without marks. Returns whether the sources ended.
         """
-        self._take(sources, standing, begun)
+        self._take(sources, position, started_ms)
         ticking = asyncio.create_task(self._tick())
         try:
-            with Order(sources, standing.floor.state) as order:
+            with ReadingOrder(sources, position.checkpoint.state) as order:
                 await self._turns(order)
         except InputError:  # what came before the document that ends the run is still to be acknowledged
             await self._settle()
@@ -163,40 +164,42 @@ class _Run:
         self._report(last=True)
         return not self._full()
 
-    def _take(self, sources: Sequence[Source], standing: Standing, begun: int | None) -> None:
-        summary, floor, plan = self._summary, standing.floor, self._plan
+    def _take(self, sources: Sequence[DocumentSource], position: RunPosition, started_ms: int | None) -> None:
+        summary, checkpoint, plan = self._summary, position.checkpoint, self._plan
         self._parts += 1
         if self._parts == 1:  # of later ones, the first has counted all that came before
-            summary.before = floor.number
-            summary.refused = floor.refused
-            summary.broken = summary.broken_before = floor.broken
+            summary.before = checkpoint.number
+            summary.refused = checkpoint.refused
+            summary.broken = summary.broken_before = checkpoint.broken
         summary.bytes_total = sum(source.size for source in sources)
-        self._number = floor.number
-        self.last_numbers = dict(standing.sent)
-        self._sent = standing.sent
-        self._partitions = len(standing.sent)
-        self._floors = [floor]  # each is kept until all documents before a later one are acknowledged
-        self._begun = begun or 0
-        mark = None if begun is None else self._mark
+        self._number = checkpoint.number
+        self.last_numbers = dict(position.sent)
+        self._sent = position.sent
+        self._partitions = len(position.sent)
+        self._checkpoints = [checkpoint]  # each is kept until all documents before a later one are acknowledged
+        self._started_ms = started_ms or 0
+        mark = None if started_ms is None else self._mark
         size = batch_bytes(len(summary.partitions))
         self._sender = Sender(self._client, summary.topic, size, summary.partitions, mark)
-        answer = Answer(plan.on_error, self._call(begun), self._dead_letters, goes_on=begun is not None)
+        answer = RefusalPolicy(
+            plan.on_error, self._call(started_ms), self._dead_letters, goes_on=started_ms is not None
+        )
         self._refusals = Refusals(self._client, summary.topic, answer, summary)
-        self._shuffle = Shuffle(plan.shuffle, plan.seed) if plan.shuffle else None
+        self._shuffle = ShuffleBuffer(plan.shuffle, plan.seed) if plan.shuffle else None
 
-    def _call(self, begun: int | None) -> str:
-        """Return what tells the dead letters of this run, begun then, from all others."""
+    def _call(self, started_ms: int | None) -> str:
+        """Return a name by which the dead letters of this run, started then, differ from all others."""
         run = self._plan.identity.run if self._plan.identity is not None else ""
-        return xxhash.xxh32_hexdigest(f"{run} {time.time_ns() if begun is None else begun}".encode())
+        return xxhash.xxh32_hexdigest(f"{run} {time.time_ns() if started_ms is None else started_ms}".encode())
 
     @property
-    def after(self) -> Before:
-        """What came before the next part, once all of this one is acknowledged."""
-        return Before(self._number, self._summary.refused, self._summary.broken)
+    def after(self) -> SentBefore:
+        """What is sent before the next part, once all of this one is acknowledged."""
+        return SentBefore(self._number, self._summary.refused, self._summary.broken)
 
-    async def _turns(self, order: Order) -> None:
+    async def _turns(self, order: ReadingOrder) -> None:
         async for turn in order.turns():
-            if turn is None:  # what is at hand is sent, for the next may be long in coming
+            if turn is None:  # what was read is sent, for the next chunk may take long
                 await self._sender.send_open()
             else:
                 await self._items(turn.items)
@@ -216,16 +219,16 @@ class _Run:
         await self._sender.settle()
         await self._refusals.settle()
 
-    async def _checkpoint(self, state: State) -> None:
-        """Remember where the order is; not with a shuffle buffer, whose content only the beginning tells.
+    async def _checkpoint(self, state: OrderState) -> None:
+        """Remember where the order is; not with a shuffle buffer, whose content depends on all that was read.
 
-        What was refused before it is acknowledged then: the next call does not read it again.
+        Dead letters of what was refused before are acknowledged first: the next call does not read that again.
         """
         if self._shuffle is not None or self._plan.identity is None:
             return
         await self._refusals.settle()
-        self._floors.append(Floor(self._number, state, self._summary.refused, self._summary.broken))
-        if len(self._floors) > MOST_FLOORS:
+        self._checkpoints.append(RunCheckpoint(self._number, state, self._summary.refused, self._summary.broken))
+        if len(self._checkpoints) > MOST_CHECKPOINTS:
             await self._sender.send_open()
 
     async def _items(self, items: Sequence[Item | Refused], *, shuffled: bool = False) -> None:
@@ -256,9 +259,9 @@ class _Run:
             self._bytes_put += len(value)
 
     def _mark(self, number: int, unsettled: int) -> bytes:
-        del self._floors[: bisect_right(self._floors, unsettled, key=attrgetter("number")) - 1]
+        del self._checkpoints[: bisect_right(self._checkpoints, unsettled, key=attrgetter("number")) - 1]
         run = self._plan.identity.run if self._plan.identity is not None else ""
-        return encode_mark(Mark(run, self._begun, number, self._floors[0]))
+        return encode_mark(BatchMark(run, self._started_ms, number, self._checkpoints[0]))
 
     async def _pace(self) -> None:
         early = self._bytes_put / (self._plan.rate or 1.0) - (time.monotonic() - self._started)

@@ -14,16 +14,16 @@ from contextlib import ExitStack
 from threading import Condition, Thread
 from typing import Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from .items import Item, Place, Refused, Source, Unmet
+from .items import DocumentSource, Item, Place, Refused, Unmet
 
 AHEAD_BYTES: Final = 4 << 20
-"""How far the thread reads ahead. One piece may be larger; several files are read side by side, so this is bounded."""
+"""Bytes that a thread reads ahead; one piece may be larger. Several files are read side by side, so this is bounded."""
 ITEM_BYTES: Final = 200
-"""What an item costs beside value and text, so that a million empty lines are bounded as well."""
+"""Bytes that an item costs beside value and text, so that a million empty lines are bounded as well."""
 
 
 class Sized(Protocol):
-    """What knows how much memory it takes."""
+    """A piece that knows how much memory it takes."""
 
     @property
     def size(self) -> int:
@@ -33,10 +33,10 @@ class Sized(Protocol):
 T = TypeVar("T", bound=Sized)
 
 
-class Ahead(Generic[T]):
+class ReadAhead(Generic[T]):
     """Pieces of a source, read by a thread of their own, so that a slow source (a pipe) never stops the event loop.
 
-    A context manager: on leaving it, the thread reads no further, and ends when its source lets it.
+    A context manager: on leaving it, the thread reads no further, and ends as soon as its source returns.
     """
 
     def __init__(self, pieces: Iterator[T], most: int = AHEAD_BYTES) -> None:
@@ -62,7 +62,7 @@ class Ahead(Generic[T]):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is there, nor will be."""
+        """Whether no piece is there, and none will come."""
         with self._changed:
             return self._ended and not self._ready
 
@@ -72,7 +72,7 @@ class Ahead(Generic[T]):
             return self._take()
 
     async def take(self, seconds: float | None) -> T | None:
-        """Return the next piece, waiting for it for so long; None where it has not come, or the source ended.
+        """Return the next piece, waiting for it up to ``seconds``; None if it has not come, or the source has ended.
 
         Raises:
             Exception: what reading the source raised, after all pieces before it.
@@ -81,7 +81,7 @@ class Ahead(Generic[T]):
         return self.take_now() or await asyncio.to_thread(self.wait, seconds)
 
     def wait(self, seconds: float | None) -> T | None:
-        """Do as `take` does, for threads."""
+        """Do the same in a thread."""
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._ended, seconds)
             piece = self._take()
@@ -108,7 +108,7 @@ class Ahead(Generic[T]):
                     self._ready.append(piece)
                     self._bytes += size
                     self._changed.notify_all()
-        except Exception as error:  # noqa: BLE001 - handed to whoever takes
+        except Exception as error:  # noqa: BLE001 - raised by `wait`
             self._error = error
         finally:
             with self._changed:
@@ -117,39 +117,39 @@ class Ahead(Generic[T]):
 
 
 READERS: Final = 4
-"""Lanes, and threads that read. A constant, whatever the machine: a run may go on on another one."""
-PATIENCE_SECONDS: Final = 0.05
-"""How long a chunk may be awaited until what is at hand is sent: long beside reading a chunk, short for a person."""
+"""Lanes, and threads that read. A constant on every machine: a run may continue on another one."""
+WAIT_SECONDS: Final = 0.05
+"""How long to wait for a chunk before sending what was read: long beside reading a chunk, short for a person."""
 
 
 class LaneState(NamedTuple):
-    """Where a lane is."""
+    """The position of a lane."""
 
     file: int
     """Number of the source; the number of sources or more where the lane has come to its end."""
     place: Place
 
 
-class State(NamedTuple):
-    """Where the order is, between two chunks."""
+class OrderState(NamedTuple):
+    """The position of a reading order, between two chunks."""
 
     turn: int
     """The lane whose chunk is next."""
     lanes: tuple[LaneState, ...]
 
     @classmethod
-    def start(cls, sources: int) -> "State":
+    def start(cls, sources: int) -> "OrderState":
         """Return the beginning."""
         return cls(0, tuple(LaneState(lane, Place()) for lane in range(max(1, min(READERS, sources)))))
 
 
-class Turn(NamedTuple):
-    """A chunk in its order."""
+class OrderedChunk(NamedTuple):
+    """A chunk, in its place in the order."""
 
     items: list[Item | Refused]
     bytes_read: int
-    """Of all sources, as they lie on disk."""
-    after: State
+    """Of all sources so far, on disk."""
+    after: OrderState
     unmet: Unmet = Unmet()
 
 
@@ -161,13 +161,13 @@ class _Piece(NamedTuple):
     unmet: Unmet
 
 
-class Order:
-    """All chunks from a state on; a context manager, which starts and stops the threads that read."""
+class ReadingOrder:
+    """All chunks from a state on; a context manager that starts and stops the threads that read."""
 
-    def __init__(self, sources: Sequence[Source], start: State) -> None:
+    def __init__(self, sources: Sequence[DocumentSource], start: OrderState) -> None:
         self._sources = sources
         self._state = start
-        self._lanes = [Ahead(self._pieces(lane)) for lane in start.lanes]
+        self._lanes = [ReadAhead(self._pieces(lane)) for lane in start.lanes]
         self._read = [0] * len(sources)
         for source, lane in ((number, number % len(start.lanes)) for number in range(len(sources))):
             if source < start.lanes[lane].file:
@@ -183,8 +183,8 @@ class Order:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    async def turns(self) -> AsyncIterator[Turn | None]:
-        """Yield the chunks in order; and None, once, before one for which the reader has to be waited for."""
+    async def turns(self) -> AsyncIterator[OrderedChunk | None]:
+        """Yield the chunks in order; None before a chunk that has not been read within `WAIT_SECONDS`."""
         state = self._state
         while any(lane.file < len(self._sources) for lane in state.lanes):
             number = state.turn
@@ -193,22 +193,22 @@ class Order:
                 state = state._replace(turn=following)
                 continue
             lane = self._lanes[number]
-            piece = await lane.take(PATIENCE_SECONDS)
+            piece = await lane.take(WAIT_SECONDS)
             if piece is None:
                 yield None
                 piece = await lane.take(None)
             if piece is None:
-                return  # somebody left the context
+                return  # the context was left
             self._note(state.lanes[number].file, piece.bytes_read)
-            state = State(following, (*state.lanes[:number], piece.after, *state.lanes[number + 1 :]))
-            yield Turn(piece.items, self._bytes_read, state, piece.unmet)
+            state = OrderState(following, (*state.lanes[:number], piece.after, *state.lanes[number + 1 :]))
+            yield OrderedChunk(piece.items, self._bytes_read, state, piece.unmet)
 
     def _note(self, source: int, bytes_read: int) -> None:
         self._bytes_read += bytes_read - self._read[source]
         self._read[source] = bytes_read
 
     def _pieces(self, start: LaneState) -> Iterator[_Piece]:
-        """Yield a lane's chunks; behind a file's last one, the lane is at its next file."""
+        """Yield a lane's chunks; after the last one of a file, the lane is at its next file."""
         file, place = start
         while file < len(self._sources):
             source = self._sources[file]
@@ -224,17 +224,16 @@ class Order:
             file, place = following
 
 
-class Shuffle:
-    """Holds a number of documents; each that comes in lets one of them out."""
+class ShuffleBuffer:
+    """Holds ``size`` documents; each document that comes in releases a random one. The same seed gives the same order."""
 
     def __init__(self, size: int, seed: int) -> None:
-        """Hold ``size`` documents; ``seed`` decides the order, and nothing else does."""
         self._size = size
         self._held: list[Item] = []
         self._random = random.Random(seed)  # noqa: S311 - for variety, not secrecy
 
     def exchange(self, item: Item) -> Item | None:
-        """Take a document in; return one of those held, or None while the buffer is filling."""
+        """Take a document in; return one that was held, or None while the buffer fills."""
         if len(self._held) < self._size:
             self._held.append(item)
             return None
@@ -244,7 +243,7 @@ class Shuffle:
         return out
 
     def rest(self) -> Iterator[Item]:
-        """Yield those still held, in an order of chance."""
+        """Yield the documents that are still held, in random order."""
         while self._held:
             place = int(self._random.random() * len(self._held))
             self._held[place], self._held[-1] = self._held[-1], self._held[place]

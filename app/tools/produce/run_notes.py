@@ -24,32 +24,32 @@ from tokenmill.errors import SourceError
 from ...kafka.clients import consumer, offsets, read_range
 from ...settings import Settings, produced_topic
 from .reading_order import READERS
-from .source_changes import Seen
-from .sources import CHUNK_BYTES, CHUNK_ENTRIES, CUT, Reading
+from .source_changes import KnownSource
+from .sources import CHUNK_BYTES, CHUNK_ENTRIES, CHUNK_RULE, Reading
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class RunIdentity:
     """A run, as its command names it."""
 
     run: str
     """16 hexadecimal digits: the same for the same command."""
 
     @classmethod
-    def of(cls, topic: str, options: Mapping[str, object], paths: Sequence[str]) -> "Identity":
-        """Return the run's identity; it does not depend on the working directory.
+    def of(cls, topic: str, options: Mapping[str, object], paths: Sequence[str]) -> "RunIdentity":
+        """Return the identity of a run; it does not depend on the working directory.
 
-        ``options`` are those that decide what is sent and in which order, as JSON types; ``paths`` as somebody gave
-        them: that a folder has other files now must not make another run of it, but be noticed.
+        ``options`` are those that decide what is sent and in which order, as JSON types. ``paths`` are as they were
+        given: a folder that has other files now is the same run, of which the change is noticed.
         """
         named = [path if "://" in path else str(Path(path).absolute()) for path in paths]
         return cls(xxhash.xxh3_64_hexdigest(_serialized([topic, named, dict(options)])))
 
 
-def deciding(reading: Reading, split: str | None, shuffle: int, seed: int) -> dict[str, object]:
+def deciding_options(reading: Reading, split: str | None, shuffle: int, seed: int) -> dict[str, object]:
     """Return the options that decide what is sent and in which order, as JSON types."""
     shape = reading.shape
-    # Only where they are given: what older versions began goes on.
+    # Only where they are given, so that runs which older versions began can continue.
     listed = reading.mapping is not None and reading.mapping.batch is not None
     given = {"delimiter": reading.delimiter, "encoding": reading.encoding, "map_lists": listed or None}
     return {
@@ -63,7 +63,7 @@ def deciding(reading: Reading, split: str | None, shuffle: int, seed: int) -> di
 
 
 def _serialized(command: list[object]) -> bytes:
-    """Return the same bytes for the same command; names of files may hold bytes that are no UTF-8, as surrogates."""
+    """Return the same bytes for the same command; file names may hold bytes that are no UTF-8, as surrogates."""
     try:
         return orjson.dumps(command, option=orjson.OPT_SORT_KEYS)
     except orjson.JSONEncodeError:
@@ -71,13 +71,13 @@ def _serialized(command: list[object]) -> bytes:
 
 
 PART_BYTES: Final = 512 << 10
-"""Of a note of sources; half of what the topic takes."""
-ORDER: Final = f"{CHUNK_BYTES} {CHUNK_ENTRIES} {CUT} {READERS}"
-"""How documents are ordered: a version that cuts or deals otherwise must not go on where another one was."""
+"""Bytes of one part of a note of sources; half of what the topic takes."""
+ORDER: Final = f"{CHUNK_BYTES} {CHUNK_ENTRIES} {CHUNK_RULE} {READERS}"
+"""How documents are ordered: a version with other chunks or lanes must not continue a run of this one."""
 
 
-class Before(NamedTuple):
-    """What came before this part of a run."""
+class SentBefore(NamedTuple):
+    """Counts of a run before a part of it: documents, refusals, and sources that could not be read to their end."""
 
     number: int = 0
     """Documents."""
@@ -85,55 +85,54 @@ class Before(NamedTuple):
     broken: int = 0
 
 
-NOTHING: Final = Before()
+NOTHING_BEFORE: Final = SentBefore()
 """Before the first part."""
 
 
-class Settled(NamedTuple):
-    """That all of a part is in the log."""
+class RunEnd(NamedTuple):
+    """The end of a part of a run: all of it is in the log."""
 
     numbers: dict[int, int]
-    """By partition: the last document of the run there; -1 where there is none."""
+    """By partition: number of the last document of the run there; -1 where there is none."""
     ends: dict[int, int]
-    """Where the partitions ended then."""
-    after: Before
-    """What came before the next part."""
+    """By partition: its end offset then."""
+    after: SentBefore
+    """What is sent before the next part."""
 
 
-class Begun(NamedTuple):
-    """A part of a run: the first one, or what was new when somebody looked again."""
+class RunStart(NamedTuple):
+    """The start of a part of a run: of its first one, or of what was new when ``--only-new`` asked for it."""
 
-    milliseconds: int
-    """When it began, in Unix time: its marks are told by it."""
+    started_ms: int
+    """When the part began, in Unix milliseconds: its marks carry this time."""
     offsets: dict[int, int]
-    """The end of each partition then; its documents go to these partitions, though there may be more by now."""
-    sources: tuple[Seen, ...]
-    """All that the run knew then."""
-    before: Before = NOTHING
+    """By partition: its end offset then. The part's documents go to these partitions, though there may be more now."""
+    sources: tuple[KnownSource, ...]
+    """All sources that the run knows, as they were then."""
+    before: SentBefore = NOTHING_BEFORE
     order: str = ORDER
-    settled: Settled | None = None
-    """None while somebody sends, or was interrupted."""
+    run_end: RunEnd | None = None
+    """None while the part is not sent completely."""
 
 
 def run_name(settings: Settings, run: str) -> str:
-    """Return the run's name on the brokers, its transactional id."""
+    """Return the name of a run on the brokers: its transactional id."""
     return f"{settings.group}.produce.{run}"
 
 
-class Register:
+class RunNotes:
     """The notes of one run."""
 
     def __init__(self, settings: Settings, topic: str, run: str) -> None:
-        """Take those of a run over a raw topic."""
         self._settings = settings
         self._topic = produced_topic(topic)
         self._run = run
 
-    async def read(self) -> Begun | None:
-        """Return what was noted last, None if nothing was.
+    async def read(self) -> RunStart | None:
+        """Return the last note, None if there is none.
 
         Raises:
-            SourceError: parts of it are not there.
+            SourceError: parts of the note are missing.
             BrokerError: no broker answers.
 
         """
@@ -148,71 +147,73 @@ class Register:
         head = found.get(name)
         if head is None:
             return None
-        begun = decode_start(head, {key: value for key, value in found.items() if value is not None and key != name})
-        if begun is None:
+        run_start = decode_start(
+            head, {key: value for key, value in found.items() if value is not None and key != name}
+        )
+        if run_start is None:
             raise SourceError(
                 f"{self._topic} does not hold all of what was noted of this run: is it compacted, and nothing else? "
                 "--restart sends all documents again"
             )
-        return begun
+        return run_start
 
-    async def write(self, client: AIOKafkaProducer, begun: Begun, earlier: Begun | None = None) -> None:
-        """Note that a part has begun; on return Kafka has it, and forgets the sources of the earlier part.
+    async def write(self, client: AIOKafkaProducer, run_start: RunStart, earlier: RunStart | None = None) -> None:
+        """Note that a part has begun; on return Kafka has the note, and will forget the sources of the earlier part.
 
         Raises:
-            ProducerFenced: another call has taken over.
+            ProducerFenced: another call has taken the run over.
 
         """
-        head, parts = encode_start(self._run, begun)
+        head, parts = encode_start(self._run, run_start)
         for key, value in parts.items():
             await self._send(client, key, value)
         await self._send(client, self._run.encode(), head)
-        if earlier is not None and earlier.milliseconds != begun.milliseconds:
+        if earlier is not None and earlier.started_ms != run_start.started_ms:
             for key in encode_start(self._run, earlier)[1]:
                 await self._send(client, key, None)
 
-    async def settle(self, client: AIOKafkaProducer, begun: Begun) -> None:
+    async def settle(self, client: AIOKafkaProducer, run_start: RunStart) -> None:
         """Note that all of a part is in the log. Raises as `write` does."""
-        await self._send(client, self._run.encode(), encode_start(self._run, begun)[0])
+        await self._send(client, self._run.encode(), encode_start(self._run, run_start)[0])
 
     async def _send(self, client: AIOKafkaProducer, key: bytes, value: bytes | None) -> None:
         await client.send_and_wait(self._topic, value, key, 0)
 
 
-def encode_start(run: str, begun: Begun) -> tuple[bytes, dict[bytes, bytes]]:
-    """Return a note's head, and its parts by key."""
-    packed = zlib.compress(orjson.dumps([_plain(seen) for seen in begun.sources]), 1)
+def encode_start(run: str, run_start: RunStart) -> tuple[bytes, dict[bytes, bytes]]:
+    """Return the head of a note, and its parts by key."""
+    packed = zlib.compress(orjson.dumps([_plain(seen) for seen in run_start.sources]), 1)
     pieces = [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)]
-    settled = begun.settled
+    run_end = run_start.run_end
     head = {
-        "begun": begun.milliseconds,
-        "order": begun.order,
-        "offsets": _listed(begun.offsets),
-        "before": list(begun.before),
+        "begun": run_start.started_ms,
+        "order": run_start.order,
+        "offsets": _listed(run_start.offsets),
+        "before": list(run_start.before),
         "parts": len(pieces),
-        "settled": None if settled is None else [_listed(settled.numbers), _listed(settled.ends), list(settled.after)],
+        "settled": None if run_end is None else [_listed(run_end.numbers), _listed(run_end.ends), list(run_end.after)],
     }
-    return orjson.dumps(head), {_key(run, begun.milliseconds, number): piece for number, piece in enumerate(pieces)}
+    return orjson.dumps(head), {_key(run, run_start.started_ms, number): piece for number, piece in enumerate(pieces)}
 
 
-def decode_start(head: bytes, parts: Mapping[bytes, bytes]) -> Begun | None:
-    """Return the note, None if it is none, or not whole; ``parts`` by key, those of other notes among them."""
+def decode_start(head: bytes, parts: Mapping[bytes, bytes]) -> RunStart | None:
+    """Return the note; None if it is none, or incomplete. ``parts``, by key, may hold those of other notes."""
     try:
         found = orjson.loads(head)
         run = next(iter(parts)).partition(b"/")[0].decode()
         pieces = [parts[_key(run, found["begun"], number)] for number in range(found["parts"])]
-        sources = tuple(Seen(*seen) for seen in orjson.loads(zlib.decompress(b"".join(pieces))))
-        settled = None
+        sources = tuple(KnownSource(*seen) for seen in orjson.loads(zlib.decompress(b"".join(pieces))))
+        run_end = None
         if found["settled"] is not None:
             numbers, ends, after = found["settled"]
-            settled = Settled(dict(enumerate(numbers)), dict(enumerate(ends)), Before(*after))
+            run_end = RunEnd(dict(enumerate(numbers)), dict(enumerate(ends)), SentBefore(*after))
         offsets = dict(enumerate(found["offsets"]))
-        return Begun(found["begun"], offsets, sources, Before(*found["before"]), found["order"], settled)
+        return RunStart(found["begun"], offsets, sources, SentBefore(*found["before"]), found["order"], run_end)
     except (orjson.JSONDecodeError, zlib.error, KeyError, StopIteration, TypeError, ValueError):
         return None
 
 
-def _plain(seen: Seen) -> list[Any]:
+def _plain(seen: KnownSource) -> list[Any]:
     return [seen.name.encode("utf-8", "replace").decode(), *seen[1:]]
 
 
@@ -220,5 +221,5 @@ def _listed(by_partition: Mapping[int, int]) -> list[int]:
     return [by_partition[number] for number in range(len(by_partition))]
 
 
-def _key(run: str, begun: int, number: int) -> bytes:
-    return f"{run}/{begun}/{number}".encode()
+def _key(run: str, run_start: int, number: int) -> bytes:
+    return f"{run}/{run_start}/{number}".encode()

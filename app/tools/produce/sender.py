@@ -24,32 +24,32 @@ from tokenmill.errors import BrokerError, InputError, TopicError
 from ...kafka.clients import producer
 from ...kafka.refusal import refused_time
 from ...settings import Settings
-from .run_position import HEADER
+from .run_position import MARK_HEADER
 
 BATCH_BYTES: Final = 256 * 1024
-"""Of one partition's batch: where a broker's speed stops growing, and below any topic's default limit of 1 MiB."""
+"""Bytes of a partition's batch: where a broker's speed stops growing, and below a topic's default limit of 1 MiB."""
 OPEN_BYTES: Final = 64 << 20
-"""Of all partitions' open batches together, so that a thousand partitions get smaller batches."""
+"""Bytes of all partitions' open batches together: a thousand partitions get smaller batches."""
 RECORD_BYTES: Final = 32
-"""What a record takes at most beside key, value and headers (KIP-98: lengths, deltas, attributes)."""
+"""Bytes of a record beside key, value and headers, at most (KIP-98: lengths, deltas, attributes)."""
 MARK_BYTES: Final = 1024
-"""More than a mark takes."""
+"""Bytes for a mark; it takes fewer."""
 NO_NUMBER: Final = 1 << 63
 """Above all numbers of documents."""
 SILENCE_SECONDS: Final = 60.0
-"""How long acknowledgements may stay away, a broker's restart included, before the run is given up."""
+"""How long no acknowledgement may arrive, a broker's restart included, before the run gives up."""
 
 
 @dataclass(slots=True)
-class Sent:
-    """What was acknowledged in one partition."""
+class Acknowledged:
+    """What was acknowledged in one partition: documents, and bytes of their values."""
 
     documents: int = 0
     bytes: int = 0
 
 
 def batch_bytes(partitions: int) -> int:
-    """Return the size of a batch."""
+    """Return the size of a batch in bytes."""
     return min(BATCH_BYTES, OPEN_BYTES // partitions)
 
 
@@ -65,7 +65,7 @@ class _Batch:
 
 @dataclass(slots=True)
 class Sender:
-    """Sends numbered documents in batches, each partition's in the order in which they came; counts acknowledged ones.
+    """Sends numbered documents in batches, in order in each partition, and counts what is acknowledged.
 
     The client's ``max_batch_size`` is at least ``batch_bytes`` and `MARK_BYTES` more.
     """
@@ -73,7 +73,7 @@ class Sender:
     client: AIOKafkaProducer
     topic: str
     batch_bytes: int
-    sent: dict[int, Sent]
+    sent: dict[int, Acknowledged]
     """By partition; grows as acknowledgements arrive."""
     mark: Callable[[int, int], bytes] | None = None
     """Gives the mark of a batch: called with the number of its last document, and the lowest number that is not
@@ -83,7 +83,7 @@ class Sender:
     _error: BaseException | None = None
 
     def put(self, partition: int, key: bytes | None, value: bytes, number: int) -> bool:
-        """Put a document behind the others of its partition; False if there is no room: `send` first, then again."""
+        """Add a document to its partition's batch; return False if the batch is full: `send` it, and try again."""
         batch = self._open.get(partition)
         size = len(value) + RECORD_BYTES + (len(key) if key else 0)
         if batch is None:
@@ -97,7 +97,7 @@ class Sender:
         return True
 
     async def send(self, partition: int) -> None:
-        """Hand over the partition's open batch, if there is one; waits while its last one has not left.
+        """Hand the partition's open batch to the client, if there is one; waits while the one before is not sent.
 
         Raises:
             TopicError: the brokers refused an earlier batch.
@@ -116,7 +116,7 @@ class Sender:
         fits = True
         for key, value in before:
             fits = append(timestamp=now, key=key, value=value) is not None and fits
-        headers = [] if self.mark is None else [(HEADER, self.mark(batch.last, unsettled))]
+        headers = [] if self.mark is None else [(MARK_HEADER, self.mark(batch.last, unsettled))]
         if append(timestamp=now, key=last_key, value=last_value, headers=headers) is None or not fits:
             raise ValueError(f"a batch of {batch.size} bytes does not fit max_batch_size")
         builder.close()
@@ -125,7 +125,7 @@ class Sender:
         future.add_done_callback(partial(self._acknowledged, partition, len(batch.records), batch.value_bytes))
 
     async def send_open(self) -> None:
-        """Hand over all open batches; on return they are not acknowledged yet. Raises as `send` does."""
+        """Hand all open batches to the client; on return they are not acknowledged yet. Raises as `send` does."""
         for partition in list(self._open):
             await self.send(partition)
 
@@ -160,11 +160,11 @@ class Sender:
 
 
 def raise_for(topic: str, error: BaseException) -> NoReturn:
-    """Raise what came of a record instead of its acknowledgement.
+    """Raise the error with which a record failed.
 
     Raises:
         TopicError: the brokers refused it.
-        ClockError: they refused its time, which is that of this machine's clock.
+        ClockError: they refused its time, which this machine's clock gave.
         BaseException: the error as it is: another producer of the same run has taken over, no broker answers, or it is
             none of Kafka's.
 
@@ -191,7 +191,7 @@ FENCE_SECONDS: Final = 60.0
 async def fenced_producer(
     settings: Settings, name: str, partitions: Mapping[str, int], **options: Any
 ) -> AsyncIterator[AIOKafkaProducer]:
-    """Yield an idempotent producer, as `tokenmill.app.kafka.clients.producer` does; earlier ones of this name give way.
+    """Yield an idempotent producer, as `tokenmill.app.kafka.clients.producer` does; fences earlier ones of this name.
 
     ``partitions`` names the topics, with the number of their partitions: there they can write nothing any more.
 
@@ -218,7 +218,7 @@ async def fenced_producer(
 
 
 async def _end_earlier(settings: Settings, name: str, partitions: Mapping[str, int]) -> None:
-    """Take the name over, and put a marker into each partition; they are there when the name is granted again."""
+    """Take the name over, and put a marker into each partition; they are there when it is granted again."""
     try:
         client_of = producer(settings, transactional_id=name, transaction_timeout_ms=OPEN_MILLISECONDS)
         async with asyncio.timeout(FENCE_SECONDS), client_of as client:

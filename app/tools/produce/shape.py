@@ -252,7 +252,7 @@ def _kind(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class ShapeOptions:
     """What somebody asks for beside the settings of the topic."""
 
     fields: Sequence[str] = ()
@@ -269,20 +269,20 @@ class Wishes:
     """Send the text alone: no JSON object around it, no id."""
 
 
-def shape_for(settings: Settings, topic: str, wishes: Wishes | None = None) -> Shape:
+def shape_for(settings: Settings, topic: str, options: ShapeOptions | None = None) -> Shape:
     """Return how documents for a raw topic are made, by the settings of that topic and what somebody wishes.
 
     A topic that is decoded as ``text`` gets plain text whatever they wish: JSON would be tokenized as it is.
     """
-    own, wishes = settings.for_topic(topic), wishes or Wishes()
-    fields = tuple(wishes.fields) or own.text_fields
-    id_field = own.id_field if wishes.id_field is None else wishes.id_field
-    carry = own.carry if wishes.carry is None else tuple(wishes.carry)
-    plain = wishes.plain or own.decode == "text"
-    needed = [*fields, id_field, *carry, *(condition.field for condition in wishes.where)]
-    needed += [] if wishes.key is None else [wishes.key]
-    as_is = not plain and fields == own.text_fields and id_field == own.id_field and wishes.carry is None
-    ordinary = as_is and not (wishes.where or wishes.key or carry or "." in id_field)
+    own, options = settings.for_topic(topic), options or ShapeOptions()
+    fields = tuple(options.fields) or own.text_fields
+    id_field = own.id_field if options.id_field is None else options.id_field
+    carry = own.carry if options.carry is None else tuple(options.carry)
+    plain = options.plain or own.decode == "text"
+    needed = [*fields, id_field, *carry, *(condition.field for condition in options.where)]
+    needed += [] if options.key is None else [options.key]
+    as_is = not plain and fields == own.text_fields and id_field == own.id_field and options.carry is None
+    ordinary = as_is and not (options.where or options.key or carry or "." in id_field)
     return Shape(
         limits=own.limits,
         text_field=own.text_fields[0],
@@ -294,8 +294,8 @@ def shape_for(settings: Settings, topic: str, wishes: Wishes | None = None) -> S
         id_from=id_field,
         id=finder(id_field),
         carry=tuple((name, finder(name)) for name in carry),
-        where=tuple(wishes.where),
-        key=None if wishes.key is None else (wishes.key, finder(wishes.key)),
+        where=tuple(options.where),
+        key=None if options.key is None else (options.key, finder(options.key)),
         quick_id=own.max_id_bytes // 6 if ordinary else 0,
         columns=frozenset(column for name in needed for column in columns_of(name)),
     )

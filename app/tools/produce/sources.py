@@ -9,28 +9,28 @@ from typing import Any, Final
 
 from .compressed import BUFFER_BYTES, DAMAGE, decompressed, suffixes_of
 from .formats import BY_CHOICE, Bad, Choice, Entry, File, Needs, Text, kind_of
-from .items import Chunk, Item, Place, Refused, Source, Unmet
+from .items import DocumentSource, Item, ItemChunk, Place, Refused, Unmet
 from .mapping import Mapping
 from .recoding import UTF_8, encoding_of, recoded
 from .shape import Shape
 
 CHUNK_BYTES: Final = 1 << 20
-"""Of values, and of what is refused, in a chunk; one more may be on top. Runs remember places between chunks: changed,
-they start anew."""
+"""Bytes of values and refused data after which a chunk ends. A run remembers places between chunks: it cannot continue
+with another size."""
 CHUNK_ENTRIES: Final = 4096
-"""Entries in a chunk, used or not, so that a condition that hardly ever holds does not hide how far a file was read."""
-CUT: Final = 2
-"""Version of the rule by which chunks end: no run goes on in chunks that end otherwise. In 1, refusals had no size."""
+"""Entries in a chunk, wanted or not, so that the progress of a file is seen even if a condition hardly ever holds."""
+CHUNK_RULE: Final = 2
+"""Version of the rule by which chunks end: a run continues only with its own. In 1, refusals had no size."""
 
 
 class Chunker:
     """Makes items of entries, and chunks of items.
 
-    Where a chunk ends is settled by the entries and the shape: from its end on, all later chunks come out the same.
+    Where a chunk ends depends on the entries and the shape alone: read again from there, later chunks are the same.
     """
 
     def __init__(self, shape: Shape, name: str, start: Place, *, one_by_one: bool = False) -> None:
-        """Make items of the entries of ``name`` behind ``start``; ``one_by_one``: do not wait for a full chunk."""
+        """Make items of the entries of ``name`` after ``start``; ``one_by_one``: each item is a chunk."""
         self.place = start
         self._shape = shape
         self._name = name
@@ -39,10 +39,10 @@ class Chunker:
         self.size = 0
         """Bytes of the last chunk, as `CHUNK_BYTES` counts them; once the entries have ended, of `rest`."""
         self.unmet = Unmet()
-        """What was left out between the items of the last chunk; once the entries have ended, of `rest`."""
+        """What met not all conditions within the last chunk; once the entries have ended, within `rest`."""
 
     def chunks(self, entries: Iterable[Entry]) -> Iterator[list[Item | Refused]]:
-        """Yield the items of full chunks; `place` is behind each while it is yielded. What is left is in `rest`."""
+        """Yield the items of full chunks; meanwhile `place` is the end of the chunk. The last items are in `rest`."""
         items, size, count, limit = self._items, 0, 0, self._limit
         unmet = without_field = 0
         quick = self._shape.quick
@@ -66,17 +66,17 @@ class Chunker:
         finally:
             self.size, self.unmet = size, Unmet(unmet, without_field)
 
-    def chunk(self, items: list[Item | Refused], bytes_read: int, *, last: bool = False) -> Chunk:
-        """Return the chunk that these items are, the last that were yielded or the `rest`."""
-        return Chunk(items, self.place, bytes_read, self.size, last, self.unmet)
+    def chunk(self, items: list[Item | Refused], bytes_read: int, *, last: bool = False) -> ItemChunk:
+        """Return the chunk of these items: those that were yielded last, or the `rest`."""
+        return ItemChunk(items, self.place, bytes_read, self.size, last, self.unmet)
 
     @property
     def rest(self) -> list[Item | Refused]:
-        """The items behind the last full chunk."""
+        """The items after the last full chunk."""
         return self._items
 
     def where(self, number: int) -> str:
-        """Return the name of an entry's place, for people."""
+        """Return the place of an entry, for people."""
         return f"{self._name}:{number}" if number else self._name
 
     def _item(self, number: int, content: object) -> Item | Refused | Unmet | None:
@@ -99,7 +99,7 @@ STDIN: Final = "-"
 STDIN_NAME: Final = "stdin"
 STDIN_NUMBER: Final = 0
 GROWING: Final = ("jsonl", "lines")
-"""Kinds of files that somebody may append to: what stood there before is read as it was."""
+"""Kinds of files that may grow at their end: what was there before is read as it was."""
 
 
 START: Final = Place()
@@ -117,19 +117,19 @@ class Reading:
     choice: Choice = "auto"
     mapping: Mapping | None = None
     delimiter: str | None = None
-    """Of tables of text; None: what their kind has."""
+    """Between the fields of csv and tsv; None: comma and tab."""
     encoding: str | None = None
-    """Of tables of text, and of texts; None: UTF-8, and for tables what a byte order mark says."""
+    """Of csv, tsv and texts; None: UTF-8, and for csv and tsv what a byte order mark says."""
 
     @property
     def needs(self) -> Needs:
-        """What formats are told."""
+        """What formats need to know."""
         texts = tuple(name for name, _ in self.shape.texts)
         columns = None if self.mapping else self.shape.columns
         return Needs(self.shape.max_record_bytes, texts, columns, self.delimiter)
 
     def entries(self, kind: str, file: File, start: Place, *, piped: bool = False) -> Iterator[Entry]:
-        """Return the entries of a file of a kind, mapped if somebody asks for that (`Mapping.of`)."""
+        """Return the entries of a file of a kind, mapped if there is a mapping (`Mapping.of`)."""
         if kind in RECODED:
             file.encoding = self.encoding or (encoding_of(file.stream) if kind in TABLES else UTF_8)
             file.stream = recoded(file.stream, file.encoding)
@@ -144,11 +144,11 @@ class FileSource:
     path: str
     reading: Reading
     size: int = -1
-    """Where the part ends; it is looked up where nobody says."""
+    """Byte at which the part ends; by default the end of the file now."""
     begin: Place = START
-    """Where it begins."""
+    """Where the part begins."""
     bounded: bool = False
-    """Whether what lies behind `size` is left out."""
+    """Whether what comes after `size` is left out."""
 
     def __post_init__(self) -> None:
         if self.size >= 0:
@@ -170,20 +170,20 @@ class FileSource:
 
     @property
     def grows(self) -> bool:
-        """Whether somebody may append to it, and what stood there before is read as it was."""
+        """Whether it may grow at its end, with what was there before read as it was."""
         if self.kind in RECODED and self.reading.encoding not in (None, UTF_8):
             return False  # its places count bytes of UTF-8, the file has others
         return self.kind in GROWING and not suffixes_of(self.path)[1]
 
     def part(self, entry: int, byte: int, end: int) -> "FileSource":
-        """Return what lies between two places, of a file that grows; any other one whole."""
+        """Return the part between two places of a file that grows; any other file whole."""
         return replace(self, size=end, begin=Place(entry, byte), bounded=True) if self.grows else self
 
     def signature(self) -> bytes:
-        """Return nothing: files are told by their content (`tokenmill.app.tools.produce.source_changes`)."""
+        """Return nothing: files are compared by content (`tokenmill.app.tools.produce.source_changes`)."""
         return b""
 
-    def chunks(self, start: Place) -> Iterator[Chunk]:
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield the file's items."""
         start = max(start, self.begin)
         chunker = Chunker(self.reading.shape, self.name, start)
@@ -192,9 +192,9 @@ class FileSource:
             with BufferedReader(_Bounded(file, self.size) if self.bounded else file, BUFFER_BYTES) as raw:
                 yield from self._chunks(raw, chunker, start)
         except DAMAGE as error:
-            yield broken(chunker, error)
+            yield broken_chunk(chunker, error)
 
-    def _chunks(self, raw: "BufferedReader[Any]", chunker: Chunker, start: Place) -> Iterator[Chunk]:
+    def _chunks(self, raw: "BufferedReader[Any]", chunker: Chunker, start: Place) -> Iterator[ItemChunk]:
         suffix = suffixes_of(self.path)[1]
         file = File(self.name, decompressed(raw, suffix), None if suffix else self.path)
 
@@ -243,21 +243,21 @@ class _Bounded(RawIOBase):
 
 @dataclass(frozen=True, slots=True)
 class StandardInput:
-    """What is piped in. It is read once, so nobody can go on in it; items come as soon as they are there."""
+    """What is piped in. It is read once, so no run can continue in it; items come as soon as they are there."""
 
     reading: Reading
     name: str = STDIN_NAME
     size: int = 0
 
     def signature(self) -> bytes:
-        """Return nothing: there is only one."""
+        """Return nothing: there is only one standard input."""
         return b""
 
-    def chunks(self, start: Place) -> Iterator[Chunk]:
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield the items, one in each chunk."""
         chunker = Chunker(self.reading.shape, self.name, start, one_by_one=True)
         # Not sys.stdin: the interpreter closes it at its end, and aborts if a thread is still in the middle of a read.
-        # Nor is this one closed, which would wait for the end of a read that somebody has given up.
+        # Nor is this one closed, which would wait for the end of a read that was given up.
         raw = BufferedReader(FileIO(STDIN_NUMBER, closefd=False), BUFFER_BYTES)
         try:
             kind = kind_of(".jsonl" if raw.peek(1)[:1] == b"{" else "", self.reading.choice)
@@ -265,11 +265,11 @@ class StandardInput:
                 yield chunker.chunk(items, 0)
             yield chunker.chunk(chunker.rest, 0, last=True)
         except DAMAGE as error:
-            yield broken(chunker, error)
+            yield broken_chunk(chunker, error)
 
 
-def broken(chunker: Chunker, error: BaseException) -> Chunk:
-    """Return the last chunk of a source that cannot be read to its end: what was read, and why there is no more."""
+def broken_chunk(chunker: Chunker, error: BaseException) -> ItemChunk:
+    """Return the last chunk of a source that cannot be read to its end: what was read, and why it ends."""
     last = len(chunker.rest)
     why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     place = f" (behind entry {chunker.place.entry:,} and {last:,} more)" if chunker.place.entry or last else ""
@@ -278,7 +278,7 @@ def broken(chunker: Chunker, error: BaseException) -> Chunk:
 
 
 class GivenSource:
-    """Items that a program makes; they come as they are made."""
+    """Items that a program makes, each sent as soon as it is made."""
 
     name = "given"
     size = 0
@@ -287,18 +287,18 @@ class GivenSource:
         self._items = items
 
     def signature(self) -> bytes:
-        """Return nothing: nobody can go on in it."""
+        """Return nothing: no run can continue in it."""
         return b""
 
-    def chunks(self, start: Place) -> Iterator[Chunk]:
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield the items, one in each chunk."""
         for item in self._items:
             size = len(item.data if isinstance(item, Refused) else item.value)
-            yield Chunk([item], start, 0, size)
-        yield Chunk([], start, 0, 0, last=True)
+            yield ItemChunk([item], start, 0, size)
+        yield ItemChunk([], start, 0, 0, last=True)
 
 
-def read_items(sources: Iterable[Source]) -> Iterator[Item | Refused]:
+def read_items(sources: Iterable[DocumentSource]) -> Iterator[Item | Refused]:
     """Yield all items of all sources, one source after the other."""
     for source in sources:
         for chunk in source.chunks(Place()):

@@ -14,13 +14,13 @@ from tokenmill.wire.dead_letters import SourcePlace, encode_dead_letter, letter_
 
 from ...kafka.topics import partition_count
 from ...settings import Settings, dead_letter_topic
-from .datasets import DatasetSource, Known
-from .items import Item, Place, Refused, Source, Unmet
-from .sender import Sent, raise_for
-from .source_changes import Change
+from .datasets import DatasetInfo, DatasetSource
+from .items import DocumentSource, Item, Place, Refused, Unmet
+from .sender import Acknowledged, raise_for
+from .source_changes import SourceChange
 
 EXAMPLES: Final = 20
-"""How many refusals are remembered word for word; all are counted."""
+"""Refusals that are remembered with their text; all are counted."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,19 +28,18 @@ class PassedOver:
     """What was no document."""
 
     refused: int = 0
-    """How often that was so."""
+    """How many such there were."""
     broken: int = 0
     """Sources that could not be read to their end."""
     examples: list[Refused] = field(default_factory=list)
-    """The first refusals, without what stood there."""
-
+    """The first refusals, without their data."""
     unmet: int = 0
     """Documents that did not meet the conditions, as far as this call read them."""
     without_field: int = 0
     """How many of these lack the field that a condition is about."""
 
     def count_unmet(self, unmet: Unmet) -> None:
-        """Count what was not wanted."""
+        """Count documents that did not meet the conditions."""
         self.unmet += unmet.documents
         self.without_field += unmet.without_field
 
@@ -54,24 +53,24 @@ class PassedOver:
 
 @dataclass(slots=True)
 class Summary(PassedOver):
-    """What a run did, so far or in all; what it passed over counts also where an earlier call of the run met it."""
+    """What a run did so far; what it passed over includes what earlier calls of the run did."""
 
     topic: str
-    partitions: dict[int, Sent]
+    partitions: dict[int, Acknowledged]
     """What is acknowledged, by partition."""
     before: int = 0
-    """Documents that were in the topic already: an earlier run of the same command was interrupted, or had ended."""
-    left_out: list[Change] = field(default_factory=list)
-    """What became of sources since they were sent: they are not sent again."""
+    """Documents that were in the topic already, from earlier calls of the same command."""
+    left_out: list[SourceChange] = field(default_factory=list)
+    """How sources have changed since they were sent: they are not sent again."""
     broken_before: int = 0
     """How many of the broken sources this call did not read again."""
     seconds: float = 0.0
     limit: int | None = None
     """Documents after which the run ends, those from before included."""
     bytes_read: int = 0
-    """Of the sources, as they lie on disk, those of earlier runs included."""
+    """Bytes of the sources on disk, with those that earlier calls read."""
     bytes_total: int = 0
-    """Of all sources whose size is known; 0: of none."""
+    """Bytes of all sources whose size is known; 0: of none."""
 
     @property
     def documents(self) -> int:
@@ -91,8 +90,8 @@ SAMPLES: Final = 3
 
 
 @dataclass(slots=True)
-class Dry(PassedOver):
-    """What would be sent."""
+class DryRunResult(PassedOver):
+    """What a run would send."""
 
     topic: str
     documents: int = 0
@@ -100,13 +99,13 @@ class Dry(PassedOver):
     """Of the records' values."""
     samples: list[Item] = field(default_factory=list)
     """The first documents."""
-    known: list[Known] = field(default_factory=list)
+    known: list[DatasetInfo] = field(default_factory=list)
     """What is known of each data set before it is read."""
 
 
-def dry_run(sources: Sequence[Source], topic: str, limit: int | None = None) -> Dry:
+def dry_run(sources: Sequence[DocumentSource], topic: str, limit: int | None = None) -> DryRunResult:
     """Read the sources, one after the other, up to a number of documents, and return what would be sent."""
-    found = Dry(topic, known=[source.known() for source in sources if isinstance(source, DatasetSource)])
+    found = DryRunResult(topic, known=[source.known() for source in sources if isinstance(source, DatasetSource)])
     for source in sources:
         for chunk in source.chunks(Place()):
             found.count_unmet(chunk.unmet)
@@ -124,36 +123,35 @@ def dry_run(sources: Sequence[Source], topic: str, limit: int | None = None) -> 
 
 OnError = Literal["skip", "dead-letter", "fail"]
 UNDER_WAY: Final = 1000
-"""Dead letters that are sent and not acknowledged: as many as do not hold the run up."""
+"""Dead letters that may be sent and not acknowledged: enough not to slow the run down."""
 REASON: Final = "not_produced"
 GOES_ON: Final = (
     "The same command with --on-error skip (or dead-letter) goes on from there; send what you corrected from a file of "
     "its own, for a run whose files have changed cannot go on"
 )
-BEGINS_ANEW: Final = (
+SENDS_ALL_AGAIN: Final = (
     "What came before it is sent: send it, corrected, and what follows from a file of their own, or all of it again "
     "with --on-error skip (or dead-letter)"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RefusalPolicy:
     """What a run does about something that is no document."""
 
     on_error: OnError
     run: str
-    """Of its dead letters' places."""
+    """Name of the run in its dead letters."""
     partitions: int = 1
     """Of the dead-letter topic."""
     goes_on: bool = True
-    """Whether another call can go on with the run: what is advised depends on it."""
+    """Whether another call can continue the run: the advice in messages depends on it."""
 
 
 class Refusals:
-    """Takes the refusals of a run."""
+    """Counts the refusals of a run, and does with each what the policy says."""
 
-    def __init__(self, client: AIOKafkaProducer, topic: str, answer: Answer, summary: Summary) -> None:
-        """Take those of a run over ``topic``."""
+    def __init__(self, client: AIOKafkaProducer, topic: str, answer: RefusalPolicy, summary: Summary) -> None:
         self._client = client
         self._topic = topic
         self._dead = dead_letter_topic(topic)
@@ -162,14 +160,14 @@ class Refusals:
         self._under_way: set[asyncio.Future[Any]] = set()
 
     async def take(self, refused: Refused) -> None:
-        """Count the refusal, and do what is to be done.
+        """Count the refusal, and send its dead letter if that is wanted.
 
         Raises:
-            InputError: it ends the run.
+            InputError: the policy is that it ends the run.
 
         """
         if self._answer.on_error == "fail":
-            raise InputError(f"{refused.where}: {refused.why}. {GOES_ON if self._answer.goes_on else BEGINS_ANEW}")
+            raise InputError(f"{refused.where}: {refused.why}. {GOES_ON if self._answer.goes_on else SENDS_ALL_AGAIN}")
         self._summary.refuse(refused)
         if self._answer.on_error == "dead-letter":
             await self._send(refused)
@@ -191,7 +189,7 @@ class Refusals:
         self._under_way.clear()
 
     async def _send(self, refused: Refused) -> None:
-        """Send it whole, with a dead letter's headers; it was never in the raw topic, so there is no offset in them."""
+        """Send its data, with a dead letter's headers; without an offset, for it was never in the raw topic."""
         place = SourcePlace(self._topic, self._answer.run, refused.where)
         now = time.time_ns() // 1_000_000
         headers = encode_dead_letter(place, reason=REASON, detail=refused.why, timestamp=now)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.app.tools.produce.reading import reading_of
-from tokenmill.app.tools.produce import Item, Walk, find_sources, is_piped, read_items
-from tokenmill.app.tools.produce.source_changes import look
+from tokenmill.app.tools.produce import FolderWalk, Item, find_sources, is_piped, read_items
+from tokenmill.app.tools.produce.source_changes import look_at_sources
 
 COMMAND = str(Path(sys.executable).with_name("tokenmill"))
 
@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
     return found
 
 
-def texts(paths: Iterable[Path | str], walk: Walk) -> list[str]:
+def texts(paths: Iterable[Path | str], walk: FolderWalk) -> list[str]:
     """Return the texts that are read, in order."""
     sources = find_sources([str(path) for path in paths], reading_of(), walk=walk)
     return [item.text for item in read_items(sources) if isinstance(item, Item)]
@@ -46,7 +46,7 @@ def test_what_is_no_regular_file_is_named_and_left_out(folder: Path) -> None:
         os.close(here)
 
     for path in (folder, f"{folder}/*", f"{folder}/**/*.txt"):
-        walk = Walk()
+        walk = FolderWalk()
         assert sorted(texts([path], walk)) == ["a", "b"]
         said = [words.partition(str(folder))[2].split("; ")[0] for words in walk.left_out]
         assert said == [
@@ -65,12 +65,12 @@ def test_links_that_lead_out_are_followed_only_where_that_is_wanted(folder: Path
     own = {"b"} if pattern == "/*/*.txt" else {"a", "b"}
     linked = {"secret", "more"} - ({"more"} if pattern == "/*/*.txt" else set())
 
-    walk = Walk()
+    walk = FolderWalk()
     assert set(texts([f"{folder}{pattern}"], walk)) == own
     assert any(f"it links to {folder.parent / 'elsewhere'}" in words for words in walk.left_out)
     assert all("--follow-links" in words for words in walk.left_out)
 
-    walk = Walk(follow_links=True)
+    walk = FolderWalk(follow_links=True)
     assert set(texts([f"{folder}{pattern}"], walk)) == own | linked
     assert not walk.left_out
 
@@ -85,8 +85,8 @@ def test_links_in_circles_end(folder: Path, pattern: str) -> None:
     (folder / "up").symlink_to("..")
     (folder.parent / "elsewhere" / "back").symlink_to("../data")
 
-    assert texts([f"{folder}{pattern}"], Walk()) == ["a", "b"]
-    assert sorted(texts([f"{folder}{pattern}"], Walk(follow_links=True))) == ["a", "b", "more", "secret"]
+    assert texts([f"{folder}{pattern}"], FolderWalk()) == ["a", "b"]
+    assert sorted(texts([f"{folder}{pattern}"], FolderWalk(follow_links=True))) == ["a", "b", "more", "secret"]
 
 
 def test_links_within_a_folder_are_its_files(folder: Path) -> None:
@@ -94,7 +94,7 @@ def test_links_within_a_folder_are_its_files(folder: Path) -> None:
     (folder / "again.txt").symlink_to("sub/b.txt")
     (folder / "subs").symlink_to("sub")
 
-    walk = Walk()
+    walk = FolderWalk()
     assert texts([folder], walk) == ["a", "b", "b"]
     assert not walk.left_out
 
@@ -104,7 +104,7 @@ def test_a_link_that_is_named_is_followed(folder: Path) -> None:
     (folder.parent / "link").symlink_to("data")
     (folder.parent / "file.txt").symlink_to("elsewhere/secret.txt")
 
-    walk = Walk()
+    walk = FolderWalk()
     assert texts([folder.parent / "link", folder.parent / "file.txt"], walk) == ["a", "b", "secret"]
     assert not walk.left_out
 
@@ -120,7 +120,7 @@ def test_folders_may_be_as_deep_as_paths_are_long(folder: Path) -> None:
     finally:
         os.chdir(before)
 
-    walk = Walk()
+    walk = FolderWalk()
     assert texts([folder], walk) == ["a", "b"]
     subprocess.run(["/bin/rm", "-rf", str(folder / "d")], check=True)
 
@@ -143,7 +143,7 @@ def test_nothing_of_a_pipe_is_lost_to_those_who_look_first(tmp_path: Path) -> No
     os.write(both, b"all of it")
     sources = find_sources([str(tmp_path / "pipe.txt")], reading_of())
 
-    (seen,) = look(sources)
+    (seen,) = look_at_sources(sources)
 
     assert (seen.seen.size, seen.seen.lines) == (0, -1)
     assert os.read(both, 100) == b"all of it"

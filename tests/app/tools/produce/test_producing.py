@@ -17,7 +17,7 @@ from tokenmill.app.kafka.clients import consumer, read_range
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.produce import Identity, Plan, Source, find_sources, flush, produce
+from tokenmill.app.tools.produce import DocumentSource, RunIdentity, RunPlan, find_sources, flush, produce
 from tokenmill.app.tools.produce.conditions import Condition
 from tokenmill.errors import InputError, TopicError
 from tokenmill.records import FLUSH_HEADER
@@ -29,12 +29,12 @@ def settings(broker: Broker) -> Settings:
     return Settings(bootstrap_servers=broker.bootstrap_servers)
 
 
-def sources_of(settings: Settings, *paths: Path) -> list[Source]:
+def sources_of(settings: Settings, *paths: Path) -> list[DocumentSource]:
     """Return the sources at these paths."""
     return find_sources([str(path) for path in paths], reading_of(settings))
 
 
-def keyed(settings: Settings, path: Path, key: str) -> list[Source]:
+def keyed(settings: Settings, path: Path, key: str) -> list[DocumentSource]:
     """Return the source at the path, whose documents get a key."""
     return find_sources([str(path)], reading_of(settings, key=key))
 
@@ -78,7 +78,7 @@ async def test_what_conditions_leave_out_is_counted_up_to_the_limit(
         settings,
         raw,
         find_sources([str(tmp_path / "a.jsonl")], reading),
-        Plan(limit=10),
+        RunPlan(limit=10),
         lambda now: limits.add(now.limit),
     )
 
@@ -110,9 +110,9 @@ async def test_limit_and_failure_end_a_run_with_all_before_acknowledged(
     lines = jsonl(tmp_path / "a.jsonl", 30)
     (tmp_path / "b.jsonl").write_bytes(lines[0] + b"\n[]\n" + lines[1])
 
-    await produce(settings, first, sources_of(settings, tmp_path / "a.jsonl"), Plan(limit=7))
+    await produce(settings, first, sources_of(settings, tmp_path / "a.jsonl"), RunPlan(limit=7))
     with pytest.raises(InputError, match=r"b\.jsonl:2: not_an_object.*--on-error skip"):
-        await produce(settings, second, sources_of(settings, tmp_path / "b.jsonl"), Plan(on_error="fail"))
+        await produce(settings, second, sources_of(settings, tmp_path / "b.jsonl"), RunPlan(on_error="fail"))
 
     assert await content_of(settings, first, 1) == [[(None, line) for line in lines[:7]]]
     assert await content_of(settings, second, 1) == [[(None, lines[0])]]
@@ -204,7 +204,7 @@ async def test_each_document_arrives_once_though_the_broker_is_killed(tmp_path: 
                 settings,
                 "raw",
                 sources,
-                Plan(rate=size / 3, identity=Identity.of("raw", {}, ["a.jsonl"])),
+                RunPlan(rate=size / 3, identity=RunIdentity.of("raw", {}, ["a.jsonl"])),
                 lambda now: acknowledged.set() if now.documents else None,
             )
         )
@@ -227,7 +227,7 @@ async def test_what_is_no_document_can_go_to_the_dead_letters(
     """Whole, with the reason and the place; without such a topic nothing is sent."""
     raw = topic()
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "one"}\n{"text": 2}\n\xff\n')
-    plan = Plan(on_error="dead-letter")
+    plan = RunPlan(on_error="dead-letter")
     with pytest.raises(TopicError, match="topics create"):
         await produce(settings, raw, sources_of(settings, tmp_path), plan)
     await ensure_topics(Settings(bootstrap_servers=settings.bootstrap_servers, raw_topics=(raw,)))
@@ -254,7 +254,7 @@ async def test_batches_are_compressed_as_asked(
     raw = topic()
     lines = jsonl(tmp_path / "a.jsonl", 3000)
 
-    await produce(settings, raw, sources_of(settings, tmp_path), Plan(compression=codec))
+    await produce(settings, raw, sources_of(settings, tmp_path), RunPlan(compression=codec))
 
     assert await content_of(settings, raw, 1) == [[(None, line) for line in lines]]
     (log,) = (broker.directory / "data" / f"{raw}-0").glob("*.log")

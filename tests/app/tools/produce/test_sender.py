@@ -19,13 +19,13 @@ from tests.conftest import TopicFactory
 from tokenmill.app.kafka.clients import producer
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.produce.run_position import HEADER
+from tokenmill.app.tools.produce.run_position import MARK_HEADER
 from tokenmill.app.tools.produce.sender import (
     BATCH_BYTES,
     OPEN_BYTES,
     RECORD_BYTES,
+    Acknowledged,
     Sender,
-    Sent,
     batch_bytes,
     fenced_producer,
     raise_for,
@@ -39,7 +39,7 @@ class Sending:
     def __init__(self, *, marks: bool = True, size: int = 100) -> None:
         self.kafka = ScriptedKafka(3, random.Random(0))
         self.marked: list[tuple[int, int]] = []
-        sent = {number: Sent() for number in range(3)}
+        sent = {number: Acknowledged() for number in range(3)}
         mark = self._mark if marks else None
         self.sender = Sender(Producer(self.kafka, None), RAW, size, sent, mark)
 
@@ -112,7 +112,7 @@ async def test_only_the_last_record_of_a_batch_has_the_mark() -> None:
         await some.arrive(0)
         records = some.kafka.logs[TopicPartition(RAW, 0)].records
         assert [record.value for record in records] == [b"0", b"3", b"6"]
-        assert [record.headers for record in records] == [(), (), ((HEADER, b"6"),) if marks else ()]
+        assert [record.headers for record in records] == [(), (), ((MARK_HEADER, b"6"),) if marks else ()]
 
 
 async def test_a_batch_has_as_much_as_fits() -> None:
@@ -148,12 +148,12 @@ async def test_what_is_acknowledged_is_counted_when_it_is() -> None:
     some = Sending()
     some.put(0, 3, 1)
     await some.sender.send_open()
-    assert some.sender.sent[0] == Sent()
+    assert some.sender.sent[0] == Acknowledged()
     await some.arrive(0)
-    assert some.sender.sent == {0: Sent(2, 2), 1: Sent(), 2: Sent()}
+    assert some.sender.sent == {0: Acknowledged(2, 2), 1: Acknowledged(), 2: Acknowledged()}
     some.sender.client.kafka.under_way[TopicPartition(RAW, 1)][0].future.cancel()
     await asyncio.sleep(0)
-    assert some.sender.sent[1] == Sent()
+    assert some.sender.sent[1] == Acknowledged()
 
 
 async def test_settle_waits_for_every_batch() -> None:

@@ -12,8 +12,16 @@ from hypothesis import strategies as st
 
 from tests.app.tools.produce.reading import reading_of
 from tokenmill.app.tools.produce import find_sources, read_items
-from tokenmill.app.tools.produce.items import Source
-from tokenmill.app.tools.produce.source_changes import Comparison, Seen, compare, look, named, parts, told
+from tokenmill.app.tools.produce.items import DocumentSource
+from tokenmill.app.tools.produce.source_changes import (
+    KnownSource,
+    SourceComparison,
+    changes_line,
+    compare_sources,
+    look_at_sources,
+    numbered_names,
+    sources_to_send,
+)
 
 Files = Mapping[str, bytes]
 lines = st.lists(st.sampled_from([b"\n", b"a\n", b"bb\n"]), max_size=5).map(b"".join)
@@ -33,21 +41,21 @@ class Folder:
         for name, content in files.items():
             (self.path / f"{name}{self.suffix}").write_bytes(content)
 
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[DocumentSource]:
         """Return its files."""
         return find_sources([str(self.path)], reading_of())
 
-    def seen(self, *, whole_lines: bool = False) -> list[Seen]:
+    def seen(self, *, whole_lines: bool = False) -> list[KnownSource]:
         """Return what a run knows of it that begins now."""
-        return [one.seen for one in look(self.sources(), whole_lines=whole_lines)]
+        return [one.seen for one in look_at_sources(self.sources(), whole_lines=whole_lines)]
 
-    def compared(self, known: list[Seen], *, whole_lines: bool = False) -> Comparison:
+    def compared(self, known: list[KnownSource], *, whole_lines: bool = False) -> SourceComparison:
         """Return what became of what a run knows."""
-        return compare(known, look(self.sources(), known, whole_lines=whole_lines))
+        return compare_sources(known, look_at_sources(self.sources(), known, whole_lines=whole_lines))
 
-    def wheres(self, seen: list[Seen]) -> list[tuple[str, bytes]]:
+    def wheres(self, seen: list[KnownSource]) -> list[tuple[str, bytes]]:
         """Return file and content of each line that a part sends: no line here is an object."""
-        return [(Path(item.where).name, item.data) for item in read_items(parts(seen, self.sources()))]  # type: ignore[union-attr]
+        return [(Path(item.where).name, item.data) for item in read_items(sources_to_send(seen, self.sources()))]  # type: ignore[union-attr]
 
 
 @pytest.fixture
@@ -57,7 +65,7 @@ def folder(tmp_path: Path) -> Folder:
     return Folder(tmp_path / "in")
 
 
-def kinds(found: Comparison) -> list[tuple[str, str]]:
+def kinds(found: SourceComparison) -> list[tuple[str, str]]:
     """Return what became of which file."""
     return [(change.kind, Path(change.name).stem) for change in found.changes]
 
@@ -83,9 +91,9 @@ def test_content_is_read_only_where_size_or_time_changed(folder: Folder, monkeyp
     read: list[str] = []
     opened = Path.open
 
-    def noted(path: Path, *arguments: Any, **named: Any) -> Any:
+    def noted(path: Path, *arguments: Any, **numbered_names: Any) -> Any:
         read.append(path.stem)
-        return opened(path, *arguments, **named)
+        return opened(path, *arguments, **numbered_names)
 
     monkeypatch.setattr(Path, "open", noted)
 
@@ -112,7 +120,7 @@ def test_a_change_is_named_with_what_changed(folder: Folder, after: bytes, kind:
     found = folder.compared(known)
 
     assert kinds(found) == [(kind, "a")]
-    assert re.search(why, told(found.changes))
+    assert re.search(why, changes_line(found.changes))
     (present,) = found.present
     assert present.sent_now == (kind == "grown")
     if kind == "grown":
@@ -148,7 +156,7 @@ def test_a_file_that_is_no_file_of_lines_never_grows(folder: Folder) -> None:
     known = folder.seen()
     folder.write({"a": b"1\n2\n"})
 
-    assert "no file of lines" in told(folder.compared(known).changes)
+    assert "no file of lines" in changes_line(folder.compared(known).changes)
 
 
 def test_new_gone_and_renamed_files_are_told_apart(folder: Folder) -> None:
@@ -185,7 +193,7 @@ def test_a_file_that_cannot_be_read_is_named(folder: Folder) -> None:
     (folder.path / "a.jsonl").unlink()
     (folder.path / "a.jsonl").symlink_to("nowhere")
 
-    assert "cannot be read now" in told(folder.compared(known).changes)
+    assert "cannot be read now" in changes_line(folder.compared(known).changes)
     unreadable = folder.seen()
     folder.write({"a": b"1\n"})
     assert kinds(folder.compared(unreadable)) == [("changed", "a")]
@@ -196,14 +204,14 @@ def test_a_path_that_is_given_twice_is_two_sources(folder: Folder) -> None:
     folder.write({"a": b"1\n"})
     path = str(folder.path / "a.jsonl")
     sources = find_sources([path, path], reading_of())
-    known = [one.seen for one in look(sources)]
+    known = [one.seen for one in look_at_sources(sources)]
     folder.write({"a": b"1\n2\n"})
 
-    found = compare(known, look(sources, known))
+    found = compare_sources(known, look_at_sources(sources, known))
 
     assert [change.kind for change in found.changes] == ["grown", "grown"]
-    assert len(list(read_items(parts(found.present, sources)))) == 2
-    assert named(["a", "b", "a"]) == [("a", 0), ("b", 0), ("a", 1)]
+    assert len(list(read_items(sources_to_send(found.present, sources)))) == 2
+    assert numbered_names(["a", "b", "a"]) == [("a", 0), ("b", 0), ("a", 1)]
 
 
 def test_many_changes_are_told_in_short(folder: Folder) -> None:
@@ -212,7 +220,7 @@ def test_many_changes_are_told_in_short(folder: Folder) -> None:
     known = folder.seen()
     folder.write({f"{number}": b"" for number in range(8)})
 
-    text = told(folder.compared(known).changes)
+    text = changes_line(folder.compared(known).changes)
 
     assert text.count("is new") == 5
     assert text.endswith("; and 3 more")
@@ -225,7 +233,7 @@ def test_parts_send_each_line_that_was_added_once(
     """However a folder grows: all parts together are what it holds in the end, each line once, in each file's order."""
     folder = Folder(tmp_path_factory.mktemp("in"))
     held: dict[str, bytes] = {}
-    known: list[Seen] = []
+    known: list[KnownSource] = []
     sent: list[tuple[str, bytes]] = []
     for number, state in enumerate(states):
         for name, added in state.items():

@@ -1,19 +1,38 @@
-"""The end of the demo: whether all is there, where it came from, and what next."""
+"""The end of the demo: whether all blocks are there, where one came from, and what to try next."""
 
 import asyncio
 import shlex
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from tokenmill.store import open_partition, partitions_in
 
 from ...settings import Settings
 from ...tools.inspect import TracedPiece, trace_block
 from ...tools.verify import Progress, VerifyResult, verify
-from ..live import View
-from ..state import DEMO_DIRECTORY, program
-from .background import in_background
+from ..live import LiveView
+from ..local_state import DEMO_DIRECTORY, program
+
+T = TypeVar("T")
+
+
+def in_background(work: Callable[[], T]) -> Future[T]:
+    """Start ``work`` and return its future; the process may end before it is done, unlike with a thread pool."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # so that whoever stops waiting does not take the future away from the thread
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - for whoever waits
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
 
 SHOWN_PIECES: Final = 3
 SHOWN_CHARACTERS: Final = 160
@@ -33,7 +52,7 @@ async def check(settings: Settings, tell: Callable[[str], None]) -> VerifyResult
     return await asyncio.wrap_future(in_background(work))
 
 
-def tell_result(view: View, killed: int, result: VerifyResult) -> bool:
+def tell_result(view: LiveView, killed: int, result: VerifyResult) -> bool:
     """Say in one line what became of every block, and return whether that is as it should be.
 
     An era that was written as the verification began may still be on its way to the store: that is no fault.
@@ -49,7 +68,7 @@ def tell_result(view: View, killed: int, result: VerifyResult) -> bool:
     return good
 
 
-async def go_back(settings: Settings, view: View) -> None:
+async def go_back(settings: Settings, view: LiveView) -> None:
     """Take a block from the middle of the store, and print the Kafka records that it came from."""
     stream = settings.streams()[0].name
     numbers = partitions_in(settings.store, stream)
@@ -67,7 +86,7 @@ async def go_back(settings: Settings, view: View) -> None:
         view.show(f"    and {len(trace.pieces) - SHOWN_PIECES} more documents")
 
 
-def next_commands(view: View, directory: Path, settings: Settings) -> None:
+def next_commands(view: LiveView, directory: Path, settings: Settings) -> None:
     """Name what to try with what the demo left behind."""
     state = "" if directory == DEMO_DIRECTORY else f" --state {shlex.quote(str(directory))}"
     partition = directory / "store" / settings.streams()[0].name / "0"

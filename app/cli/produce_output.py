@@ -1,13 +1,19 @@
-"""What `produce` tells in the end: where the documents went, what was passed over, and what may still wait."""
+"""What `produce` says: its progress, where the documents went, what was passed over, and what may still wait."""
 
+import time
+from datetime import timedelta
 from typing import Any
+
+from rich.progress import BarColumn, TimeRemainingColumn
 
 from tokenmill.errors import InputError
 
 from ..settings import Settings
-from ..tools.produce import Dry, PassedOver, Summary, Walk
-from ..tools.produce.datasets import Known
+from ..terminal_console import PlainColumn
+from ..tools.produce import DryRunResult, FolderWalk, PassedOver, Summary
+from ..tools.produce.datasets import DatasetInfo
 from .output import count, say, show, show_json, size
+from .progress import ProgressLine
 
 SHOWN_PARTITIONS = 8  # in the last line; more are summed up, --json has all
 SHOWN_REFUSALS = 5
@@ -33,7 +39,7 @@ def tell_refusals(found: PassedOver) -> None:
         say(f"… passed over {found.refused:,} in all")
 
 
-def tell_not_read(walk: Walk) -> None:
+def tell_not_read(walk: FolderWalk) -> None:
     """Name what lies in folders and is not read: pipes, devices, links that lead elsewhere."""
     for words in walk.left_out[:SHOWN_REFUSALS]:
         say(words)
@@ -97,7 +103,7 @@ def summary_json(summary: Summary) -> dict[str, Any]:
     }
 
 
-def tell_dry(found: Dry, *, as_json: bool) -> None:
+def tell_dry(found: DryRunResult, *, as_json: bool) -> None:
     """Show what would be sent.
 
     Raises:
@@ -122,7 +128,7 @@ def tell_dry(found: Dry, *, as_json: bool) -> None:
         )
 
 
-def _dry_json(found: Dry) -> dict[str, Any]:
+def _dry_json(found: DryRunResult) -> dict[str, Any]:
     return {
         "documents": found.documents,
         "bytes": found.bytes,
@@ -134,7 +140,7 @@ def _dry_json(found: Dry) -> dict[str, Any]:
     }
 
 
-def _known_lines(known: Known) -> list[str]:
+def _known_lines(known: DatasetInfo) -> list[str]:
     """Return what is known of a data set, a line for its features and one for each split."""
     if known.why_not:
         return [f"{known.name}: nothing is known of it ({known.why_not})"]
@@ -151,7 +157,7 @@ def _known_lines(known: Known) -> list[str]:
     ]
 
 
-def _known_json(known: Known) -> dict[str, Any]:
+def _known_json(known: DatasetInfo) -> dict[str, Any]:
     return {
         "name": known.name,
         "features": known.features,
@@ -159,3 +165,49 @@ def _known_json(known: Known) -> dict[str, Any]:
         "download_bytes": known.download,
         **({"unknown": known.why_not} if known.why_not else {}),
     }
+
+
+class ProduceProgress(ProgressLine):
+    """Called with a run's summary, says where it is.
+
+    The bar ends at the run's limit, where it has one, else at the end of all files, where their sizes are known; with
+    both, it is as far as the one that is closer to its end. By it the time that is left is told.
+    """
+
+    def __init__(self) -> None:
+        columns = (PlainColumn("  {task.description}"), BarColumn(20), TimeRemainingColumn())
+        super().__init__(*columns, description="starting")
+        self._began = time.monotonic()
+        self._done_before: int | None = None
+        self.latest: Summary | None = None
+        """What it was called with last; its numbers grow on."""
+
+    def __call__(self, summary: Summary) -> None:
+        """Show how far the run is."""
+        self.latest = summary
+        rate = summary.bytes / summary.seconds if summary.seconds else 0.0
+        line = f"{count(summary.documents, 'document')}, {size(summary.bytes)}, {size(rate)}/s"
+        line += f", {summary.refused:,} passed over" if summary.refused else ""
+        described = f"{summary.topic}: {line}"
+        done, total = _done(summary)
+        self.show(described, done, total, lambda: line + self._left(summary, done, total))
+
+    def _left(self, summary: Summary, done: int, total: int) -> str:
+        """Return how much is done and how long the rest takes; nothing if nobody knows."""
+        if not total:
+            return ""
+        told = f", {done / total:.0%} {'read' if summary.limit is None else f'of the limit of {summary.limit:,}'}"
+        if self._done_before is None:  # an interrupted run begins in the middle
+            self._done_before, self._began = done, time.monotonic()
+            return told
+        speed = (done - self._done_before) / max(time.monotonic() - self._began, 1e-9)
+        seconds = (total - done) / speed if speed else 0
+        return told + (f", {timedelta(seconds=round(seconds))} left" if seconds else "")
+
+
+def _done(summary: Summary) -> tuple[int, int]:
+    """Return how far the run is, and where it ends: in documents with a limit, else in bytes; 0: nobody knows."""
+    if summary.limit is None:
+        return summary.bytes_read, summary.bytes_total
+    read = summary.limit * summary.bytes_read // summary.bytes_total if summary.bytes_total else 0
+    return min(summary.limit, max(summary.before + summary.documents, read)), summary.limit

@@ -15,13 +15,13 @@ from tokenmill.errors import SettingsError
 
 from ..settings import SECRETS, Settings
 from ..settings.explain import explain
-from .secure_files import write_private
+from .output_files import write_private
 
 DEMO_DIRECTORY: Final = Path(".tokenmill/demo")
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class LocalState:
     """Where everything lies; nothing is there until somebody makes it."""
 
     directory: Path

@@ -1,9 +1,10 @@
-"""Places that a person named to write to: made, and tried, before minutes of work end in what cannot be written."""
+"""Files to write: places that a person named, tried before minutes of work; files that only their owner can read."""
 
 import errno
 import os
 import tempfile
 from pathlib import Path
+from typing import Final
 
 from tokenmill.errors import InputError
 
@@ -44,3 +45,13 @@ def _why(error: OSError, path: Path) -> str:
     if error.errno in {errno.EACCES, errno.EPERM}:
         return "may not be written to by this user"
     return f"cannot be written to ({error.strerror})"
+
+
+OWNER_ONLY: Final = 0o600
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that nobody but its owner can read, not even for the moment while it is written."""
+    path.unlink(missing_ok=True)  # an older file would keep its rights
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY), "w", encoding="utf-8") as file:
+        file.write(text)

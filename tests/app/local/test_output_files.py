@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from tokenmill.app.local.secure_files import write_private
+from tokenmill.app.local.output_files import write_private
 
 
 def test_only_the_owner_may_read_whatever_was_there_before(tmp_path: Path) -> None:

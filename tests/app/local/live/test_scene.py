@@ -1,8 +1,13 @@
-"""Rates of what workers count."""
+"""Rates, and what a scene says of brokers that do not answer."""
 
+import time
 from collections.abc import Mapping
 
-from tokenmill.app.local.live.rates import WINDOW_SECONDS, Rates
+from rich.console import Console
+
+from tokenmill.app.local.live.scene import WINDOW_SECONDS, LiveScene, Rates, plain_line
+from tokenmill.app.local.live.tables import tables
+from tokenmill.app.supervisor import PartitionStatus, Status, WorkerStatus
 
 
 def counted(**workers: float) -> Mapping[str, Mapping[str, float]]:
@@ -49,3 +54,41 @@ def test_there_is_no_rate_before_two_looks() -> None:
     assert rates.per_second("tokens") == 0
     rates.add(0.0, counted(a=5))
     assert rates.per_second("tokens") == 0
+
+
+AWAY = "NO BROKER ANSWERS since "
+
+
+def scene(end: int | None, away_since: float | None) -> LiveScene:
+    """Return a scene of one partition, which is milled up to offset 7."""
+    partition = PartitionStatus("notes", 0, "mill-1", end, 7, (), None)
+    worker = WorkerStatus("mill-1", "mill", "cut off" if away_since else "running", 1, 0, None, ("notes/0",))
+    return LiveScene("notes at broker:9092", Status({}, (worker,), (partition,), away_since))
+
+
+def test_a_line_says_that_no_broker_answers_and_since_when() -> None:
+    """Lag is unknown then, never 0; and no mill counts as one that runs."""
+    line = plain_line(scene(None, time.time() - 90), Rates())
+    assert AWAY in line
+    assert "(90 s)" in line
+    assert "lag unknown" in line
+    assert "0 of 1 mills" in line
+
+    line = plain_line(scene(12, None), Rates())
+    assert AWAY not in line
+    assert "lag 5" in line
+
+
+def test_tables_say_so_too() -> None:
+    """In a line of its own, and in the worker's state."""
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(tables(scene(None, time.time() - 90), Rates(), 5.0))
+    assert AWAY in captured.get()
+    assert "cut off" in captured.get()
+    assert "lag unknown" in captured.get()
+
+
+def test_lag_is_not_known_before_the_brokers_have_said_anything() -> None:
+    """Not even how many partitions there are."""
+    assert Status({}, (), ()).lag is None

@@ -1,7 +1,10 @@
-"""The demo from its first line to its last."""
+"""The demo from its first line to its last: broker, service, text on its way, and a kill in the middle."""
 
 import asyncio
-from collections.abc import Coroutine
+import os
+import signal
+import time
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final
@@ -14,19 +17,110 @@ from tokenmill.stages.training_tokenizer import train_tokenizer
 
 from ...kafka.topics import ensure_topics
 from ...settings import Settings
-from ...supervisor import Event, Limits, Supervisor, run_until_signalled
+from ...supervisor import Event, Limits, Status, Supervisor, run_until_signalled
 from ...tasks import beside
-from ...tools.produce import Item, shape_for
+from ...tools.produce import GivenSource, Item, RunPlan, Summary, flush, produce, shape_for
 from ..broker import Broker
-from ..live import Scene, View, log_to_file, telling_of_its_end
-from ..state import State
-from .background import in_background
-from .closing import check, go_back, next_commands, tell_result
-from .feeding import Feeding
-from .plan import PARTITIONS, VOCABULARY, DemoPlan, demo_settings
-from .text import DemoText
-from .trainer import Trainer, why_not
-from .waiting import until_running, until_settled
+from ..live import LiveScene, LiveView, log_to_file, telling_of_its_end
+from ..local_state import LocalState
+from .outcome import check, go_back, in_background, next_commands, tell_result
+from .plan import PARTITIONS, VOCABULARY, DemoPlan, DemoText, demo_settings
+from .trainer import DemoTrainer, why_not
+
+LOOK_SECONDS: Final = 0.2
+LONGEST_SECONDS: Final = 120.0
+"""Without any progress. A restart of everything takes 20."""
+SETTLED_SECONDS: Final = 1.5
+"""Longer than from one heartbeat and one look at the brokers to the next."""
+
+
+async def until_running(look: Callable[[], Status]) -> None:
+    """Wait until every partition has a worker.
+
+    Raises:
+        TokenMillError: it does not come to that.
+
+    """
+
+    def running(status: Status) -> bool:
+        return bool(status.partitions) and all(partition.worker for partition in status.partitions)
+
+    await _until(look, running, 0.0)
+
+
+async def until_settled(look: Callable[[], Status]) -> None:
+    """Wait until all that the brokers hold is milled and stored; the last record of each partition is a flush.
+
+    Raises:
+        TokenMillError: it does not come to that.
+
+    """
+    await _until(look, lambda status: status.settled, SETTLED_SECONDS)
+
+
+async def _until(look: Callable[[], Status], condition: Callable[[Status], bool], lasting: float) -> None:
+    """Wait until the condition has held for ``lasting`` seconds; the patience begins anew with any progress."""
+    progressed = time.monotonic()
+    held_since: float | None = None
+    seen: object = None
+    while True:
+        status, now = look(), time.monotonic()
+        held_since = (held_since if held_since is not None else now) if condition(status) else None
+        if held_since is not None and now - held_since >= lasting:
+            return
+        if (progress := (status.lag, status.stored)) != seen:
+            progressed, seen = now, progress
+        if now - progressed > LONGEST_SECONDS:
+            raise TokenMillError(
+                f"the service has made no progress for {LONGEST_SECONDS:.0f} s, {status.lag} records wait: "
+                "its logs, in the state's folder logs/, say why"
+            )
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+KILL_AT: Final = 0.4
+"""Share of the text after which a worker is killed: early enough to see it come back before the text ends."""
+
+
+class DemoFeeding:
+    """Feeds once; `killed` counts the workers that were killed meanwhile."""
+
+    def __init__(self, plan: DemoPlan, settings: Settings, view: LiveView, look: Callable[[], Status]) -> None:
+        """Feed nothing yet."""
+        self.killed = 0
+        self.share = 0.0
+        """How much of the text is in Kafka, 0 to 1."""
+        self._plan = plan
+        self._settings = settings
+        self._view = view
+        self._look = look
+
+    async def run(self) -> None:
+        """Send all of the text, and a flush behind it; on return all of it is acknowledged by Kafka."""
+        topic, text, rate = self._settings.raw_topics[0], self._plan.text, self._plan.bytes_per_second
+        self._view.say(f"feeding {topic} with {rate / 1e6:.2f} MB/s, for {text.bytes / rate:.0f} s")
+        items = text.items(shape_for(self._settings, topic))
+        done = await produce(self._settings, topic, [GivenSource(items)], RunPlan(rate=rate), self._progress)
+        if not self.killed:
+            self._kill()
+        self.share = 1.0
+        passed = f"; {done.refused:,} that are no UTF-8 text were passed over" if done.refused else ""
+        self._view.say(f"fed {done.documents:,} documents, {done.bytes / 1e6:,.1f} MB{passed}; now a flush")
+        await flush(self._settings, topic)
+
+    def _progress(self, summary: Summary) -> None:
+        self.share = min(1.0, summary.bytes / max(1, self._plan.text.bytes))
+        if self.share >= KILL_AT and not self.killed:
+            self._kill()
+
+    def _kill(self) -> None:
+        """Kill a mill worker that has work, if another one can take it over."""
+        mills = [mill for mill in self._look().workers if mill.role == "mill" and mill.partitions]
+        if len(mills) > 1 and (pid := mills[0].pid) is not None:
+            self.killed += 1
+            self._view.say(f"kill -9 {pid}: that was {mills[0].name}, in the middle of its work", "bold red")
+            os.kill(pid, signal.SIGKILL)
+
 
 RESTART_SECONDS: Final = 8.0
 """Before the killed worker comes back: long enough to see the other one do its work."""
@@ -43,9 +137,9 @@ def run_demo(plan: DemoPlan, console: Console) -> int:
         TokenMillError: the broker or a worker cannot do its work.
 
     """
-    state = State(plan.directory.absolute())
+    state = LocalState(plan.directory.absolute())
     log_to_file(state.logs / "supervisor.log", "info")
-    view = View(console)
+    view = LiveView(console)
     also = ", while a model trains on them" if plan.train else ""
     view.show(f"TokenMill: text in Kafka becomes token blocks, once each{also}", "bold")
     view.say(f"text: {plan.text.description}, {plan.text.bytes / 1e6:,.1f} MB")
@@ -67,14 +161,14 @@ def learn(text: DemoText) -> Tokenizer:
 class _Demo:
     """One run, once the broker is there."""
 
-    def __init__(self, plan: DemoPlan, state: State, settings: Settings, view: View) -> None:
+    def __init__(self, plan: DemoPlan, state: LocalState, settings: Settings, view: LiveView) -> None:
         self._plan = plan
         self._state = state
         self._settings = settings
         self._view = view
         limits = Limits(first_backoff=RESTART_SECONDS)
         self._supervisor = Supervisor(settings, limits=limits, log_directory=state.logs, on_event=self._tell)
-        self._feeding = Feeding(plan, settings, view, self._supervisor.status)
+        self._feeding = DemoFeeding(plan, settings, view, self._supervisor.status)
         self._trainer = self._make_trainer()
         self._doing = STARTING
 
@@ -111,7 +205,7 @@ class _Demo:
         await go_back(self._settings, self._view)
         return good
 
-    async def _train(self, trainer: Trainer) -> None:
+    async def _train(self, trainer: DemoTrainer) -> None:
         """Train beside all else, and say how it went."""
         await trainer.run()
         if trainer.first is None or trainer.training is None:
@@ -132,14 +226,14 @@ class _Demo:
             await self._trainer.ended.wait()
             await asyncio.sleep(0)  # for the last word on it
 
-    def _make_trainer(self) -> Trainer | None:
+    def _make_trainer(self) -> DemoTrainer | None:
         if not self._plan.train:
             return None
         if (reason := why_not()) is not None:
             self._view.say(reason, "yellow")
             return None
         stream = self._settings.streams()[0].name
-        return Trainer(self._settings.store, stream, self._plan.train_seconds, self._training_log)
+        return DemoTrainer(self._settings.store, stream, self._plan.train_seconds, self._training_log)
 
     @property
     def _training_log(self) -> Path:
@@ -153,8 +247,8 @@ class _Demo:
             return  # the first worker had all partitions until the second one came
         self._view.say(event.text, {"ended": "red", "suspected": "red", "took over": "green"}.get(event.kind, "dim"))
 
-    def _look(self) -> Scene:
+    def _look(self) -> LiveScene:
         share = f" {self._feeding.share:.0%}" if self._doing == "feeding" else ""
         title = f"{self._settings.raw_topics[0]} · {self._doing}{share}"
         training = self._trainer.training if self._trainer is not None else None
-        return Scene(title, self._supervisor.status(), training)
+        return LiveScene(title, self._supervisor.status(), training)
