@@ -311,7 +311,7 @@ def parse_rate(rate: str | None) -> float | None:
     """Return bytes a second of ``2MB`` or ``2MB/s``.
 
     Raises:
-        typer.BadParameter: it is no such size.
+        typer.BadParameter: it is no size, or less than a byte a second.
 
     """
     if rate is None:
@@ -326,10 +326,10 @@ def parse_rate(rate: str | None) -> float | None:
 
 
 def parse_delimiter(delimiter: str | None) -> str | None:
-    r"""Return the character that somebody means; a tab may be written as ``\t``.
+    r"""Return the delimiter; a tab may be written as ``\t``.
 
     Raises:
-        typer.BadParameter: it is none that a table can have between its fields.
+        typer.BadParameter: it cannot be between the fields of a table.
 
     """
     found = "\t" if delimiter in ("\\t", "tab") else delimiter
@@ -341,16 +341,16 @@ def parse_delimiter(delimiter: str | None) -> str | None:
 
 
 def _require_run(paths: list[str], *, resume: bool, restart: bool, only_new: bool) -> None:
-    """Check that what is new can be told from what was sent, where that is asked for."""
+    """Check that what is new can be distinguished from what was sent, if only that is wanted."""
     if only_new and (restart or not resume or any(map(is_piped, paths))):
         other = "--restart" if restart else "standard input or a pipe" if resume else "--no-resume"
         raise InputError(f"--only-new goes on behind what was sent before; {other} does not: leave one of them out")
 
 
 def _identity(topic: str, paths: list[str], options: dict[str, object]) -> RunIdentity | None:
-    """Return the run's identity; none for one that nobody could take up again.
+    """Return the run's identity; None for a run that cannot be continued.
 
-    Links that are followed are no part of it: as with any other file of a folder, it is noticed what is new.
+    Links that are followed are no part of it: as with any other file of a folder, a new one is noticed.
     """
     if any(map(is_piped, paths)):
         return None

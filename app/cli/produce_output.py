@@ -40,7 +40,7 @@ def tell_refusals(found: PassedOver) -> None:
 
 
 def tell_not_read(walk: FolderWalk) -> None:
-    """Name what lies in folders and is not read: pipes, devices, links that lead elsewhere."""
+    """Name what is in folders and not read: pipes, devices, links that lead elsewhere."""
     for words in walk.left_out[:SHOWN_REFUSALS]:
         say(words)
     if len(walk.left_out) > SHOWN_REFUSALS:
@@ -48,14 +48,14 @@ def tell_not_read(walk: FolderWalk) -> None:
 
 
 def tell_unmet(found: PassedOver) -> None:
-    """Say how many documents did not meet the conditions; where that is for want of a field, too."""
+    """Say how many documents did not meet the conditions, and how many of these lack the field."""
     if found.unmet:
         without = f", {found.without_field:,} of them without its field" if found.without_field else ""
         say(f"--where left out {count(found.unmet, 'document')}{without}")
 
 
 def tell_left_out(summary: Summary) -> None:
-    """Name the sources that are not what they were when they were sent."""
+    """Name the sources that have changed since they were sent."""
     for change in summary.left_out[:SHOWN_REFUSALS]:
         say(f"{change.text}: nothing of it is sent again")
     if len(summary.left_out) > SHOWN_REFUSALS:
@@ -63,7 +63,7 @@ def tell_left_out(summary: Summary) -> None:
 
 
 def interrupted_line(summary: Summary | None, topic: str, *, goes_on: bool) -> str:
-    """Return what a person should know whose run was interrupted."""
+    """Return the message for a run that was interrupted."""
     done = 0 if summary is None else summary.documents
     before = 0 if summary is None else summary.before
     line = f"interrupted: {count(done, 'document')} of this call {'is' if done == 1 else 'are'} acknowledged in {topic}"
@@ -168,10 +168,10 @@ def _known_json(known: DatasetInfo) -> dict[str, Any]:
 
 
 class ProduceProgress(ProgressLine):
-    """Called with a run's summary, says where it is.
+    """Shows the progress of a run: called with its summary.
 
-    The bar ends at the run's limit, where it has one, else at the end of all files, where their sizes are known; with
-    both, it is as far as the one that is closer to its end. By it the time that is left is told.
+    The bar ends at the run's limit if there is one, else at the end of all files, if their sizes are known; with both,
+    it shows the one that is closer to its end. The time that is left is estimated by it.
     """
 
     def __init__(self) -> None:
@@ -180,7 +180,7 @@ class ProduceProgress(ProgressLine):
         self._began = time.monotonic()
         self._done_before: int | None = None
         self.latest: Summary | None = None
-        """What it was called with last; its numbers grow on."""
+        """The summary of the last call; its numbers go on growing."""
 
     def __call__(self, summary: Summary) -> None:
         """Show how far the run is."""
@@ -193,7 +193,7 @@ class ProduceProgress(ProgressLine):
         self.show(described, done, total, lambda: line + self._left(summary, done, total))
 
     def _left(self, summary: Summary, done: int, total: int) -> str:
-        """Return how much is done and how long the rest takes; nothing if nobody knows."""
+        """Return how much is done and how long the rest takes; empty if that is unknown."""
         if not total:
             return ""
         told = f", {done / total:.0%} {'read' if summary.limit is None else f'of the limit of {summary.limit:,}'}"
@@ -206,7 +206,7 @@ class ProduceProgress(ProgressLine):
 
 
 def _done(summary: Summary) -> tuple[int, int]:
-    """Return how far the run is, and where it ends: in documents with a limit, else in bytes; 0: nobody knows."""
+    """Return how far the run is, and where it ends: in documents with a limit, else in bytes; 0: unknown."""
     if summary.limit is None:
         return summary.bytes_read, summary.bytes_total
     read = summary.limit * summary.bytes_read // summary.bytes_total if summary.bytes_total else 0

@@ -15,11 +15,11 @@ from ..terminal import escaped
 from .output import messages, say
 
 PLAIN_SECONDS: Final = 5.0
-"""How often a log file hears of it."""
+"""Between two lines where there is no terminal."""
 OUTAGE_SECONDS: Final = 20.0
-"""How often it is said that no broker answers."""
+"""Between two messages that no broker answers."""
 LOOK_SECONDS: Final = 0.5
-"""How often it is looked whether one does."""
+"""Between two looks at whether a broker answers."""
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class ProgressLine:
-    """One line on a terminal, or now and then one in a log; a context manager that clears the terminal's at the end."""
+    """One line on a terminal, or a line now and then in a log; a context manager that clears the terminal's line."""
 
     def __init__(self, *columns: ProgressColumn, description: str = "") -> None:
         """Show these columns on a terminal; ``description`` is theirs until `show` gives another."""
@@ -48,7 +48,7 @@ class ProgressLine:
             self._bar.stop()
 
     def show(self, description: str, done: int, total: int, plain: Callable[[], str]) -> None:
-        """Show how much of ``total`` (0: nobody knows) is done; ``plain`` is asked when a log is to hear of it."""
+        """Show how much of ``total`` (0: unknown) is done; ``plain`` gives the line for a log."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, description=escaped(description), total=total or None, completed=done)
         elif time.monotonic() - self._said >= PLAIN_SECONDS:
@@ -64,7 +64,7 @@ class ProgressLine:
 
 
 async def with_outages_told(work: Coroutine[Any, Any, T], servers: str, tell: Callable[[str], None]) -> T:
-    """Return what ``work`` does; meanwhile say that no broker answers, again and again, and when one does again."""
+    """Return what ``work`` does; meanwhile say, now and then, that no broker answers, and when one does again."""
     telling = asyncio.ensure_future(_tell_outages(servers, tell, CONTACT))
     try:
         return await work
@@ -106,14 +106,14 @@ async def _run(work: Coroutine[Any, Any, T]) -> tuple[T | None, signal.Signals |
         task.cancel()
 
     def leave() -> None:
-        for number in heeded:
+        for number in handled:
             loop.remove_signal_handler(number)
-        heeded.clear()
+        handled.clear()
 
-    heeded: list[signal.Signals] = []
+    handled: list[signal.Signals] = []
     if threading.current_thread() is threading.main_thread():
-        heeded += [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    for number in heeded:
+        handled += [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in handled:
         loop.add_signal_handler(number, interrupt, number)
     try:
         return await task, None

@@ -1,9 +1,9 @@
 """A local Apache Kafka: one KRaft node, from its jars, on loopback, with all that it writes in one directory.
 
-For the demo, the tests and a first try; a real cluster is somebody else's. The directory holds
+For the demo, the tests and a first try; it is no replacement for a cluster. The directory holds
 
 - ``address.json``: the ports and the cluster's id, chosen once, so that a restart has the same address and data,
-- ``server.properties``: written anew at each start; for its owner's eyes, because it may hold passwords,
+- ``server.properties``: written at each start; only its owner can read it, because it may hold passwords,
 - ``data/``, ``tmp/``, ``broker.log`` (Kafka's warnings and errors), and ``broker.pid`` while a broker runs.
 
 A broker ends with the process that started it, however that ends, unless it was started with ``detached=True``. It has
@@ -81,7 +81,7 @@ SETTINGS = {
 
 
 class Broker:
-    """A Kafka broker of one's own, as a context manager: started on entry, stopped on exit.
+    """A local Kafka broker, as a context manager: started on entry, stopped on exit.
 
     ``directory`` is made if need be. ``port`` is the port for clients; without it a free one is chosen, once for all.
     ``settings`` are Kafka's (``server.properties``) and win over ours. ``listeners`` are security protocols that are

@@ -22,7 +22,7 @@ DEMO_DIRECTORY: Final = Path(".tokenmill/demo")
 
 @dataclass(frozen=True, slots=True)
 class LocalState:
-    """Where everything lies; nothing is there until somebody makes it."""
+    """The paths in the directory; none exists until it is made."""
 
     directory: Path
 
@@ -56,7 +56,7 @@ class LocalState:
         raise AssertionError  # count has no end
 
     def save(self, settings: Settings) -> None:
-        """Write the settings that differ from the defaults, without passwords, for their owner's eyes."""
+        """Write the settings that differ from the defaults, without passwords; only the owner can read the file."""
         # In JSON, strings, numbers and lists of strings are spelt as in TOML.
         values = settings.model_dump(mode="json", exclude_unset=True, exclude={"topic", *SECRETS})
         lines = [f"{name} = {_toml(value)}\n" for name, value in values.items() if value is not None]
@@ -66,7 +66,7 @@ class LocalState:
         """Return what `save` wrote; None where it never did.
 
         Raises:
-            SettingsError: somebody changed the file into what cannot be used.
+            SettingsError: the file was changed, and cannot be used.
 
         """
         if not self.settings_file.exists():

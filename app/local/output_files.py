@@ -8,9 +8,11 @@ from typing import Final
 
 from tokenmill.errors import InputError
 
+OWNER_ONLY: Final = 0o600
+
 
 def require_directory(flag: str, path: Path) -> None:
-    """Make a directory where there is none; on return files can be written there.
+    """Make the directory if need be; on return files can be written there.
 
     Raises:
         InputError: something else is there, or above it, or this user may not write there; names the flag.
@@ -25,10 +27,10 @@ def require_directory(flag: str, path: Path) -> None:
 
 
 def require_file(flag: str, path: Path) -> None:
-    """Make the directory of a file; on return the file can be written, and is as it was.
+    """Make the directory of a file if need be; on return the file can be written, and is unchanged.
 
     Raises:
-        InputError: it is a directory, or cannot be written; names the flag.
+        InputError: the path is a directory, or cannot be written; names the flag.
 
     """
     if path.is_dir():
@@ -45,9 +47,6 @@ def _why(error: OSError, path: Path) -> str:
     if error.errno in {errno.EACCES, errno.EPERM}:
         return "may not be written to by this user"
     return f"cannot be written to ({error.strerror})"
-
-
-OWNER_ONLY: Final = 0o600
 
 
 def write_private(path: Path, text: str) -> None:

@@ -21,12 +21,19 @@ from .live import LiveScene, LiveView, log_to_file, telling_of_its_end
 from .local_state import LocalState, program
 
 STYLES: Final = {"ended": "red", "not started": "red", "suspected": "red", "took over": "green"}
+LOOK_SECONDS: Final = 1.0
+"""Between two looks at whether the broker's process exists; a look reads a file and a line of the kernel's."""
+PAUSE_SECONDS: Final = 10.0
+"""Between two attempts to start the broker: a full disk or a taken port waits for a person."""
+END_SECONDS: Final = 0.2
+"""Between two attempts to end a broker that is just starting, and no longer wanted."""
+log = structlog.get_logger(__name__)
 
 
 def settings_in(state: LocalState, loaded: Loaded) -> Settings:
-    """Return the settings for a state: what was said now, else what was last time, else the defaults.
+    """Return the settings for a state: what is given now, else what was saved last time, else the defaults.
 
-    The store is the state's unless another one was said. Where nobody ever said a tokenizer, it is raw bytes.
+    The store is the state's unless another one is given. Without any tokenizer, tokens are raw bytes.
 
     Raises:
         SettingsError: the state's settings cannot be used.
@@ -76,7 +83,7 @@ async def _serve(broker: Broker, state: LocalState, settings: Settings, view: Li
 
 
 def _explain(state: LocalState, settings: Settings, view: LiveView) -> None:
-    """Say where it all is, and how text gets in."""
+    """Say where everything is, and how to send text."""
     topic = settings.raw_topics[0]
     if settings.tokenizer == "bytes":
         view.say("tokens are raw bytes; --tokenizer with a new --state chooses others")
@@ -91,16 +98,6 @@ def _explain(state: LocalState, settings: Settings, view: LiveView) -> None:
 
 def _tell(view: LiveView, event: Event) -> None:
     view.say(event.text, STYLES.get(event.kind, "dim"))
-
-
-LOOK_SECONDS: Final = 1.0
-"""How often its process is looked for: a file and a line of the kernel's."""
-PAUSE_SECONDS: Final = 10.0
-"""Between two attempts: what keeps it from starting, a full disk or a taken port, takes a person."""
-END_SECONDS: Final = 0.2
-"""How often a broker that is being started is told to end, when it is no longer wanted."""
-
-log = structlog.get_logger(__name__)
 
 
 async def keep_broker(broker: Broker, say: Callable[[str], None]) -> NoReturn:
@@ -126,7 +123,7 @@ async def keep_broker(broker: Broker, say: Callable[[str], None]) -> NoReturn:
 
 
 async def _start(broker: Broker) -> None:
-    """Start it in a thread, for that takes seconds; a cancelled start has ended on return.
+    """Start the broker in a thread, for that takes seconds; on return a cancelled start has ended.
 
     Raises:
         BrokerError: as `Broker.start`.
@@ -137,7 +134,7 @@ async def _start(broker: Broker) -> None:
         await asyncio.shield(starting)
     except asyncio.CancelledError:
         while not starting.done():
-            await asyncio.to_thread(broker.kill)  # which ends the wait for it to serve
+            await asyncio.to_thread(broker.kill)  # so that `Broker.start` returns
             await asyncio.wait({starting}, timeout=END_SECONDS)
-        starting.exception()  # nobody else asks
+        starting.exception()  # retrieved, so that asyncio does not log it
         raise

@@ -29,9 +29,15 @@ from .trainer import DemoTrainer, why_not
 
 LOOK_SECONDS: Final = 0.2
 LONGEST_SECONDS: Final = 120.0
-"""Without any progress. A restart of everything takes 20."""
+"""How long to wait without any progress. A restart of everything takes 20."""
 SETTLED_SECONDS: Final = 1.5
-"""Longer than from one heartbeat and one look at the brokers to the next."""
+"""How long all must be settled: longer than between two heartbeats and two looks at the brokers."""
+KILL_AT: Final = 0.4
+"""Share of the text after which a worker is killed: early enough to see it come back before the text ends."""
+RESTART_SECONDS: Final = 8.0
+"""Before the killed worker starts again: long enough to see the other one do its work."""
+STARTING: Final = "starting the service"
+DIFFERENT_CODE: Final = TokenMillError.exit_code
 
 
 async def until_running(look: Callable[[], Status]) -> None:
@@ -59,7 +65,7 @@ async def until_settled(look: Callable[[], Status]) -> None:
 
 
 async def _until(look: Callable[[], Status], condition: Callable[[Status], bool], lasting: float) -> None:
-    """Wait until the condition has held for ``lasting`` seconds; the patience begins anew with any progress."""
+    """Wait until the condition has held for ``lasting`` seconds; any progress restarts the time limit."""
     progressed = time.monotonic()
     held_since: float | None = None
     seen: object = None
@@ -78,15 +84,10 @@ async def _until(look: Callable[[], Status], condition: Callable[[Status], bool]
         await asyncio.sleep(LOOK_SECONDS)
 
 
-KILL_AT: Final = 0.4
-"""Share of the text after which a worker is killed: early enough to see it come back before the text ends."""
-
-
 class DemoFeeding:
-    """Feeds once; `killed` counts the workers that were killed meanwhile."""
+    """Feeds the text, and kills a worker meanwhile; `killed` counts the workers that were killed."""
 
     def __init__(self, plan: DemoPlan, settings: Settings, view: LiveView, look: Callable[[], Status]) -> None:
-        """Feed nothing yet."""
         self.killed = 0
         self.share = 0.0
         """How much of the text is in Kafka, 0 to 1."""
@@ -96,7 +97,7 @@ class DemoFeeding:
         self._look = look
 
     async def run(self) -> None:
-        """Send all of the text, and a flush behind it; on return all of it is acknowledged by Kafka."""
+        """Send all of the text, then a flush; on return all of it is acknowledged by Kafka."""
         topic, text, rate = self._settings.raw_topics[0], self._plan.text, self._plan.bytes_per_second
         self._view.say(f"feeding {topic} with {rate / 1e6:.2f} MB/s, for {text.bytes / rate:.0f} s")
         items = text.items(shape_for(self._settings, topic))
@@ -114,18 +115,12 @@ class DemoFeeding:
             self._kill()
 
     def _kill(self) -> None:
-        """Kill a mill worker that has work, if another one can take it over."""
+        """Kill a mill worker that has partitions, if another one can take them over."""
         mills = [mill for mill in self._look().workers if mill.role == "mill" and mill.partitions]
         if len(mills) > 1 and (pid := mills[0].pid) is not None:
             self.killed += 1
             self._view.say(f"kill -9 {pid}: that was {mills[0].name}, in the middle of its work", "bold red")
             os.kill(pid, signal.SIGKILL)
-
-
-RESTART_SECONDS: Final = 8.0
-"""Before the killed worker comes back: long enough to see the other one do its work."""
-STARTING: Final = "starting the service"
-DIFFERENT_CODE: Final = TokenMillError.exit_code
 
 
 def run_demo(plan: DemoPlan, console: Console) -> int:
@@ -159,7 +154,7 @@ def learn(text: DemoText) -> Tokenizer:
 
 
 class _Demo:
-    """One run, once the broker is there."""
+    """One run of the demo, once the broker serves."""
 
     def __init__(self, plan: DemoPlan, state: LocalState, settings: Settings, view: LiveView) -> None:
         self._plan = plan
@@ -173,7 +168,7 @@ class _Demo:
         self._doing = STARTING
 
     async def run(self, tokenizer: Future[Tokenizer]) -> int:
-        """Tell the whole story; return the exit code."""
+        """Run all steps; return the exit code."""
         await self._prepare(tokenizer)
         works: list[Coroutine[Any, Any, None]] = [self._supervisor.run(), self._view.run(self._look)]
         if self._trainer is not None:
@@ -206,7 +201,7 @@ class _Demo:
         return good
 
     async def _train(self, trainer: DemoTrainer) -> None:
-        """Train beside all else, and say how it went."""
+        """Train beside everything else, and say how it went."""
         await trainer.run()
         if trainer.first is None or trainer.training is None:
             self._view.say(f"the training ended with code {trainer.code}; {self._training_log} says why", "red")
@@ -224,7 +219,7 @@ class _Demo:
             self._view.say("the model trains on for a while")
             self._do("training")
             await self._trainer.ended.wait()
-            await asyncio.sleep(0)  # for the last word on it
+            await asyncio.sleep(0)  # so that `_train` says how it went
 
     def _make_trainer(self) -> DemoTrainer | None:
         if not self._plan.train:

@@ -17,31 +17,29 @@ from ..live import LiveView
 from ..local_state import DEMO_DIRECTORY, program
 
 T = TypeVar("T")
-
-
-def in_background(work: Callable[[], T]) -> Future[T]:
-    """Start ``work`` and return its future; the process may end before it is done, unlike with a thread pool."""
-    future: Future[T] = Future()
-    future.set_running_or_notify_cancel()  # so that whoever stops waiting does not take the future away from the thread
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - for whoever waits
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return future
-
-
 SHOWN_PIECES: Final = 3
 SHOWN_CHARACTERS: Final = 160
 FOUND_CHARACTERS: Final = 60
 """Enough of a piece to find its place in the text; its end may be a token that no text holds."""
 
 
+def in_background(work: Callable[[], T]) -> Future[T]:
+    """Start ``work`` in a thread and return its future; unlike with a thread pool, the process may end before it does."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # not to be cancelled
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised by the future
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
 async def check(settings: Settings, tell: Callable[[str], None]) -> VerifyResult:
-    """Verify everything with the reference; ``tell`` hears how far it is."""
+    """Verify everything with the reference; ``tell`` is called with the progress."""
 
     def progress(so_far: Progress) -> None:
         tell(f"verifying, {so_far.blocks:,} blocks so far")
@@ -53,9 +51,9 @@ async def check(settings: Settings, tell: Callable[[str], None]) -> VerifyResult
 
 
 def tell_result(view: LiveView, killed: int, result: VerifyResult) -> bool:
-    """Say in one line what became of every block, and return whether that is as it should be.
+    """Say in one line what became of every block, and return whether all are right.
 
-    An era that was written as the verification began may still be on its way to the store: that is no fault.
+    An era that was written when the verification began may still be on its way to the store: that is no fault.
     """
     lost = result.lost + result.behind + result.store_behind
     line = (
@@ -87,7 +85,7 @@ async def go_back(settings: Settings, view: LiveView) -> None:
 
 
 def next_commands(view: LiveView, directory: Path, settings: Settings) -> None:
-    """Name what to try with what the demo left behind."""
+    """Name commands to try with what the demo left behind."""
     state = "" if directory == DEMO_DIRECTORY else f" --state {shlex.quote(str(directory))}"
     partition = directory / "store" / settings.streams()[0].name / "0"
     view.show()

@@ -24,6 +24,24 @@ LINES_SUFFIXES: Final = (".jsonl", ".ndjson")
 LONGEST_NAME: Final = 40
 
 Items = Callable[[Shape], Iterator[Item | Refused]]
+PARTITIONS: Final = 4
+"""Two for each mill worker, so that a takeover can be seen."""
+VOCABULARY: Final = 8192
+"""Small, as the model is; ids fit uint16."""
+SEQUENCE_LENGTH: Final = 256
+"""Short, so that a tiny model makes many steps on a CPU."""
+SEGMENT_BLOCKS: Final = 512
+"""Some ten segments in each partition, instead of one."""
+ERA_SECONDS: Final = 1.0
+"""How soon text is trainable, so that the model begins early in the demo."""
+SESSION_SECONDS: Final = 3.0
+"""How soon Kafka takes a dead worker's partitions away: sooner than by default, so that the takeover is seen."""
+FEED_SECONDS: Final = 26.0
+"""How long the text is fed, unless it is too long for that."""
+MOST_BYTES_A_SECOND: Final = 2_000_000
+"""A rate that two mill workers reach on two cores that also train."""
+TRAIN_SECONDS: Final = 75.0
+"""How long the model trains, from its first step; mostly while text is fed and verified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +49,7 @@ class DemoText:
     """Documents to feed."""
 
     name: str
-    """What the raw topic is called after."""
+    """The raw topic is named after it."""
     description: str
     bytes: int
     """Size of the files; the records are a few per cent larger."""
@@ -41,7 +59,7 @@ class DemoText:
 def standard_library() -> DemoText:
     """Return the sources of the Python that runs this, about 30 MB, with its tests where they are installed.
 
-    They come in an order of chance, always the same, so that a model that trains meanwhile sees some of everything.
+    They come in a fixed random order, so that a model that trains meanwhile sees some of everything.
     """
     root = Path(sysconfig.get_path("stdlib"))
     files = sorted(_files(root))
@@ -108,36 +126,16 @@ def _document(shape: Shape, where: str, name: str, data: bytes) -> Iterator[Item
         yield found
 
 
-PARTITIONS: Final = 4
-"""Two for each mill worker, so that a takeover can be seen."""
-VOCABULARY: Final = 8192
-"""Small, as the model is; ids fit uint16."""
-SEQUENCE_LENGTH: Final = 256
-"""Short, so that a tiny model makes many steps on a CPU."""
-SEGMENT_BLOCKS: Final = 512
-"""Some ten segments in each partition, instead of one."""
-ERA_SECONDS: Final = 1.0
-"""How soon text is trainable: the model is to begin while one looks on."""
-SESSION_SECONDS: Final = 3.0
-"""How soon Kafka takes a dead worker's partitions away: sooner than in earnest, so that nobody has to wait for it."""
-FEED_SECONDS: Final = 26.0
-"""How long the text flows, unless it is too much for that."""
-MOST_BYTES_A_SECOND: Final = 2_000_000
-"""What two mill workers surely manage on two cores that also train."""
-TRAIN_SECONDS: Final = 75.0
-"""How long the model trains, from its first step; most of it while text flows and is verified."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoPlan:
-    """How the demo goes."""
+    """What the demo does."""
 
     directory: Path
-    """Where everything lies that it leaves behind."""
+    """Directory of everything that it leaves behind."""
     text: DemoText
     train: bool = True
     rate: float | None = None
-    """Bytes a second; None: so that the text flows for ``seconds``, at most `MOST_BYTES_A_SECOND`."""
+    """Bytes a second; None: such that the text takes ``seconds``, at most `MOST_BYTES_A_SECOND`."""
     seconds: float = FEED_SECONDS
     train_seconds: float = TRAIN_SECONDS
 

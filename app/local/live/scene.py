@@ -11,10 +11,17 @@ from rich.cells import cell_len, set_cell_size
 
 from ...supervisor import Status
 
+WINDOW_SECONDS: Final = 5.0
+"""Over which rates are measured: long enough that a number can be read, short enough that a stop is seen."""
+LONGEST: Final = 9_999_999
+"""The largest number that is written in full, with separators: nine characters."""
+UNITS: Final = ("k", "M", "G", "T", "P", "E")
+"""Powers of a thousand."""
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingStatus:
-    """How a training run that reads the store is going."""
+    """The state of a training run that reads the store."""
 
     step: int
     loss: float
@@ -32,29 +39,25 @@ class LiveScene:
     training: TrainingStatus | None = None
 
 
-WINDOW_SECONDS: Final = 5.0
-"""Long enough that a number can be read, short enough that a stop is seen."""
-
 Counted = Literal["documents", "bytes", "tokens", "blocks"]
 Counts = Mapping[str, Mapping[str, float]]
-"""What the running process of each worker has counted since it began."""
+"""Per worker: what its running process has counted since it began."""
 
 
 class Rates:
-    """Remembers what workers had counted; knows no clock."""
+    """Rates of what workers count, over the last seconds."""
 
     def __init__(self) -> None:
-        """Remember nothing yet."""
         self._seen: deque[tuple[float, Counts]] = deque()
 
     def add(self, now: float, counts: Counts) -> None:
-        """Take the state at ``now``, in seconds on a clock that only rises."""
+        """Take the counts at ``now``, in seconds of a monotonic clock."""
         self._seen.append((now, counts))
         while len(self._seen) > 2 and now - self._seen[1][0] >= WINDOW_SECONDS:  # noqa: PLR2004 - two make a rate
             self._seen.popleft()
 
     def per_second(self, name: Counted, worker: str | None = None) -> float:
-        """Return how fast a worker, or all together, counted lately; 0 before there were two looks.
+        """Return the rate of a worker, or of all together; 0 before there were two looks.
 
         Counts begin at 0 with a worker's process, so all that a new one has counted is work of these seconds: a run
         that is over before the second look has a rate as well.
@@ -68,14 +71,8 @@ class Rates:
 
 
 def _grown(before: float, now: float) -> float:
-    """Return by how much a count grew; one that fell is that of another process, which began at 0."""
+    """Return by how much a count grew; one that fell is of a new process, which began at 0."""
     return now if now < before else now - before
-
-
-LONGEST: Final = 9_999_999
-"""What is written out in full, with separators: nine characters."""
-UNITS: Final = ("k", "M", "G", "T", "P", "E")
-"""Powers of a thousand."""
 
 
 def short(number: float) -> str:
@@ -142,7 +139,7 @@ def outage(scene: LiveScene) -> list[str]:
 
 
 def lag_text(lag: int | None) -> str:
-    """Return a number of records; what the brokers do not tell is not 0."""
+    """Return a lag in records; what the brokers have not said is unknown, not 0."""
     return "unknown" if lag is None else short(lag)
 
 

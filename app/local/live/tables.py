@@ -155,7 +155,7 @@ def _splits(partition: PartitionStatus) -> str:
 
 
 def _notes(partitions: tuple[PartitionStatus, ...]) -> Iterator[Text]:
-    """Yield why partitions stand or wait, in full: the one thing here that may take several lines, for it is advice."""
+    """Yield why partitions are halted or wait, in full: this advice may take several lines."""
     for partition in partitions:
         place = f"{partition.topic}/{partition.number}"
         for note in dict.fromkeys([partition.halted, *(chain.note for chain in partition.chains)]):

@@ -17,6 +17,11 @@ from ...logs import set_up_logging
 from .scene import LiveScene, Rates, plain_line
 from .tables import tables
 
+REFRESH_SECONDS: Final = 0.25
+"""Often enough to look smooth; it costs two per cent of a core."""
+PLAIN_SECONDS: Final = 2.0
+"""Between two lines where there is no terminal."""
+
 
 def log_to_file(path: Path, level: str) -> None:
     """Send all log lines of this process to the end of ``path``, as JSON; its directory is made if need be."""
@@ -27,15 +32,9 @@ def log_to_file(path: Path, level: str) -> None:
             handler.setStream(path.open("a", encoding="utf-8"))
 
 
-REFRESH_SECONDS: Final = 0.25
-"""What an eye takes as one motion; it costs two per cent of a core."""
-PLAIN_SECONDS: Final = 2.0
-"""How often a log file hears of it."""
-
-
 @asynccontextmanager
 async def telling_of_its_end(view: "LiveView") -> AsyncIterator[None]:
-    """Say so when the block is cancelled: to end all workers takes a moment, in which nobody should wonder."""
+    """Say so when the block is cancelled: ending all workers takes a moment."""
     try:
         yield
     except asyncio.CancelledError:
@@ -47,7 +46,6 @@ class LiveView:
     """A context manager that shows scenes while `run` runs, and above them, for good, what is said."""
 
     def __init__(self, console: Console) -> None:
-        """Show nothing yet."""
         self._console = console
         self._rates = Rates()
         self._began = time.monotonic()

@@ -16,12 +16,12 @@ from .sources import Chunker, Reading, broken_chunk
 
 ZIP: Final = ".zip"
 OPEN_ARCHIVES: Final = 16
-"""Archives that are open at once, at most, beside those of which a member is being read: each takes a file handle."""
+"""Most archives that are open at once, beside those of which a member is read: each takes a file handle."""
 _ENCRYPTED: Final = 1
 """A member's flag (APPNOTE.TXT, 4.4.4)."""
 _METHODS: Final = (ZIP_STORED, ZIP_DEFLATED)
-"""Of compression: of these the library decompresses as much as is asked for. Of others it makes, at once, all that some
-kilobytes become: gigabytes, where somebody wants to do harm."""
+"""Methods of compression of which the library decompresses only as much as is asked for. Of others it makes, at once,
+all that some kilobytes become: gigabytes, in an archive that is meant to do harm."""
 
 
 def zip_sources(path: str, reading: Reading) -> Iterator[DocumentSource]:
@@ -58,7 +58,7 @@ class ZipMember:
 
     @property
     def kind(self) -> str:
-        """What it is read as."""
+        """The kind of file as which it is read."""
         return kind_of(suffixes_of(self.info.filename)[0], self.reading.choice)
 
     def signature(self) -> bytes:
@@ -90,7 +90,7 @@ class ZipMember:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableArchive:
-    """An archive of which nobody knows the members."""
+    """An archive whose members cannot be listed."""
 
     path: str
     reading: Reading
@@ -107,13 +107,13 @@ class UnreadableArchive:
         return self.why.encode("utf-8", "replace")
 
     def chunks(self, start: Place) -> Iterator[ItemChunk]:
-        """Yield why there is nothing."""
+        """Yield a refusal that says why."""
         why = f"no zip archive, or damaged: {self.why}"
         yield broken_chunk(Chunker(self.reading.shape, self.name, start), BadZipFile(why))
 
 
 class _Version(NamedTuple):
-    """An archive as it is now: one that changes meanwhile is not read by the old one's table."""
+    """An archive as it is now: if it changes meanwhile, its old table is not used."""
 
     path: str
     size: int
@@ -128,12 +128,12 @@ class _Version(NamedTuple):
 
 @lru_cache(OPEN_ARCHIVES)
 def _opened(version: _Version) -> ZipFile:
-    """Return the archive, whose table of members is read once; it is closed when nobody refers to it any more."""
+    """Return the archive, whose table of members is read once; it is closed when no reference is left."""
     return ZipFile(version.path)
 
 
 def _is_wanted(info: ZipInfo) -> bool:
-    """Tell whether it is a file, no folder and no link, whose path has no name that starts with a dot."""
+    """Return whether it is a file, no folder and no link, whose path has no name that starts with a dot."""
     kind = stat.S_IFMT(info.external_attr >> 16)
     hidden = any(part.startswith(".") and part != ".." for part in PurePosixPath(info.filename).parts)
     return not info.is_dir() and not hidden and kind in (0, stat.S_IFREG)

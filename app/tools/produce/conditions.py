@@ -16,8 +16,22 @@ Finder = Callable[[Row], Any]
 
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
 _LONGEST_NUMBER: Final = 400
-"""Characters: more than any 64-bit integer or float has, and few enough for Python to take."""
+"""Characters: more than any 64-bit integer or float has, and few enough for Python to parse."""
 _WORDS: Final = {True: "true", False: "false", None: "null"}
+_STRING: Final = r'"(?:[^"\\]|\\.)*"'
+_CONDITION: Final = re.compile(
+    rf"""\s*(?P<field>{_STRING}|[^=<>!]+?)\s*
+    (?:(?P<sign>==|!=|<=|>=|=|<|>)|(?<=\s)(?P<within>(?:not\s+)?in)(?=[\s(\["]))
+    \s*(?P<value>.*?)\s*""",
+    re.DOTALL | re.VERBOSE,
+)
+_LISTED: Final = re.compile(rf"\s*(?P<value>{_STRING}|[^,\"]*?)\s*(?:,|$)")
+_ORDERS: Final[dict[str, Callable[[Any, Any], bool]]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
+_BRACKETS: Final = {"(": ")", "[": "]"}
+HOW: Final = (
+    "write it as field=value, for example languages=Python; or with !=, <, <=, >, >=: score>=0.5; or as a list: "
+    "lang in en,de (or not in); what has such characters in it goes into double quotes"
+)
 
 
 def finder(path: str) -> Finder:
@@ -38,27 +52,11 @@ def word(value: object) -> str:
 
 
 def number_in(text: str) -> int | float | None:
-    """Return the number that a text is, None if it is none: as JSON writes it, or with a plus, or without a zero."""
+    """Return the number that a text is, as JSON writes it, or with a plus, or without a zero; None if it is none."""
     text = text.strip()
     if len(text) > _LONGEST_NUMBER or not _NUMBER.fullmatch(text):
         return None
     return int(text) if text.lstrip("+-").isdigit() else float(text)
-
-
-_STRING: Final = r'"(?:[^"\\]|\\.)*"'
-_CONDITION: Final = re.compile(
-    rf"""\s*(?P<field>{_STRING}|[^=<>!]+?)\s*
-    (?:(?P<sign>==|!=|<=|>=|=|<|>)|(?<=\s)(?P<within>(?:not\s+)?in)(?=[\s(\["]))
-    \s*(?P<value>.*?)\s*""",
-    re.DOTALL | re.VERBOSE,
-)
-_LISTED: Final = re.compile(rf"\s*(?P<value>{_STRING}|[^,\"]*?)\s*(?:,|$)")
-_ORDERS: Final[dict[str, Callable[[Any, Any], bool]]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
-_BRACKETS: Final = {"(": ")", "[": "]"}
-HOW: Final = (
-    "write it as field=value, for example languages=Python; or with !=, <, <=, >, >=: score>=0.5; or as a list: "
-    "lang in en,de (or not in); what has such characters in it goes into double quotes"
-)
 
 
 class _Value(NamedTuple):
@@ -94,10 +92,10 @@ class Condition:
 
     @classmethod
     def parse(cls, text: str) -> "Condition":
-        """Return the condition that somebody wrote.
+        """Return the condition that a text is.
 
         Raises:
-            InputError: it is none; says how to write one.
+            InputError: it is no condition; says how to write one.
 
         """
         try:
@@ -106,7 +104,7 @@ class Condition:
             raise InputError(f"{text!r} is no condition ({error}): {HOW}") from error
 
     def holds(self, row: Row) -> bool:
-        """Tell whether the object is wanted."""
+        """Return whether the object meets the condition."""
         found = self._find(row)
         found = found if isinstance(found, list) else [found]
         if self.operator in _ORDERS:
@@ -117,7 +115,7 @@ class Condition:
         return equal
 
     def missing(self, row: Row) -> bool:
-        """Tell whether the object has nothing to compare with."""
+        """Return whether the object lacks the field, or it is null."""
         return self._find(row) is None
 
     def deciding(self) -> list[str]:
@@ -139,7 +137,7 @@ def _parts(text: str) -> tuple[str, str, str]:
 
 
 def _mistaken(operator: str, value: str) -> bool:
-    """Tell whether this looks like another operator, or a comparison with nothing."""
+    """Return whether this looks like another operator, or a comparison with nothing."""
     if operator == "=":
         return value[:1] in ("<", ">") and number_in(value[1:]) is not None  # =>5: it would be a text
     return not value or value[:1] in ("=", "<", ">", "!")

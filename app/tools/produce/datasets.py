@@ -19,31 +19,36 @@ from .formats.protocol import library
 from .items import ItemChunk, Place
 from .sources import Chunker, Reading
 
+MARKS: Final = ("dataset_dict.json", "state.json")
+"""A folder that ``save_to_disk`` wrote has one of them: the first for several splits, the second for one."""
+_BUILDERS: Final = "datasets.packaged_modules"
+"""Where the library has its builders with names of their own: json, csv, parquet, text, webdataset, …"""
+
 
 class SplitInfo(NamedTuple):
-    """A split, as far as it is known."""
+    """What is known of a split before it is read."""
 
     rows: int | None = None
     bytes: int | None = None
-    """Of its rows in memory, as Arrow holds them."""
+    """Bytes of its rows in memory, as Arrow holds them."""
 
 
 @dataclass(slots=True)
 class DatasetInfo:
-    """What is known of a data set."""
+    """What is known of a data set before it is read: for `--dry-run`."""
 
     name: str
     features: dict[str, str] | None = None
-    """Columns and their types; None: known when a row is read."""
+    """Columns and their types; None: unknown until a row is read."""
     splits: dict[str, SplitInfo] = field(default_factory=dict)
     download: int | None = None
     """Bytes of the files that hold it."""
     why_not: str = ""
-    """Why nothing is known."""
+    """Why nothing is known; empty if something is."""
 
 
 def known_of_builder(name: str, builder: Any) -> DatasetInfo:
-    """Return what a builder of the library knows."""
+    """Return what a builder of the library knows of its data set."""
     info = builder.info
     splits = {
         str(split): SplitInfo(found.num_examples or None, found.num_bytes or None)
@@ -64,7 +69,7 @@ def known_of_saved(name: str, opened: Any) -> DatasetInfo:
 
 
 def files_of(builder: Any) -> Iterator[tuple[str, int | None]]:
-    """Yield what tells whether a file of a builder has changed (name, time, tag, commit), and its size on disk."""
+    """Yield what changes when a file of a builder does (name, time, tag, commit), and its size on disk."""
     for split, files in (getattr(builder.config, "data_files", None) or {}).items():
         yield f"{split} {getattr(files, 'origin_metadata', ())}", None
         for file in files:
@@ -79,14 +84,8 @@ def _features(features: Any) -> dict[str, str] | None:
     return {str(name): str(getattr(feature, "dtype", None) or feature) for name, feature in features.items()}
 
 
-MARKS: Final = ("dataset_dict.json", "state.json")
-"""One of them lies in a folder that ``save_to_disk`` wrote: of several splits, or of one."""
-_BUILDERS: Final = "datasets.packaged_modules"
-"""Where the library has the builders that go by a name of their own: json, csv, parquet, text, webdataset, …"""
-
-
 def is_dataset(path: str) -> bool:
-    """Tell whether a folder is a saved data set."""
+    """Return whether a folder is a saved data set."""
     return any(Path(path, mark).is_file() for mark in MARKS)
 
 
@@ -95,9 +94,9 @@ class _Found(NamedTuple):
 
     path: str
     name: str | None
-    """Of the configuration."""
+    """Name of the configuration."""
     commit: str | None
-    """None: it was not asked for."""
+    """None: the hub was not asked."""
 
 
 class DatasetSource:
@@ -106,10 +105,10 @@ class DatasetSource:
     size = 0
 
     def __init__(self, path: str, split: str | None, reading: Reading) -> None:
-        """Name the split of an address (`HubAddress`), or of a folder that ``save_to_disk`` wrote.
+        """Take the split of an address (`HubAddress`), or of a folder that ``save_to_disk`` wrote.
 
         Raises:
-            InputError: the library is missing; or the address is none, or names another split.
+            InputError: the library is missing; or the address is invalid, or names another split.
 
         """
         self._path = path
@@ -128,7 +127,7 @@ class DatasetSource:
     def signature(self) -> bytes:
         """Return what changes when the data set does: its commit on the hub, or its files' names, sizes and times.
 
-        From then on `chunks` reads just that commit, whatever is pushed meanwhile.
+        From then on `chunks` reads exactly that commit, whatever is pushed meanwhile.
 
         Raises:
             InputError: the hub does not tell the commit, or there are no such files.
@@ -172,7 +171,7 @@ class DatasetSource:
         return not (self._saved or packaged or Path(address.path).is_dir())
 
     def _entries(self, start: Place) -> Iterator[Entry]:
-        """Yield the rows; what the libraries raise is the end, and says so."""
+        """Yield the rows; an error of the libraries is the last entry."""
         number = start.entry
         try:
             rows = self._rows()
@@ -187,10 +186,10 @@ class DatasetSource:
             yield number + 1 if number else 0, 0, Bad(f"cannot be read{place}: {_one_line(error)}", broken=True)
 
     def _on_the_hub(self) -> _Found:
-        """Ask the hub what is there, and its newest commit.
+        """Return what the hub has under the address, and its newest commit.
 
-        A name of two parts is an owner's data set, or, where there is none, a configuration of one without an owner;
-        the hub knows under which owner that is by now.
+        A name of two parts is an owner's data set, or else a configuration of a data set without an owner; the hub
+        knows the owner of these today.
         """
         address = self._address
         hub = library("huggingface_hub", "hf", "reading data sets")
@@ -213,11 +212,11 @@ class DatasetSource:
         ) from errors[0]
 
     def _target(self) -> tuple[str, dict[str, Any]]:
-        """Return what the library is to load, and with which arguments."""
+        """Return what the library loads, and with which arguments."""
         address = self._address
         path, name, revision = address.path, address.name, address.revision
         if self._on_hub:
-            with suppress(InputError):  # without the hub, the library may know it, for it keeps what it loaded
+            with suppress(InputError):  # the library may have it in its cache
                 self._found = self._found or self._on_the_hub()
             path, name, revision = self._found or (*_meanings(address)[0], revision)
         return path, {"name": name, "revision": revision, **address.arguments}
@@ -227,7 +226,7 @@ class DatasetSource:
         return self._heard(lambda: self._library.load_dataset_builder(path, **arguments))
 
     def _heard(self, load: Callable[[], Any]) -> Any:
-        """Return what is loaded; what the hub's library says of its tries becomes part of one error."""
+        """Return what ``load`` does; what the hub's library logs of its attempts becomes part of one error."""
         with listening() as heard:
             try:
                 return load()
@@ -253,7 +252,7 @@ class DatasetSource:
 
 
 def _meanings(address: HubAddress) -> list[tuple[str, str | None]]:
-    """Return the names and configurations on the hub that an address may mean, the first one first."""
+    """Return the names and configurations on the hub that an address may mean, the likeliest first."""
     if address.name is not None or len(address.parts) == 1:
         return [(address.path, address.name)]
     owner, name, *configuration = address.parts

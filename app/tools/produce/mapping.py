@@ -29,6 +29,14 @@ END_SECONDS: Final = 5.0
 """How long a process that closed its pipe may take to be gone."""
 _CPUS: Final = Path("/sys/devices/system/cpu")
 _STANDARD_ERROR: Final = 2
+BATCH: Final = 64
+"""Rows that go to a process at once: a trip there costs as much as some dozen small rows."""
+BATCH_BYTES: Final = 1 << 17
+"""Bytes of these rows, where they are large."""
+LIST_BYTES: Final = 1 << 20
+"""Bytes of the rows that a function gets as a list: as many rows as were asked for, unless they are large."""
+CALL_SECONDS: Final = 600.0
+"""How long a call of the function may take by default: the first call may load a large model."""
 
 
 class ProcessEnded(NamedTuple):
@@ -134,16 +142,6 @@ def physical_cores() -> int:
         except OSError:  # not every kernel says so: then each processor counts
             cores.add(str(cpu))
     return len(cores)
-
-
-BATCH: Final = 64
-"""Rows that go to a process at once: a trip there costs as much as some dozen small rows."""
-BATCH_BYTES: Final = 1 << 17
-"""Bytes of these rows, where they are large."""
-LIST_BYTES: Final = 1 << 20
-"""Bytes of the rows that a function gets as a list: as many rows as were asked for, unless they are large."""
-CALL_SECONDS: Final = 600.0
-"""How long a call of the function may take by default: the first call may load a large model."""
 
 
 class _Packed(NamedTuple):
@@ -269,7 +267,7 @@ class Mapping:
             number = asked[min(made.row, len(asked) - 1)].number
             where, time = f"{name}:{number}" if number else name, ", give it more time (--map-timeout)"
             raise InputError(
-                f"--map {self.name}: {made.why}, at {where}. What was sent stands. Let the function take less"
+                f"--map {self.name}: {made.why}, at {where}. What was sent remains. Let the function take less"
                 f"{time if made.hung else ''}, or return None for that row; the same command then goes on"
             )
         answers = iter(made)

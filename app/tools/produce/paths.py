@@ -26,7 +26,7 @@ from .sources import STDIN, STDIN_NUMBER, FileSource, Reading, StandardInput
 WILD: Final = re.compile(r"[*?\[]")
 """What makes a path a pattern."""
 ANY_DEPTH: Final = "**"
-"""The part of a pattern that stands for any number of folders."""
+"""The part of a pattern that matches any number of folders."""
 KINDS: Final = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
@@ -38,12 +38,12 @@ _Place = tuple[int, int]
 
 @dataclass(slots=True)
 class FolderWalk:
-    """How folders are read, and what was left out in them. Names that start with a dot are not looked at."""
+    """How folders are read, and what was left out in them. Names that start with a dot are ignored."""
 
     follow_links: bool = False
     """Whether links that lead out of a folder are followed, each folder once."""
     left_out: list[str] = field(default_factory=list)
-    """What was found and is not read, with the reason, for people."""
+    """Messages for people: what was found and is not read, and why."""
 
     def folder(self, path: str) -> Iterator[str]:
         """Yield all files in a folder and the folders in it, folders and files by name.
@@ -68,7 +68,7 @@ class FolderWalk:
         return [one for one, is_folder in found if not is_folder], [one for one, is_folder in found if is_folder]
 
     def _enters(self, folder: Path, root: str, seen: set[_Place | None]) -> bool:
-        """Tell whether a folder is read: no link within the root, none that leads out unless wanted, and none twice."""
+        """Return whether a folder is read: no link within the root, none that leads out unless wanted, none twice."""
         if folder.is_symlink():
             if not _leads_out(folder, root):
                 return False
@@ -84,7 +84,7 @@ class FolderWalk:
     def matches(self, pattern: str) -> Iterator[str]:
         """Yield the files that a pattern matches, and those in folders that it matches, by name.
 
-        All of them lie in the folder that the pattern begins with, up to the first part with a wildcard.
+        All of them are in the folder that the pattern begins with, up to the first part with a wildcard.
         """
         root, wild = _fixed_part(pattern)
         if ANY_DEPTH in wild:
@@ -102,7 +102,7 @@ class FolderWalk:
                 yield str(path)
 
     def _takes_file(self, path: Path, root: str) -> bool:
-        """Tell whether what is no folder is read; a link that leads nowhere is reported when it is opened."""
+        """Return whether what is no folder is read; a link that leads nowhere is reported when it is opened."""
         try:
             kind = stat.S_IFMT(path.stat().st_mode)
         except OSError:
@@ -123,14 +123,14 @@ class FolderWalk:
 
 
 def _fixed_part(pattern: str) -> tuple[str, tuple[str, ...]]:
-    """Return the folder that all matches of a pattern lie in, and the parts behind it."""
+    """Return the folder that holds all matches of a pattern, and the parts after it."""
     parts = Path(pattern).parts
     wild = next(number for number, part in enumerate(parts) if WILD.search(part))
     return str(Path(*parts[:wild])), parts[wild:]
 
 
 def _matches(parts: Sequence[str], wild: Sequence[str]) -> bool:
-    """Tell whether the path of these parts matches, or a folder above it does."""
+    """Return whether the path of these parts matches, or a folder above it does."""
     if not wild:
         return True
     if wild[0] == ANY_DEPTH:
@@ -167,8 +167,8 @@ def find_sources(
     whether such links are followed, and afterwards what was left out.
 
     Raises:
-        InputError: a path does not exist, a pattern matches nothing, standard input is a terminal or stands beside
-            other paths twice; or a library is missing that a format needs.
+        InputError: a path does not exist, a pattern matches nothing, standard input is a terminal, or is given
+            twice; or a library is missing that a format needs.
 
     """
     if paths.count(STDIN) > 1:
@@ -206,7 +206,7 @@ def _files(files: Iterable[str], reading: Reading) -> Iterator[DocumentSource]:
 
 
 def is_piped(path: str) -> bool:
-    """Tell whether a path gives what it holds once: standard input, a pipe (``<(command)``), or a device."""
+    """Return whether a path can be read only once: standard input, a pipe (``<(command)``), or a device."""
     if path == STDIN or path.startswith(HUB):
         return path == STDIN
     return os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))  # noqa: PTH110, PTH112, PTH113

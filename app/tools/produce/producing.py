@@ -66,8 +66,8 @@ async def produce(
 
     Without a key, the n-th document goes to partition n modulo their number: the same input is spread the same way,
     and evenly. With a key, equal keys share a partition, the one that Kafka's own clients choose. ``progress`` is
-    called a few times a second and at the end. Memory is bounded whatever the source. An interrupted run has sent a first
-    part of each partition's documents; with an identity, the next call sends the others, and no document twice.
+    called a few times a second and at the end. Memory is bounded whatever the source. An interrupted run has sent a
+    first part of each partition's documents; with an identity, the next call sends the others, and none twice.
 
     Raises:
         TopicError: there is no such topic, or it refuses records.

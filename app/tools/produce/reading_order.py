@@ -20,6 +20,10 @@ AHEAD_BYTES: Final = 4 << 20
 """Bytes that a thread reads ahead; one piece may be larger. Several files are read side by side, so this is bounded."""
 ITEM_BYTES: Final = 200
 """Bytes that an item costs beside value and text, so that a million empty lines are bounded as well."""
+READERS: Final = 4
+"""Lanes, and threads that read. A constant on every machine: a run may continue on another one."""
+WAIT_SECONDS: Final = 0.05
+"""How long to wait for a chunk before sending what was read: long beside reading a chunk, short for a person."""
 
 
 class Sized(Protocol):
@@ -114,12 +118,6 @@ class ReadAhead(Generic[T]):
             with self._changed:
                 self._ended = True
                 self._changed.notify_all()
-
-
-READERS: Final = 4
-"""Lanes, and threads that read. A constant on every machine: a run may continue on another one."""
-WAIT_SECONDS: Final = 0.05
-"""How long to wait for a chunk before sending what was read: long beside reading a chunk, short for a person."""
 
 
 class LaneState(NamedTuple):
@@ -225,7 +223,7 @@ class ReadingOrder:
 
 
 class ShuffleBuffer:
-    """Holds ``size`` documents; each document that comes in releases a random one. The same seed gives the same order."""
+    """Holds ``size`` documents; each that comes in releases a random one. The same seed gives the same order."""
 
     def __init__(self, size: int, seed: int) -> None:
         self._size = size

@@ -27,6 +27,11 @@ from .reading_order import READERS
 from .source_changes import KnownSource
 from .sources import CHUNK_BYTES, CHUNK_ENTRIES, CHUNK_RULE, Reading
 
+PART_BYTES: Final = 512 << 10
+"""Bytes of one part of a note of sources; half of what the topic takes."""
+ORDER: Final = f"{CHUNK_BYTES} {CHUNK_ENTRIES} {CHUNK_RULE} {READERS}"
+"""How documents are ordered: a version with other chunks or lanes must not continue a run of this one."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunIdentity:
@@ -68,12 +73,6 @@ def _serialized(command: list[object]) -> bytes:
         return orjson.dumps(command, option=orjson.OPT_SORT_KEYS)
     except orjson.JSONEncodeError:
         return json.dumps(command, sort_keys=True).encode()  # with escapes for what is not ASCII, surrogates included
-
-
-PART_BYTES: Final = 512 << 10
-"""Bytes of one part of a note of sources; half of what the topic takes."""
-ORDER: Final = f"{CHUNK_BYTES} {CHUNK_ENTRIES} {CHUNK_RULE} {READERS}"
-"""How documents are ordered: a version with other chunks or lanes must not continue a run of this one."""
 
 
 class SentBefore(NamedTuple):

@@ -21,6 +21,10 @@ from .reading_order import LaneState, OrderState
 from .run_notes import NOTHING_BEFORE, RunEnd, RunStart, SentBefore
 
 MARK_HEADER: Final = "tokenmill.produce"
+FIRST_TAIL: Final = 32
+"""Records read at first from a partition's end: the last one has a mark, unless others wrote after the run."""
+GROWTH: Final = 8
+"""How many times as many are read next, where others have written after the run."""
 
 
 class RunCheckpoint(NamedTuple):
@@ -72,12 +76,6 @@ def _number(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(value)
     return value
-
-
-FIRST_TAIL: Final = 32
-"""Records read at first from a partition's end: the last one has a mark, unless others wrote after the run."""
-GROWTH: Final = 8
-"""How many times as many are read next, where others have written after the run."""
 
 
 class RunPosition(NamedTuple):

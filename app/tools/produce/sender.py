@@ -38,6 +38,11 @@ NO_NUMBER: Final = 1 << 63
 """Above all numbers of documents."""
 SILENCE_SECONDS: Final = 60.0
 """How long no acknowledgement may arrive, a broker's restart included, before the run gives up."""
+OPEN_MILLISECONDS: Final = 10_000
+"""After which the brokers end the empty transaction of a process that was killed in the middle of it; readers of the
+partitions wait so long."""
+FENCE_SECONDS: Final = 60.0
+"""How long the brokers may take to end whatever the name was used for; takes a fraction of a second."""
 
 
 @dataclass(slots=True)
@@ -178,13 +183,6 @@ def raise_for(topic: str, error: BaseException) -> NoReturn:
     if isinstance(error, KafkaError) and not isinstance(error, ProducerFenced | KafkaTimeoutError):
         raise TopicError(f"topic {topic} refuses records: {error}") from error
     raise error
-
-
-OPEN_MILLISECONDS: Final = 10_000
-"""After which the brokers end the empty transaction of a process that was killed in the middle of it; readers of the
-partitions wait so long."""
-FENCE_SECONDS: Final = 60.0
-"""How long the brokers may take to end whatever the name was used for; takes a fraction of a second."""
 
 
 @asynccontextmanager

@@ -17,37 +17,39 @@ from .items import Item, Refused, Unmet
 
 _CUT: Final = "…"
 _INT_ID: Final = 4
-"""`Shape.quick_id` where any integer of 64 bits fits: 20 digits."""
+"""From this `Shape.quick_id` on, any integer of 64 bits fits: it has 20 digits."""
 _BOM: Final = b"\xef\xbb\xbf"
+_SHOWN: Final = 60
+"""Characters of a field's name in a message: names are untrusted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How documents of one topic are made of objects, rows and texts (`tokenmill.app.tools.produce.shape`)."""
+    """How documents of one topic are made of objects, rows and texts; made by `shape_for`."""
 
     limits: Limits
     text_field: str
-    """What the topic calls the text."""
+    """Name of the text in the topic's records."""
     id_field: str
-    """What the topic calls the id."""
+    """Name of the id in the topic's records."""
     max_record_bytes: int
     plain: bool
     as_is: bool
-    """JSON objects go byte for byte as they stand."""
+    """JSON objects are sent byte for byte as they are."""
     texts: tuple[tuple[str, Finder], ...]
     id_from: str
-    """Where the sources have the id."""
+    """Name or path of the id in the sources."""
     id: Finder
     carry: tuple[tuple[str, Finder], ...]
     where: tuple[Condition, ...]
     key: tuple[str, Finder] | None
     quick_id: int = 0
-    """Characters of an id that needs no look; 0 where every object needs one."""
+    """Characters of an id that is short enough without counting its bytes; 0: `quick` decides nothing."""
     columns: frozenset[str] = field(default=frozenset())
-    """Names that a column may have that is needed."""
+    """Names that a needed column may have."""
 
     def deciding(self) -> dict[str, object]:
-        """Return what of this decides what is sent, as JSON types: two shapes with the same send the same."""
+        """Return what decides what is sent, as JSON types: equal for shapes that send the same."""
         return {
             "names": [self.text_field, self.id_field, *(name for name, _ in self.texts), self.id_from],
             "carry": [name for name, _ in self.carry],
@@ -58,7 +60,7 @@ class Shape:
         }
 
     def quick(self, data: bytes) -> Item | None:
-        """Return what `of_json` does for an ordinary object that goes as it is; None: ask `of_json`, it knows more."""
+        """Return what `of_json` does, for an ordinary object that is sent as it is; None: call `of_json`."""
         if not self.quick_id:
             return None
         try:
@@ -126,7 +128,7 @@ class Shape:
         return Refused(where, f"longer than {self.max_record_bytes} bytes (max_record_bytes)")
 
     def _as_it_is(self, where: str, row: dict[str, Any], data: bytes) -> Item | Refused | Unmet:
-        """Return the object's own bytes, once it is sure that the mill takes them as a document."""
+        """Return the object's own bytes, after checking that the mill takes them as a document."""
         if self.where and (unwanted := self._unwanted(row)):
             return unwanted
         try:
@@ -151,14 +153,14 @@ class Shape:
                 check_integer(f"{name!r}", name, value, data)
 
     def _unwanted(self, row: Row) -> Unmet | None:
-        """Return why it is left out; None if all conditions hold."""
+        """Return the count of a row that does not meet all conditions; None if it meets them."""
         for condition in self.where:
             if not condition.holds(row):
                 return Unmet(1, int(condition.missing(row)))
         return None
 
     def _made(self, where: str, row: Row, text: str, name: str | int) -> Item | Refused:
-        """Return a document made of its parts; its value is a new object, or the text alone."""
+        """Return a document whose value is a new object, or the text alone."""
         self.limits.check_text(text)
         if isinstance(name, str):
             name = fit_id(name, self.limits.max_id_bytes)
@@ -205,10 +207,6 @@ class Shape:
         return word(value).encode()
 
 
-_SHOWN: Final = 60
-"""Characters of a field's name in a message: names are untrusted."""
-
-
 def fit_id(name: str, max_id_bytes: int) -> str:
     """Return the name, cut on the left where it is too long for an id: a path's end tells more than its start."""
     if len(name) * 6 <= max_id_bytes and name.isascii():
@@ -253,7 +251,7 @@ def _kind(value: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeOptions:
-    """What somebody asks for beside the settings of the topic."""
+    """How documents are made, beside the settings of the topic."""
 
     fields: Sequence[str] = ()
     """Names or dotted paths of the text in the sources; the first that holds a string. None: the topic's own."""
@@ -270,9 +268,9 @@ class ShapeOptions:
 
 
 def shape_for(settings: Settings, topic: str, options: ShapeOptions | None = None) -> Shape:
-    """Return how documents for a raw topic are made, by the settings of that topic and what somebody wishes.
+    """Return how documents for a raw topic are made, by the settings of that topic and the options.
 
-    A topic that is decoded as ``text`` gets plain text whatever they wish: JSON would be tokenized as it is.
+    A topic that is decoded as ``text`` gets plain text whatever the options: JSON would be tokenized as it is.
     """
     own, options = settings.for_topic(topic), options or ShapeOptions()
     fields = tuple(options.fields) or own.text_fields

@@ -21,6 +21,15 @@ CHUNK_ENTRIES: Final = 4096
 """Entries in a chunk, wanted or not, so that the progress of a file is seen even if a condition hardly ever holds."""
 CHUNK_RULE: Final = 2
 """Version of the rule by which chunks end: a run continues only with its own. In 1, refusals had no size."""
+STDIN: Final = "-"
+STDIN_NAME: Final = "stdin"
+STDIN_NUMBER: Final = 0
+GROWING: Final = ("jsonl", "lines")
+"""Kinds of files that may grow at their end: what was there before is read as it was."""
+START: Final = Place()
+TABLES: Final = frozenset({"csv", "tsv"})
+RECODED: Final = TABLES | {"text", "lines"}
+"""Kinds of files that may be in other encodings than UTF-8; JSON never is (RFC 8259)."""
 
 
 class Chunker:
@@ -95,20 +104,6 @@ class Chunker:
         raise TypeError(content)
 
 
-STDIN: Final = "-"
-STDIN_NAME: Final = "stdin"
-STDIN_NUMBER: Final = 0
-GROWING: Final = ("jsonl", "lines")
-"""Kinds of files that may grow at their end: what was there before is read as it was."""
-
-
-START: Final = Place()
-
-TABLES: Final = frozenset({"csv", "tsv"})
-RECODED: Final = TABLES | {"text", "lines"}
-"""Kinds of files that may be in other encodings than UTF-8; JSON never is (RFC 8259)."""
-
-
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How all sources are read."""
@@ -165,7 +160,7 @@ class FileSource:
 
     @property
     def kind(self) -> str:
-        """What it is read as."""
+        """The kind of file as which it is read."""
         return kind_of(suffixes_of(self.path)[0], self.reading.choice)
 
     @property

@@ -21,6 +21,18 @@ from .source_changes import SourceChange
 
 EXAMPLES: Final = 20
 """Refusals that are remembered with their text; all are counted."""
+SAMPLES: Final = 3
+UNDER_WAY: Final = 1000
+"""Dead letters that may be sent and not acknowledged: enough not to slow the run down."""
+REASON: Final = "not_produced"
+GOES_ON: Final = (
+    "The same command with --on-error skip (or dead-letter) goes on from there; send what you corrected from a file of "
+    "its own, for a run whose files have changed cannot go on"
+)
+SENDS_ALL_AGAIN: Final = (
+    "What came before it is sent: send it, corrected, and what follows from a file of their own, or all of it again "
+    "with --on-error skip (or dead-letter)"
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,9 +98,6 @@ class Summary(PassedOver):
 Progress = Callable[[Summary], None]
 
 
-SAMPLES: Final = 3
-
-
 @dataclass(slots=True)
 class DryRunResult(PassedOver):
     """What a run would send."""
@@ -122,17 +131,6 @@ def dry_run(sources: Sequence[DocumentSource], topic: str, limit: int | None = N
 
 
 OnError = Literal["skip", "dead-letter", "fail"]
-UNDER_WAY: Final = 1000
-"""Dead letters that may be sent and not acknowledged: enough not to slow the run down."""
-REASON: Final = "not_produced"
-GOES_ON: Final = (
-    "The same command with --on-error skip (or dead-letter) goes on from there; send what you corrected from a file of "
-    "its own, for a run whose files have changed cannot go on"
-)
-SENDS_ALL_AGAIN: Final = (
-    "What came before it is sent: send it, corrected, and what follows from a file of their own, or all of it again "
-    "with --on-error skip (or dead-letter)"
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ import pytest
 
 from tests.marked import MARK, marked, until
 from tests.scraping import ask, free_port, scrape, total
-from tokenmill.app.local import keeping
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.local.local_state import LocalState
 from tokenmill.app.local.up import keep_broker
@@ -155,15 +154,16 @@ def refuse() -> None:
     raise BrokerError("port 9092 is taken")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for nothing."""
     for name in ("LOOK_SECONDS", "PAUSE_SECONDS", "END_SECONDS"):
-        monkeypatch.setattr(keeping, name, 0.0)
+        monkeypatch.setattr(f"tokenmill.app.local.up.{name}", 0.0)
 
 
+@pytest.mark.usefixtures("at_once")
 async def test_a_broker_that_does_not_start_is_tried_again(tmp_path: Path) -> None:
-    """What is wrong is said each time; it may have been mended."""
+    """What is wrong is said each time; it may have been corrected."""
     broker, said = Scripted(tmp_path, refuse, lambda: None), list[str]()
     task = asyncio.create_task(keep_broker(broker, said.append))
     while not broker.up:  # noqa: ASYNC110 - no event tells
@@ -179,6 +179,7 @@ async def test_a_broker_that_does_not_start_is_tried_again(tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.usefixtures("at_once")
 async def test_whoever_ends_waits_for_no_start_and_leaves_none(tmp_path: Path) -> None:
     """A start takes up to a minute; it is broken off, and is over when the keeper is."""
 

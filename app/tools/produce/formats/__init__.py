@@ -46,14 +46,14 @@ LIBRARIES: Final = {
     "arrow": ("pyarrow.ipc", "produce", "reading Arrow files"),
     "warc": ("warcio.archiveiterator", "produce", "reading WARC and WET"),
 }
-"""What `library` is asked for before a run begins, so that it does not end in the middle for want of one."""
+"""Libraries that are checked before a run begins, so that it does not end in the middle for lack of one."""
 
 
 def kind_of(suffix: str, choice: Choice) -> str:
-    """Return what a file is, a key of `BY_CHOICE`, by its suffix (without one of a compression) and what somebody says.
+    """Return the kind of a file, a key of `BY_CHOICE`, by its suffix (without that of a compression) and the choice.
 
-    ``auto`` takes it from the suffix; ``lines`` does as well, and reads any other text line by line; everything else
-    is what is said.
+    ``auto`` takes it from the suffix; ``lines`` does as well, and reads any other text line by line; every other choice
+    is the kind.
     """
     if choice not in ("auto", "lines"):
         return choice

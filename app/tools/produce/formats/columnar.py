@@ -11,6 +11,10 @@ ROWS: Final = 512
 """Rows that are objects of Python at once: enough that pyarrow's own cost for a batch does not count."""
 ROWS_BYTES: Final = 1 << 20
 """Of these rows, where they are large, as Arrow holds them: rows can be books."""
+MAGIC: Final = b"ARROW1"
+"""What a file begins with, and a stream does not (Arrow columnar format, IPC file format)."""
+BUFFER_BYTES: Final = 1 << 18
+"""Read at once of each column that is needed. By default pyarrow reads all of a row group's, of any size."""
 
 
 def rows_within(size: int, rows: int) -> int:
@@ -43,10 +47,6 @@ def _row(one: Any) -> dict[str, Any] | Bad:
     return row
 
 
-MAGIC: Final = b"ARROW1"
-"""What a file begins with, and a stream does not (Arrow columnar format, IPC file format)."""
-
-
 def read_arrow(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
     """Yield the rows, numbered from 1."""
     arrow = library("pyarrow", "produce", "reading Arrow files")
@@ -75,10 +75,6 @@ def _open(ipc: Any, stream: "BufferedReader[Any]") -> tuple[Any, Iterator[Any]]:
         return reader.schema, iter(reader)
     reader = ipc.open_file(stream)
     return reader.schema, (reader.get_batch(number) for number in range(reader.num_record_batches))
-
-
-BUFFER_BYTES: Final = 1 << 18
-"""Read at once of each column that is needed. By default pyarrow reads all of a row group's, of any size."""
 
 
 def read_parquet(file: File, needs: Needs, start: Place) -> Iterator[Entry]:

@@ -9,6 +9,11 @@ from ..items import Place
 from ..recoding import UTF_8, why_not
 from .protocol import Bad, Entry, File, Format, Needs, Text
 
+_MAX_FIELD: Final = (1 << 31) - 1
+"""For `csv.field_size_limit`, which holds for the whole process: the lines bound a field's size already."""
+_OTHERS: Final = (";", "\t", "|", ",")
+"""Delimiters that tables have. None is guessed: where a text has one by chance, a table would be read as another."""
+
 
 def read_lines(stream: BinaryIO, limit: int, start: Place | None = None) -> Iterator[tuple[int, int, bytes | None]]:
     r"""Yield number (from 1), end in the file, and content of the lines behind ``start`` that are not blank.
@@ -68,12 +73,6 @@ def _text(file: File, data: bytes, *, whole: bool = False) -> Text | Bad:
         except UnicodeDecodeError as error:
             return Bad(why_not(file.encoding, data, error))
     return Text(data, whole)
-
-
-_MAX_FIELD: Final = (1 << 31) - 1
-"""For `csv.field_size_limit`, which holds for the whole process: the lines bound a field's size already."""
-_OTHERS: Final = (";", "\t", "|", ",")
-"""Delimiters that tables have. None is guessed: where a text has one by chance, a table would be read as another."""
 
 
 def _read(file: File, needs: Needs, start: Place, delimiter: str) -> Iterator[Entry]:
