@@ -38,16 +38,16 @@ from .output import AsJson, count, say, show, show_json
 from .produce_output import (
     ProduceProgress,
     interrupted_line,
+    say_changed_sources,
+    say_not_read,
+    say_open_tokens,
+    say_refusals,
+    say_unmet,
+    show_dry_run,
     summary_json,
     summary_line,
-    tell_dry,
-    tell_left_out,
-    tell_not_read,
-    tell_open,
-    tell_refusals,
-    tell_unmet,
 )
-from .progress import until_interrupted, with_outages_told
+from .progress import until_interrupted, with_outage_messages
 
 HOW_READ = "How files are read"
 WHAT_SENT = "What is sent"
@@ -259,9 +259,9 @@ def produce_command(
         try:
             sources = find_sources(paths, reading, split, walk)
         finally:
-            tell_not_read(walk)
+            say_not_read(walk)
         if dry:
-            tell_dry(dry_run(sources, topic, limit), as_json=as_json)
+            show_dry_run(dry_run(sources, topic, limit), as_json=as_json)
             return
         options = deciding_options(reading, split, shuffle_buffer, seed)
         plan = RunPlan(
@@ -277,8 +277,8 @@ def produce_command(
         )
         with ProduceProgress() as report:
             work = produce(settings, topic, sources, plan, report)
-            told = with_outages_told(work, settings.bootstrap_servers, report.tell)
-            summary, interrupted = until_interrupted(told)
+            work_shown = with_outage_messages(work, settings.bootstrap_servers, report.say)
+            summary, interrupted = until_interrupted(work_shown)
     finally:
         if mapping is not None:
             mapping.close()
@@ -360,9 +360,9 @@ def _identity(topic: str, paths: list[str], options: dict[str, object]) -> RunId
 def _finish(
     settings: Settings, topic: str, paths: list[str], summary: Summary, *, then_flush: bool, as_json: bool
 ) -> None:
-    tell_refusals(summary)
-    tell_left_out(summary)
-    tell_unmet(summary)
+    say_refusals(summary)
+    say_changed_sources(summary)
+    say_unmet(summary)
     sent = summary.documents or summary.before
     if then_flush and sent:
         asyncio.run(flush(settings, topic))
@@ -378,7 +378,7 @@ def _finish(
     else:
         show(summary_line(summary))
         if not then_flush:
-            tell_open(settings, summary)
+            say_open_tokens(settings, summary)
     if summary.broken:
         named = "what earlier calls of this run said, and above" if summary.broken_before else "above"
         raise InputError(f"{count(summary.broken, 'file')} could not be read to the end; see {named}")

@@ -20,7 +20,7 @@ SHOWN_REFUSALS = 5
 SHOWN_CHARACTERS = 200  # of a sample's value
 
 
-def tell_open(settings: Settings, summary: Summary) -> None:
+def say_open_tokens(settings: Settings, summary: Summary) -> None:
     """Say how many tokens may wait for a block to be full, and what to do about it; nothing for a foreign topic."""
     streams = [stream for stream in settings.streams() if stream.raw_topic == summary.topic]
     most = len(streams) * len(summary.partitions) * settings.for_topic(summary.topic).sequence_length if streams else 0
@@ -30,7 +30,7 @@ def tell_open(settings: Settings, summary: Summary) -> None:
         say(f"the last {most:,} tokens or less wait in open blocks; {then}")
 
 
-def tell_refusals(found: PassedOver) -> None:
+def say_refusals(found: PassedOver) -> None:
     """Name the first documents that were passed over, and how many there were."""
     shown = found.examples[:SHOWN_REFUSALS]
     for refused in shown:
@@ -39,7 +39,7 @@ def tell_refusals(found: PassedOver) -> None:
         say(f"… passed over {found.refused:,} in all")
 
 
-def tell_not_read(walk: FolderWalk) -> None:
+def say_not_read(walk: FolderWalk) -> None:
     """Name what is in folders and not read: pipes, devices, links that lead elsewhere."""
     for words in walk.left_out[:SHOWN_REFUSALS]:
         say(words)
@@ -47,14 +47,14 @@ def tell_not_read(walk: FolderWalk) -> None:
         say(f"… left out {len(walk.left_out):,} in all")
 
 
-def tell_unmet(found: PassedOver) -> None:
+def say_unmet(found: PassedOver) -> None:
     """Say how many documents did not meet the conditions, and how many of these lack the field."""
     if found.unmet:
         without = f", {found.without_field:,} of them without its field" if found.without_field else ""
         say(f"--where left out {count(found.unmet, 'document')}{without}")
 
 
-def tell_left_out(summary: Summary) -> None:
+def say_changed_sources(summary: Summary) -> None:
     """Name the sources that have changed since they were sent."""
     for change in summary.left_out[:SHOWN_REFUSALS]:
         say(f"{change.text}: nothing of it is sent again")
@@ -103,15 +103,15 @@ def summary_json(summary: Summary) -> dict[str, Any]:
     }
 
 
-def tell_dry(found: DryRunResult, *, as_json: bool) -> None:
+def show_dry_run(found: DryRunResult, *, as_json: bool) -> None:
     """Show what would be sent.
 
     Raises:
         InputError: nothing would be, or a file cannot be read to its end.
 
     """
-    tell_refusals(found)
-    tell_unmet(found)
+    say_refusals(found)
+    say_unmet(found)
     if as_json:
         show_json(_dry_json(found))
     else:

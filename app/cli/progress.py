@@ -55,7 +55,7 @@ class ProgressLine:
             self._said = time.monotonic()
             say(plain())
 
-    def tell(self, message: str) -> None:
+    def say(self, message: str) -> None:
         """Write a message that stays, above the line of a terminal."""
         if self._bar is not None:
             self._bar.console.print(f"tokenmill: {escaped(message)}", soft_wrap=True)
@@ -63,16 +63,16 @@ class ProgressLine:
             say(message)
 
 
-async def with_outages_told(work: Coroutine[Any, Any, T], servers: str, tell: Callable[[str], None]) -> T:
+async def with_outage_messages(work: Coroutine[Any, Any, T], servers: str, write: Callable[[str], None]) -> T:
     """Return what ``work`` does; meanwhile say, now and then, that no broker answers, and when one does again."""
-    telling = asyncio.ensure_future(_tell_outages(servers, tell, CONTACT))
+    saying = asyncio.ensure_future(_say_outages(servers, write, CONTACT))
     try:
         return await work
     finally:
-        telling.cancel()
+        saying.cancel()
 
 
-async def _tell_outages(servers: str, tell: Callable[[str], None], contact: Contact) -> None:
+async def _say_outages(servers: str, write: Callable[[str], None], contact: Contact) -> None:
     said: float | None = None
     loop = asyncio.get_running_loop()
     while True:
@@ -80,10 +80,10 @@ async def _tell_outages(servers: str, tell: Callable[[str], None], contact: Cont
         since = contact.away_since
         if since is not None and (said is None or loop.time() - said >= OUTAGE_SECONDS):
             said = loop.time()
-            tell(f"{no_answer(servers, since)}; waiting for one")
+            write(f"{no_answer(servers, since)}; waiting for one")
         elif since is None and said is not None:
             said = None
-            tell(f"a broker answers again at {servers}")
+            write(f"a broker answers again at {servers}")
         await asyncio.sleep(LOOK_SECONDS)
 
 

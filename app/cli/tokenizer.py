@@ -19,7 +19,7 @@ from ..tools.tokenizer_report import Report, report_on
 from .options import examples, with_settings
 from .output import AsJson, count, messages, say, show, show_json, size
 from .produce import FormatName, Lines, Paths
-from .produce_output import tell_not_read
+from .produce_output import say_not_read
 
 SHOWN_TOKENS = 12  # special tokens in a line; --json has all
 SHOWN_IDS = 16
@@ -134,7 +134,7 @@ class _Texts:
         reading = Reading(shape_for(settings, settings.raw_topics[0]), choice)
         walk = FolderWalk()
         self._items = read_items(find_sources(paths, reading, walk=walk))
-        tell_not_read(walk)
+        say_not_read(walk)
         self.documents = 0
 
     def __iter__(self) -> Iterator[str]:

@@ -17,7 +17,7 @@ from ..settings.explain import DEFAULT_ORIGIN
 from ..supervisor import Event, Supervisor, run_until_signalled
 from ..tasks import beside
 from .broker import Broker
-from .live import LiveScene, LiveView, log_to_file, telling_of_its_end
+from .live import LiveScene, LiveView, log_to_file, saying_when_cancelled
 from .local_state import LocalState, program
 
 STYLES: Final = {"ended": "red", "not started": "red", "suspected": "red", "took over": "green"}
@@ -66,7 +66,7 @@ def run_up(state: LocalState, settings: Settings, console: Console, *, partition
 
 async def _serve(broker: Broker, state: LocalState, settings: Settings, view: LiveView, partitions: int) -> int:
     await ensure_topics(settings, partitions=partitions)
-    supervisor = Supervisor(settings, log_directory=state.logs, on_event=lambda event: _tell(view, event))
+    supervisor = Supervisor(settings, log_directory=state.logs, on_event=lambda event: _show_event(view, event))
     title = f"{', '.join(settings.raw_topics)} at {settings.bootstrap_servers}"
     _explain(state, settings, view)
     with view:
@@ -76,7 +76,7 @@ async def _serve(broker: Broker, state: LocalState, settings: Settings, view: Li
                 view.run(lambda: LiveScene(title, supervisor.status())),
                 keep_broker(broker, lambda text: view.say(text, "red")),
             ),
-            telling_of_its_end(view),
+            saying_when_cancelled(view),
         ):
             await asyncio.Event().wait()
     return 0
@@ -96,7 +96,7 @@ def _explain(state: LocalState, settings: Settings, view: LiveView) -> None:
     view.show("Ctrl-C ends all of it; what is on disk stays.")
 
 
-def _tell(view: LiveView, event: Event) -> None:
+def _show_event(view: LiveView, event: Event) -> None:
     view.say(event.text, STYLES.get(event.kind, "dim"))
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.outages import Hands
 from tokenmill.app.cli import progress
 from tokenmill.app.cli.produce_output import ProduceProgress
-from tokenmill.app.cli.progress import SIGNALS, until_interrupted, with_outages_told
+from tokenmill.app.cli.progress import SIGNALS, until_interrupted, with_outage_messages
 from tokenmill.app.tools.produce import Refused, Summary
 from tokenmill.app.tools.produce.sender import Acknowledged
 
@@ -85,7 +85,7 @@ async def test_a_log_hears_that_no_broker_answers(monkeypatch: pytest.MonkeyPatc
         await until(lambda: len(told) == 2)
         return 7
 
-    assert await with_outages_told(work(), "broker:9092", told.append) == 7
+    assert await with_outage_messages(work(), "broker:9092", told.append) == 7
     assert told == [
         "no broker answers at broker:9092 since 1970-01-01T00:16:40Z; waiting for one",
         "a broker answers again at broker:9092",

@@ -21,9 +21,9 @@ from ...supervisor import Event, Limits, Status, Supervisor, run_until_signalled
 from ...tasks import beside
 from ...tools.produce import GivenSource, Item, RunPlan, Summary, flush, produce, shape_for
 from ..broker import Broker
-from ..live import LiveScene, LiveView, log_to_file, telling_of_its_end
+from ..live import LiveScene, LiveView, log_to_file, saying_when_cancelled
 from ..local_state import LocalState
-from .outcome import check, go_back, in_background, next_commands, tell_result
+from .outcome import check, go_back, in_background, next_commands, say_result
 from .plan import PARTITIONS, VOCABULARY, DemoPlan, DemoText, demo_settings
 from .trainer import DemoTrainer, why_not
 
@@ -162,7 +162,7 @@ class _Demo:
         self._settings = settings
         self._view = view
         limits = Limits(first_backoff=RESTART_SECONDS)
-        self._supervisor = Supervisor(settings, limits=limits, log_directory=state.logs, on_event=self._tell)
+        self._supervisor = Supervisor(settings, limits=limits, log_directory=state.logs, on_event=self._show_event)
         self._feeding = DemoFeeding(plan, settings, view, self._supervisor.status)
         self._trainer = self._make_trainer()
         self._doing = STARTING
@@ -174,7 +174,7 @@ class _Demo:
         if self._trainer is not None:
             works.append(self._train(self._trainer))
         with self._view:
-            async with beside(*works), telling_of_its_end(self._view):
+            async with beside(*works), saying_when_cancelled(self._view):
                 await until_running(self._supervisor.status)
                 self._doing = "feeding"
                 await self._feeding.run()
@@ -196,7 +196,7 @@ class _Demo:
         await until_settled(self._supervisor.status)
         self._view.say(f"{self._supervisor.status().stored:,} blocks are in the store; verifying each")
         result = await check(self._settings, self._do)
-        good = tell_result(self._view, self._feeding.killed, result)
+        good = say_result(self._view, self._feeding.killed, result)
         await go_back(self._settings, self._view)
         return good
 
@@ -237,7 +237,7 @@ class _Demo:
     def _do(self, doing: str) -> None:
         self._doing = doing
 
-    def _tell(self, event: Event) -> None:
+    def _show_event(self, event: Event) -> None:
         if event.kind == "moved" and self._doing == STARTING:
             return  # the first worker had all partitions until the second one came
         self._view.say(event.text, {"ended": "red", "suspected": "red", "took over": "green"}.get(event.kind, "dim"))

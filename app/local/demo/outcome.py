@@ -24,9 +24,9 @@ FOUND_CHARACTERS: Final = 60
 
 
 def in_background(work: Callable[[], T]) -> Future[T]:
-    """Start ``work`` in a thread and return its future; unlike with a thread pool, the process may end before it does."""
+    """Start ``work`` in a thread and return its future; unlike with a pool, the process may end before the work."""
     future: Future[T] = Future()
-    future.set_running_or_notify_cancel()  # not to be cancelled
+    future.set_running_or_notify_cancel()  # so that cancelling does nothing: the thread sets it
 
     def run() -> None:
         try:
@@ -38,11 +38,11 @@ def in_background(work: Callable[[], T]) -> Future[T]:
     return future
 
 
-async def check(settings: Settings, tell: Callable[[str], None]) -> VerifyResult:
-    """Verify everything with the reference; ``tell`` is called with the progress."""
+async def check(settings: Settings, show: Callable[[str], None]) -> VerifyResult:
+    """Verify everything with the reference; ``show`` is called with the progress."""
 
     def progress(so_far: Progress) -> None:
-        tell(f"verifying, {so_far.blocks:,} blocks so far")
+        show(f"verifying, {so_far.blocks:,} blocks so far")
 
     def work() -> VerifyResult:
         return verify(settings, store=settings.store, reference=True, progress=progress)
@@ -50,7 +50,7 @@ async def check(settings: Settings, tell: Callable[[str], None]) -> VerifyResult
     return await asyncio.wrap_future(in_background(work))
 
 
-def tell_result(view: LiveView, killed: int, result: VerifyResult) -> bool:
+def say_result(view: LiveView, killed: int, result: VerifyResult) -> bool:
     """Say in one line what became of every block, and return whether all are right.
 
     An era that was written when the verification began may still be on its way to the store: that is no fault.

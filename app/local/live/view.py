@@ -33,7 +33,7 @@ def log_to_file(path: Path, level: str) -> None:
 
 
 @asynccontextmanager
-async def telling_of_its_end(view: "LiveView") -> AsyncIterator[None]:
+async def saying_when_cancelled(view: "LiveView") -> AsyncIterator[None]:
     """Say so when the block is cancelled: ending all workers takes a moment."""
     try:
         yield

@@ -27,7 +27,7 @@ class Refused(NamedTuple):
     """The source cannot be read to its end: it is truncated, damaged, or not what it should be."""
 
     @property
-    def told(self) -> "Refused":
+    def without_data(self) -> "Refused":
         """Where and why, without the data: to be kept for people."""
         return self._replace(data=b"")
 

@@ -60,7 +60,7 @@ class PassedOver:
         self.refused += 1
         self.broken += refused.broken
         if len(self.examples) < EXAMPLES:
-            self.examples.append(refused.told)
+            self.examples.append(refused.without_data)
 
 
 @dataclass(slots=True)

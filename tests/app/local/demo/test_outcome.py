@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tokenmill.app.local.demo.outcome import tell_result
+from tokenmill.app.local.demo.outcome import say_result
 from tokenmill.app.local.live import LiveView
 from tokenmill.app.tools.verify import ChainResult, Difference, EraResult, VerifyResult
 
@@ -31,7 +31,7 @@ def told(found: ChainResult, eras: EraResult) -> tuple[bool, str]:
     """Return whether that is good, and what is said of it."""
     output = StringIO()
     result = VerifyResult([found], found.differences, [], 1.0, eras=[eras])
-    return tell_result(LiveView(Console(file=output)), 1, result), output.getvalue()
+    return say_result(LiveView(Console(file=output)), 1, result), output.getvalue()
 
 
 def test_all_blocks_are_good_also_while_an_era_is_on_its_way_to_the_store() -> None:
