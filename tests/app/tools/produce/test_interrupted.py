@@ -121,8 +121,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Let chunks and batches be small, and nobody wait for a reader."""
     monkeypatch.setattr("tokenmill.app.tools.produce.sources.CHUNK_ENTRIES", 3)
     monkeypatch.setattr("tokenmill.app.tools.produce.sender.BATCH_BYTES", 300)
-    monkeypatch.setattr("tokenmill.app.tools.produce.producing.MOST_FLOORS", 4)
-    monkeypatch.setattr("tokenmill.app.tools.produce.reading_order.PATIENCE_SECONDS", 0.001)
+    monkeypatch.setattr("tokenmill.app.tools.produce.producing.MOST_CHECKPOINTS", 4)
+    monkeypatch.setattr("tokenmill.app.tools.produce.reading_order.WAIT_SECONDS", 0.001)
     return monkeypatch
 
 
