@@ -1,4 +1,13 @@
-"""From what people have into a raw topic: `find_sources` finds the documents, `produce` sends them."""
+"""From files, archives, pipes and data sets into a raw topic: `find_sources` finds the documents, `produce` sends them.
+
+- What is read: `paths` finds the `sources`, `archives` and `datasets`. They are `compressed` files in some encoding
+  (`recoding`), of which `formats` makes entries.
+- What is sent: a function of the user's own may change each entry (`mapping`); `shape` makes records of what meets the
+  `conditions`.
+- In which order: `reading_order`. `producing` is the run, `sender` the way to Kafka, `summary` what came of it.
+- Where a run continues: `resuming` decides, by the notes of the run (`run_notes`), the marks in the raw topic
+  (`run_position`), and how sources have changed since (`source_changes`).
+"""
 
 from .flush import flush, require_flush_allowed
 from .items import DocumentSource, Item, Refused
