@@ -57,7 +57,7 @@ COMMANDS: Final = {
     "skip": "skip",
     "ignore": "ignore",
     "topics": "topics",
-    "train-tokenizer": "train_tokenizer",
+    "train-tokenizer": "tokenizer",
     "tokenizer": "tokenizer",
     "broker": "broker",
     "config": "config",

@@ -8,7 +8,7 @@ import typer
 from tokenmill.errors import BrokerError
 
 from ..local.broker import Broker
-from ..local.places import require_directory
+from ..local.output_files import require_directory
 from .options import examples
 from .output import AsJson, say, show, show_json
 

@@ -19,7 +19,7 @@ from ..tools.inspect.samples import beginning
 from ..tools.inspect.tracing import Fate, Place, fate_of, record_texts
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json
-from .progress import Line
+from .progress import ProgressLine
 
 State = Annotated[
     Path,
@@ -102,7 +102,7 @@ def _scan(tracer: Tracer, wanted: str) -> list[Place]:
     """Return the records with an id, showing how far the search is."""
     columns = (PlainColumn("search"), BarColumn(), TaskProgressColumn(), PlainColumn("{task.description}"))
     found: list[Place] = []
-    with Line(*columns, TimeRemainingColumn()) as line:
+    with ProgressLine(*columns, TimeRemainingColumn()) as line:
         for done, total, places in tracer.documents(wanted):
             found += places
             told = f"{count(done, 'block')} of {total:,}, {count(len(found), 'record')} found"

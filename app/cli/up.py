@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from ..local.places import require_directory
-from ..local.state import DEMO_DIRECTORY, State
+from ..local.local_state import DEMO_DIRECTORY, LocalState
+from ..local.output_files import require_directory
 from ..local.up import run_up, settings_in
 from ..settings import Loaded
 from .options import examples, with_loaded
@@ -35,6 +35,6 @@ def up(
 
     On the demo's state, if nothing else is said, with the settings of its last run.
     """
-    place = State(state.absolute())
+    place = LocalState(state.absolute())
     require_directory("--state", state)
     raise typer.Exit(run_up(place, settings_in(place, loaded), data(), partitions=partitions, port=port))

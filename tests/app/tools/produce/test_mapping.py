@@ -14,12 +14,11 @@ import pytest
 
 from tests.app.tools.produce.files import as_lines, write_csv, write_gzip, write_jsonl
 from tests.app.tools.produce.reading import found_in, reading_of, refusals, values
-from tokenmill.app.tools.produce import Item, Refused, find_sources, map_process, read_items
-from tokenmill.app.tools.produce.ahead import AHEAD_BYTES
+from tokenmill.app.tools.produce import Item, Refused, find_sources, read_items
 from tokenmill.app.tools.produce.formats import Entry, Text
 from tokenmill.app.tools.produce.items import Place
-from tokenmill.app.tools.produce.map_process import physical_cores
-from tokenmill.app.tools.produce.mapping import BATCH, BATCH_BYTES, Mapping
+from tokenmill.app.tools.produce.mapping import BATCH, BATCH_BYTES, Mapping, physical_cores
+from tokenmill.app.tools.produce.reading_order import AHEAD_BYTES
 from tokenmill.errors import InputError
 
 SHOUT = "tests.app.tools.produce.maps:shout"
@@ -129,7 +128,7 @@ def test_lists_are_given_and_taken_in_order(tmp_path: Path) -> None:
 
 def test_mapped_rows_go_on_from_any_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same documents with the same numbers, though lists begin elsewhere then."""
-    monkeypatch.setattr("tokenmill.app.tools.produce.chunks.CHUNK_ENTRIES", 7)
+    monkeypatch.setattr("tokenmill.app.tools.produce.sources.CHUNK_ENTRIES", 7)
     rows = [{"id": str(number), "text": "drop" if number % 5 == 3 else f"text {number}"} for number in range(40)]
     write_csv(tmp_path / "a.csv", rows)
     with closing(Mapping(LIST, 2, 3)) as mapping:
@@ -147,7 +146,7 @@ def test_there_is_a_process_for_each_physical_core(monkeypatch: pytest.MonkeyPat
         folder = tmp_path / f"cpu{cpu}" / "topology"
         folder.mkdir(parents=True)
         (folder / "thread_siblings_list").write_text(f"{siblings}\n")
-    monkeypatch.setattr(map_process, "_CPUS", tmp_path)
+    monkeypatch.setattr("tokenmill.app.tools.produce.mapping._CPUS", tmp_path)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 4, 5, 8, 9})
 
     assert physical_cores() == 4
