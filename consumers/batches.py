@@ -71,7 +71,7 @@ class Batches:
         mask_loss: bool = False,
         widen: bool = True,
         worker: tuple[int, int] = (0, 1),
-        check: bool = False,
+        check: bool = True,
         on_damage: OnDamage = "refuse",
         timeout: float | None = None,
         stop: Callable[[], bool] | None = None,

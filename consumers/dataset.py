@@ -36,7 +36,7 @@ class EraDataset(Dataset[Sample]):
         *,
         sequence_length: int,
         eras: range | None = None,
-        check: bool = False,
+        check: bool = True,
     ) -> None:
         """Open the eras ``range(first, stop)``; None: all whose blocks are in the store now.
 

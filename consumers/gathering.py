@@ -11,6 +11,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.segments import MapWatch
+
 _INTERFACE_VERSION: Final = 3
 """Of numpy's array interface: https://numpy.org/doc/stable/reference/arrays.interface.html."""
 
@@ -42,10 +44,15 @@ class Gathering:
     and so the memory of the copy before, still in the core's cache, if that was let go.
     """
 
-    __slots__ = ("_columns", "_dtype", "_items", "_maps", "_memory")
+    __slots__ = ("_columns", "_dtype", "_items", "_maps", "_memory", "_watch")
 
     def __init__(
-        self, addresses: Addresses, columns: int, dtype: "np.dtype[np.unsignedinteger]", maps: Sequence[Rows]
+        self,
+        addresses: Addresses,
+        columns: int,
+        dtype: "np.dtype[np.unsignedinteger]",
+        maps: Sequence[Rows],
+        watch: MapWatch,
     ) -> None:
         """Prepare.
 
@@ -54,8 +61,10 @@ class Gathering:
             columns: tokens to copy from each; all of them lie in the array that the address is of.
             dtype: of the tokens.
             maps: the arrays that the addresses are of.
+            watch: looks at the files under them before they are read, so that one that was cut off is an error.
 
         """
+        self._watch = watch
         self._maps = maps
         self._columns = columns
         self._dtype = dtype
@@ -65,7 +74,13 @@ class Gathering:
         self._memory = np.asarray(_Memory(first, count, columns * dtype.itemsize))
 
     def rows(self, start: int = 0, stop: int | None = None) -> Rows:
-        """Return those of the rows, ``[stop - start, columns]``, in memory of their own."""
+        """Return those of the rows, ``[stop - start, columns]``, in memory of their own.
+
+        Raises:
+            DamagedError: a file was cut off since it was mapped.
+
+        """
+        self._watch.look(self._maps)
         return self._memory[self._items[start:stop]].view(self._dtype).reshape(-1, self._columns)
 
     def stretches(self, size: int) -> Iterator[Rows]:

@@ -7,7 +7,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.errors import DamagedError
 from tokenmill.samples import EraOrder, Numbers, Ranks, Samples, TrainableSamples, join
+from tokenmill.segments import MapWatch
 
 from .gathering import Addresses, Gathering, Rows, addresses_of, rows_of
 
@@ -71,20 +73,42 @@ class _EraTable:
     def __init__(self, order: EraOrder, trainable: TrainableSamples) -> None:
         self.maps: list[Rows] = []
         self._views = order.views
+        self._trainable = trainable
         self._starts = np.empty(order.blocks, np.int64)
+        self._ranges: list[tuple[int, int, int, int]] = []
+        """Partition, first block, block after the last, and the place of the first among the era's."""
         begin = 0
         for partition, first, stop in order.ranges:
+            self._ranges.append((partition, first, stop, begin))
             for tokens in trainable.reader(partition).between(first, stop):
                 end = begin + len(tokens)
                 self._starts[begin:end] = rows_of(tokens)
                 self.maps.append(tokens)
                 begin = end
+        self._sound = np.full(order.blocks, not trainable.checks)
+        """Which of the blocks need no check any more."""
 
     def addresses(self, items: Numbers, view_bytes: int) -> Addresses:
-        """Return where items begin; a view begins with the last token of the one before."""
+        """Return where items begin; a view begins with the last token of the one before.
+
+        Raises:
+            DamagedError: a block of theirs is not what was committed.
+
+        """
         blocks, views = (items, 0) if self._views == 1 else np.divmod(items, self._views)
+        unknown = blocks[~self._sound[blocks]]
+        if len(unknown):
+            self._check(unknown)
         found: Addresses = self._starts[blocks] + views * view_bytes
         return found
+
+    def _check(self, blocks: Numbers) -> None:
+        """Refuse damage to these blocks; note what became known of others beside them."""
+        for partition, first, stop, begin in self._ranges:
+            mine = blocks[(begin <= blocks) & (blocks < begin + stop - first)]
+            for segment, marks in self._trainable.reader(partition).sound(mine - begin + first):
+                low, high = max(segment, first), min(segment + len(marks), stop)
+                self._sound[begin + low - first : begin + high - first] = marks[low - segment : high - segment]
 
 
 class RowReader:
@@ -97,23 +121,30 @@ class RowReader:
         self._skip = skip
         self._tables: dict[EraOrder, _EraTable] = {}
         """Of the eras that the last chunk was from."""
+        self._watch = MapWatch()
 
     def read(self, first: int, steps: int) -> Chunk | None:
         """Return the next steps from sample ``first`` on, as many as are there, ``steps`` at most; None if none is.
 
         Raises:
-            as in `TrainableSamples.ready`.
+            as in `TrainableSamples.ready`; and DamagedError where a block is not what was committed.
 
         """
         ready = self._ranks.steps_in(self.trainable.ready(first, steps * self._ranks.turn))
         if not ready:
             return None
         items = self.trainable.items(self._ranks.samples(first, ready))
-        if self.trainable.checks or any(order.blocks > _TABLE_BLOCKS for order, _ in items):
+        if self._skip or any(order.blocks > _TABLE_BLOCKS for order, _ in items):
             return self.find(items, ready)
+        if not self._watch.look(tokens for table in self._tables.values() for tokens in table.maps):
+            self._tables = {}  # a repair put other files in their place
         self._tables = {order: self._tables.get(order) or _EraTable(order, self.trainable) for order, _ in items}
         view_bytes = self._length * self.trainable.dtype.itemsize
-        addresses = [self._tables[order].addresses(part, view_bytes) for order, part in items]
+        try:
+            addresses = [self._tables[order].addresses(part, view_bytes) for order, part in items]
+        except DamagedError:  # what was looked up may be another file's soon
+            self._tables = {}
+            raise
         maps = [tokens for table in self._tables.values() for tokens in table.maps]
         return self._chunk(items, ready, np.concatenate(addresses), maps)
 
@@ -148,6 +179,6 @@ class RowReader:
         maps: list[Rows],
         kept: npt.NDArray[np.bool_] | None = None,
     ) -> Chunk:
-        gathering = Gathering(addresses, self._length + 1, self.trainable.dtype, maps)
+        gathering = Gathering(addresses, self._length + 1, self.trainable.dtype, maps, self._watch)
         size = self._ranks.batch_size
         return Chunk(items, gathering, steps=steps, batch_size=size, trainable=self.trainable, kept=kept)

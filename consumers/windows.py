@@ -24,7 +24,7 @@ class Windows:
     ever. Documents follow each other as they were packed, padding included. No order and no state: that is `Batches`.
     """
 
-    def __init__(self, store: Path | str, stream: str, length: int, *, check: bool = False) -> None:
+    def __init__(self, store: Path | str, stream: str, length: int, *, check: bool = True) -> None:
         """Open the partitions that there are.
 
         Args:

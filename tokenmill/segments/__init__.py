@@ -8,6 +8,7 @@ partition appends accepted blocks; a block is visible when its commit record is 
 from tokenmill.segments.era_reader import EraReader
 from tokenmill.segments.era_writer import EraWriter
 from tokenmill.segments.lock import StoreLock
+from tokenmill.segments.maps import MapWatch
 from tokenmill.segments.opening import open_eras, open_partition
 from tokenmill.segments.reader import OnDamage, PartitionReader
 from tokenmill.segments.start import Start
@@ -20,6 +21,7 @@ __all__ = [
     "DocumentPiece",
     "EraReader",
     "EraWriter",
+    "MapWatch",
     "OnDamage",
     "PartitionReader",
     "PartitionWriter",
