@@ -73,6 +73,11 @@ class Gathering:
         count = int(self._items.max(initial=-1)) + 1
         self._memory = np.asarray(_Memory(first, count, columns * dtype.itemsize))
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return self._columns * self._dtype.itemsize
+
     def rows(self, start: int = 0, stop: int | None = None) -> Rows:
         """Return those of the rows, ``[stop - start, columns]``, in memory of their own.
 
@@ -88,9 +93,13 @@ class Gathering:
 
         Contiguous, in memory that they have together: whoever keeps one batch, keeps 256 KiB.
         """
-        together = max(_STRETCH_BYTES // (size * self._columns * self._dtype.itemsize), 1) * size
+        together = self.together(size)
         for start in range(0, len(self._items), together):
             yield self.rows(start, start + together).reshape(-1, size, self._columns)
+
+    def together(self, size: int) -> int:
+        """Return how many rows `stretches` copies in one go."""
+        return max(_STRETCH_BYTES // (size * self.row_bytes), 1) * size
 
 
 class _Memory:

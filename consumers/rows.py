@@ -6,10 +6,12 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from zlib_ng.zlib_ng import crc32
 
 from tokenmill.errors import DamagedError
 from tokenmill.samples import EraOrder, Numbers, Ranks, Samples, TrainableSamples, join
 from tokenmill.segments import MapWatch
+from tokenmill.segments.checking import Crcs, crcs_of_runs
 
 from .gathering import Addresses, Gathering, Rows, addresses_of, rows_of
 
@@ -23,7 +25,7 @@ Items = Sequence[tuple[EraOrder, Numbers]]
 class Chunk:
     """Consecutive batches of one rank: where their samples lie."""
 
-    __slots__ = ("_gathering", "_items", "_samples", "batch_size", "kept", "steps", "trainable")
+    __slots__ = ("_crcs", "_gathering", "_items", "_samples", "batch_size", "kept", "steps", "trainable")
 
     def __init__(
         self,
@@ -34,8 +36,12 @@ class Chunk:
         batch_size: int,
         trainable: TrainableSamples,
         kept: npt.NDArray[np.bool_] | None = None,
+        crcs: Crcs | None = None,
     ) -> None:
-        """Take ``steps * batch_size`` items of ``trainable``, and the rows of those that are ``kept``; None: of all."""
+        """Take ``steps * batch_size`` items of ``trainable``, and the rows of those that are ``kept``; None: of all.
+
+        With ``crcs``, `stretches` holds each row against its own when it was copied: the row is a whole block then.
+        """
         self.steps = steps
         self.batch_size = batch_size
         self.trainable = trainable
@@ -43,6 +49,7 @@ class Chunk:
         """Which of the samples are there: with ``on_damage="skip"``, those that are not damaged; None: all."""
         self._items = items
         self._gathering = gathering
+        self._crcs = crcs
         self._samples: Samples | None = None
 
     def rows(self) -> Rows:
@@ -53,12 +60,41 @@ class Chunk:
         """Yield the batches, one or several at a time: ``[batches, samples, sequence_length + 1]``.
 
         With `kept`, one at a time, and those samples of it that are there: none, perhaps.
+
+        Raises:
+            DamagedError: a block is not what was committed, or a file was cut off since it was mapped.
+
         """
         size = self.batch_size
         if self.kept is None:
-            return self._gathering.stretches(size)
+            stretches = self._gathering.stretches(size)
+            return stretches if self._crcs is None else self._checked(stretches, self._crcs)
         stops = np.cumsum(self.kept)[size - 1 :: size].tolist()
         return (self._gathering.rows(start, stop)[None] for start, stop in pairwise([0, *stops]))
+
+    def _checked(self, stretches: Iterator[Rows], crcs: Crcs) -> Iterator[Rows]:
+        """Yield the same, each after its CRC was looked at, while it still is in the core's cache."""
+        together = self._gathering.together(self.batch_size)
+        start = 0
+        for crc in crcs_of_runs(crcs, self._gathering.row_bytes, together):
+            stretch = next(stretches)
+            if crc32(stretch) != crc:
+                self._refuse(stretch.reshape(-1, stretch.shape[-1]), crcs[start : start + together], start)
+            yield stretch
+            del stretch  # its memory can be the next one's
+            start += together
+
+    def _refuse(self, rows: Rows, crcs: Crcs, start: int) -> None:
+        """Raise the error for the first of these rows, the ones from ``start`` on, that is not what was committed."""
+        sound = [crc32(row) == crc for row, crc in zip(rows, crcs.tolist(), strict=True)]
+        at, samples = start + sound.index(False), self.samples()
+        partition, block = int(samples.partitions[at]), int(samples.blocks[at])
+        self.trainable.reader(partition).read(block)
+        raise DamagedError(
+            f"block {block} of partition {partition} of {self.trainable.stream} was not what was committed when it was "
+            "read, and is now",
+            "Its file was repaired or changed meanwhile: iterate again, and test the host's memory if this comes again",
+        )
 
     def samples(self) -> Samples:
         """Return all samples, also those that are not there; computed when it is first asked for."""
@@ -75,18 +111,32 @@ class _EraTable:
         self._views = order.views
         self._trainable = trainable
         self._starts = np.empty(order.blocks, np.int64)
+        self._crcs = np.empty(order.blocks if trainable.checks else 0, np.uint32)
         self._ranges: list[tuple[int, int, int, int]] = []
         """Partition, first block, block after the last, and the place of the first among the era's."""
         begin = 0
         for partition, first, stop in order.ranges:
             self._ranges.append((partition, first, stop, begin))
-            for tokens in trainable.reader(partition).between(first, stop):
+            for tokens, crcs in self._segments(partition, first, stop):
                 end = begin + len(tokens)
                 self._starts[begin:end] = rows_of(tokens)
+                if crcs is not None:
+                    self._crcs[begin:end] = crcs
                 self.maps.append(tokens)
                 begin = end
-        self._sound = np.full(order.blocks, not trainable.checks)
-        """Which of the blocks need no check any more."""
+        self._sound = np.full(order.blocks, order.views == 1 or not trainable.checks)
+        """Which of the blocks need not be looked at where they lie (any more)."""
+
+    def _segments(self, partition: int, first: int, stop: int) -> Iterator[tuple[Rows, Crcs | None]]:
+        reader = self._trainable.reader(partition)
+        if self._trainable.checks and self._views == 1:
+            yield from reader.between_with_crcs(first, stop)
+        else:
+            yield from ((tokens, None) for tokens in reader.between(first, stop))
+
+    def crcs(self, items: Numbers) -> Crcs | None:
+        """Return what the CRCs of items must be; None where they are no blocks, or need no check."""
+        return self._crcs[items] if self._views == 1 and len(self._crcs) else None
 
     def addresses(self, items: Numbers, view_bytes: int) -> Addresses:
         """Return where items begin; a view begins with the last token of the one before.
@@ -142,11 +192,12 @@ class RowReader:
         view_bytes = self._length * self.trainable.dtype.itemsize
         try:
             addresses = [self._tables[order].addresses(part, view_bytes) for order, part in items]
-        except DamagedError:  # what was looked up may be another file's soon
+        except DamagedError:  # a repair will put another file in the place of what was looked up
             self._tables = {}
             raise
         maps = [tokens for table in self._tables.values() for tokens in table.maps]
-        return self._chunk(items, ready, np.concatenate(addresses), maps)
+        crcs = [found for order, part in items if (found := self._tables[order].crcs(part)) is not None]
+        return self._chunk(items, ready, np.concatenate(addresses), maps, crcs=np.concatenate(crcs) if crcs else None)
 
     def find(self, items: Items, steps: int = 1) -> Chunk:
         """Return samples, one at least, as a chunk; costs nothing that grows with their eras.
@@ -169,7 +220,7 @@ class RowReader:
                 if kept is not None:
                     kept[into] = True
         there = addresses if kept is None else addresses[kept]
-        return self._chunk(items, steps, there, maps, kept)
+        return self._chunk(items, steps, there, maps, kept=kept)
 
     def _chunk(
         self,
@@ -177,8 +228,10 @@ class RowReader:
         steps: int,
         addresses: Addresses,
         maps: list[Rows],
+        *,
         kept: npt.NDArray[np.bool_] | None = None,
+        crcs: Crcs | None = None,
     ) -> Chunk:
         gathering = Gathering(addresses, self._length + 1, self.trainable.dtype, maps, self._watch)
         size = self._ranks.batch_size
-        return Chunk(items, gathering, steps=steps, batch_size=size, trainable=self.trainable, kept=kept)
+        return Chunk(items, gathering, steps=steps, batch_size=size, trainable=self.trainable, kept=kept, crcs=crcs)

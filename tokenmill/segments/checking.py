@@ -1,14 +1,18 @@
-"""Holding the tokens of blocks against their CRCs: long runs at once, and each block once in a process.
+"""Holding the tokens of blocks against their CRCs, many at once.
 
-To read memory is what a CRC costs, if it is asked for in long runs: the processor has an instruction for it, but each
-call of a function costs as much as two kilobytes. What the CRC of a run must be follows from those of its blocks, for
-the CRC of two pieces behind each other is that of the first, moved over the length of the second, and that of the
-second, added without carry. Moving is linear in its bits, so it is looked up byte by byte, for many blocks at once.
+The processor has an instruction for CRCs, so what they cost is to read memory, if it is asked for in long runs: a call
+of a function costs as much as two kilobytes. What the CRC of a run must be follows from those of its blocks, for the
+CRC of two pieces behind each other is that of the first, moved over the length of the second, and that of the second,
+added without carry. Moving is linear in its bits, so it is looked up byte by byte, for many blocks at once.
+
+Rows that were just copied are still in the core's cache, and their CRCs cost next to nothing (`crcs_of_runs` says what
+these must be). Where a copy is not of whole blocks, these are looked at where they lie, each once in a process
+(`unsound`).
 """
 
 from functools import lru_cache
 from time import time_ns
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,10 +35,10 @@ _REMEMBERED_BYTES: Final = 64 << 20
 _CLOCK_TICK_NS: Final = 20_000_000
 """Two changes of a file within a tick of the kernel's clock may have the same time: it has 100 a second at least."""
 
-Numbers = npt.NDArray[np.int64]
-Marks = npt.NDArray[np.bool_]
+Numbers: TypeAlias = npt.NDArray[np.int64]
+Marks: TypeAlias = npt.NDArray[np.bool_]
 """For each block of a file, whether it was found to be what was committed."""
-Crcs = npt.NDArray[np.uint32]
+Crcs: TypeAlias = npt.NDArray[np.uint32]
 
 _remembered: dict[Identity, Marks] = {}
 
@@ -89,7 +93,8 @@ def _without_sound_runs(
 ) -> Numbers:
     """Look at whole runs where that is worth it, mark the blocks of those that are sound, and return the other rows."""
     each = 1 << max((_RUN_BYTES // size).bit_length() - 1, 0)
-    runs = np.unique(rows // each)
+    runs = rows // each
+    runs = runs[np.flatnonzero(np.diff(runs, prepend=-1))]
     runs = runs[(runs + 1) * each <= len(crcs)]
     if len(runs) < _RUNS_AT_LEAST or not (whole or len(rows) * _DENSE >= len(runs) * each):
         return rows
@@ -99,6 +104,24 @@ def _without_sound_runs(
     wanted = _joined(crcs[: whole_runs * each].reshape(-1, each)[runs], size)
     marks[: whole_runs * each].reshape(-1, each)[runs[wanted == np.array(found, np.uint32)]] = True
     return rows[~marks[rows]]
+
+
+def crcs_of_runs(crcs: Crcs, size: int, each: int) -> list[int]:
+    """Return what the CRCs of pieces must be that lie behind each other, ``each`` together, and then those left.
+
+    Args:
+        crcs: of the pieces, ``[pieces]``.
+        size: bytes of a piece.
+        each: pieces in a run.
+
+    """
+    runs, rest = divmod(len(crcs), each)
+    width = 1 << (each - 1).bit_length()
+    padded = np.zeros((runs + (rest > 0), width), np.uint32)  # in front: nothing that is moved stays nothing
+    padded[:runs, width - each :] = crcs[: runs * each].reshape(runs, each)
+    padded[runs:, width - rest :] = crcs[runs * each :]
+    found: list[int] = _joined(padded, size).tolist()
+    return found
 
 
 def _joined(crcs: Crcs, size: int) -> Crcs:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tokenmill.errors import DamagedError
 from tokenmill.pieces import ENTRY_HEADER, PIECE, Piece, decode_entry
-from tokenmill.segments.checking import Marks, Numbers
+from tokenmill.segments.checking import Crcs, Marks, Numbers
 from tokenmill.segments.damage import damaged
 from tokenmill.segments.partition_segments import PartitionSegments
 from tokenmill.segments.rows import Rows, chain_after
@@ -173,17 +173,32 @@ class PartitionReader:
 
         None is held against its CRC. Raises as `read`.
         """
-        self._require(np.array([first, stop - 1] if first < stop else []))
         while first < stop:
             with self._segments.forgetting(first):
-                segment, local = self.locate(first)
+                segment, local = self._located(first, stop)
                 tokens = segment.tokens[local : local + stop - first]
             yield tokens
             first += len(tokens)
 
+    def between_with_crcs(self, first: int, stop: int) -> Iterator[tuple[Tokens, Crcs]]:
+        """Yield the same, and what the CRC-32 of each block must be, ``[blocks]``.
+
+        Raises:
+            InputError: as in `read`.
+            DamagedError: the tokens are missing or too short, or the index is damaged.
+
+        """
+        while first < stop:
+            with self._segments.forgetting(first):
+                segment, local = self._located(first, stop)
+                found = slice(local, local + stop - first)
+                tokens, crcs = segment.tokens[found], segment.rows["tokens_crc"][found]
+            yield tokens, crcs
+            first += len(tokens)
+
     def sound(self, numbers: Numbers) -> Iterator[tuple[int, Marks]]:
-        """Hold blocks against their CRCs; yield, for each segment that has some of them, which of all its blocks are
-        known to be what was committed: the number of its first block, and a mark for each block from there on.
+        """Hold blocks against their CRCs where they lie; yield, segment by segment, which of its blocks are known to be
+        what was committed: the number of the segment's first block, and a mark for each block from there on.
 
         Raises:
             InputError, DamagedError: as in `gather`, after the segments before were yielded.
@@ -320,6 +335,10 @@ class PartitionReader:
             if len(bad):
                 raise segment.token_damage(int(bad[0]))
         return segment
+
+    def _located(self, first: int, stop: int) -> tuple[Segment, int]:
+        self._segments.require(first, stop - 1)
+        return self.locate(first)
 
     def _require(self, wanted: npt.NDArray[np.int64]) -> None:
         if len(wanted):

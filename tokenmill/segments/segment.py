@@ -163,7 +163,7 @@ class Segment:
             return rest
         crcs, marks = self.rows["tokens_crc"][: self.blocks], self._sound[: self.blocks]
         whole = self._whole and self.manifest is not None  # a growing one is mapped again, and its marks are gone
-        return unsound(tokens, crcs, marks, np.unique(rest), whole=whole)
+        return unsound(tokens, crcs, marks, _once(rest, self.blocks), whole=whole)
 
     def sound(self) -> Marks:
         """Return which blocks were found to be what was committed, ``[blocks]``, by anyone in this process."""
@@ -230,3 +230,12 @@ class Segment:
             blocks=self.blocks,
             docs_bytes=int(self.rows["docs_end"][-1]) if self.blocks else 0,
         )
+
+
+def _once(rows: Numbers, count: int) -> Numbers:
+    """Return rows of ``range(count)`` in order, each once; without sorting where there are many."""
+    if len(rows) * 64 < count:
+        return np.unique(rows)
+    wanted = np.zeros(count, np.bool_)
+    wanted[rows] = True
+    return np.flatnonzero(wanted)
