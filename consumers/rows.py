@@ -1,7 +1,7 @@
 """The tokens of samples, many batches at a time, in numpy."""
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Final
 
 import numpy as np
@@ -10,13 +10,19 @@ from zlib_ng.zlib_ng import crc32
 
 from tokenmill.errors import DamagedError
 from tokenmill.samples import EraOrder, Numbers, Ranks, Samples, TrainableSamples, join
-from tokenmill.segments import MapWatch
+from tokenmill.segments import MapWatch, PartitionReader
 from tokenmill.segments.checking import Crcs, crcs_of_runs
 
 from .gathering import Addresses, Gathering, Rows, addresses_of, rows_of
 
 _TABLE_BLOCKS: Final = 1 << 20
 """Blocks of an era up to which it is kept where each lies in memory, in 8 MiB at most."""
+
+_FIRST_SAMPLES: Final = 256
+"""What is looked up first, so that the first batch comes soon where each sample may be in another era or segment; then
+four times as much each time."""
+_UNKNOWN: Final = -1
+"""No address."""
 
 Items = Sequence[tuple[EraOrder, Numbers]]
 """Samples behind each other, as items of eras."""
@@ -104,61 +110,76 @@ class Chunk:
 
 
 class _EraTable:
-    """Where the blocks of one era lie in memory: to look them up is cheaper than to find them."""
+    """Where the blocks of one era lie in memory: to look them up is cheaper than to find them.
+
+    A segment is mapped when the first of its blocks is asked for: an era of thousands costs nothing at its beginning.
+    """
 
     def __init__(self, order: EraOrder, trainable: TrainableSamples) -> None:
         self.maps: list[Rows] = []
+        """Of all that were asked for."""
         self._views = order.views
         self._trainable = trainable
-        self._starts = np.empty(order.blocks, np.int64)
-        self._crcs = np.empty(order.blocks if trainable.checks else 0, np.uint32)
-        self._ranges: list[tuple[int, int, int, int]] = []
-        """Partition, first block, block after the last, and the place of the first among the era's."""
-        begin = 0
-        for partition, first, stop in order.ranges:
-            self._ranges.append((partition, first, stop, begin))
-            for tokens, crcs in self._segments(partition, first, stop):
-                end = begin + len(tokens)
-                self._starts[begin:end] = rows_of(tokens)
-                if crcs is not None:
-                    self._crcs[begin:end] = crcs
-                self.maps.append(tokens)
-                begin = end
-        self._sound = np.full(order.blocks, order.views == 1 or not trainable.checks)
+        self._checks_copies = trainable.checks and order.views == 1
+        self._starts = np.full(order.blocks, _UNKNOWN, np.int64)
+        self._crcs = np.empty(order.blocks if self._checks_copies else 0, np.uint32)
+        self._sound = np.full(order.blocks, self._checks_copies or not trainable.checks)
         """Which of the blocks need not be looked at where they lie (any more)."""
-
-    def _segments(self, partition: int, first: int, stop: int) -> Iterator[tuple[Rows, Crcs | None]]:
-        reader = self._trainable.reader(partition)
-        if self._trainable.checks and self._views == 1:
-            yield from reader.between_with_crcs(first, stop)
-        else:
-            yield from ((tokens, None) for tokens in reader.between(first, stop))
-
-    def crcs(self, items: Numbers) -> Crcs | None:
-        """Return what the CRCs of items must be; None where they are no blocks, or need no check."""
-        return self._crcs[items] if self._views == 1 and len(self._crcs) else None
+        counts = [stop - first for _, first, stop in order.ranges]
+        self._ranges = list(zip(order.ranges, accumulate(counts, initial=0)))  # noqa: B905 - one sum more than ranges
+        """With each partition's blocks, how many there are in the partitions before."""
 
     def addresses(self, items: Numbers, view_bytes: int) -> Addresses:
         """Return where items begin; a view begins with the last token of the one before.
 
         Raises:
-            DamagedError: a block of theirs is not what was committed.
+            DamagedError: a block of theirs is missing, or not what was committed.
 
         """
         blocks, views = (items, 0) if self._views == 1 else np.divmod(items, self._views)
+        starts = self._starts[blocks]
+        if starts.min(initial=0) < 0:
+            self._map(blocks[starts < 0])
+            starts = self._starts[blocks]
         unknown = blocks[~self._sound[blocks]]
         if len(unknown):
             self._check(unknown)
-        found: Addresses = self._starts[blocks] + views * view_bytes
+        found: Addresses = starts + views * view_bytes
         return found
+
+    def crcs(self, items: Numbers) -> Crcs | None:
+        """Return what the CRCs of items must be; None where they are no blocks, or need no check."""
+        return self._crcs[items] if self._checks_copies else None
+
+    def _map(self, blocks: Numbers) -> None:
+        """Map the segments that these blocks lie in."""
+        for reader, mine, (first, stop), begin in self._by_partition(blocks):
+            size = reader.info.segment_blocks
+            for segment in np.unique((mine + first - begin) // size).tolist():
+                bounds = max(segment * size, first), min((segment + 1) * size, stop)
+                span = slice(begin + bounds[0] - first, begin + bounds[1] - first)
+                if self._checks_copies:
+                    tokens, self._crcs[span] = next(reader.between_with_crcs(*bounds))
+                else:
+                    tokens = next(reader.between(*bounds))
+                self._starts[span] = rows_of(tokens)
+                self.maps.append(tokens)
 
     def _check(self, blocks: Numbers) -> None:
         """Refuse damage to these blocks; note what became known of others beside them."""
-        for partition, first, stop, begin in self._ranges:
-            mine = blocks[(begin <= blocks) & (blocks < begin + stop - first)]
-            for segment, marks in self._trainable.reader(partition).sound(mine - begin + first):
+        for reader, mine, (first, stop), begin in self._by_partition(blocks):
+            for segment, marks in reader.sound(mine + first - begin):
                 low, high = max(segment, first), min(segment + len(marks), stop)
                 self._sound[begin + low - first : begin + high - first] = marks[low - segment : high - segment]
+
+    def _by_partition(self, blocks: Numbers) -> Iterator[tuple[PartitionReader, Numbers, tuple[int, int], int]]:
+        """Yield each partition's reader, those of the blocks that are its own, its blocks in the era, and where these
+        begin in the era.
+        """  # noqa: D205 - one sentence
+        for (partition, first, stop), begin in self._ranges:
+            mine = blocks[(begin <= blocks) & (blocks < begin + stop - first)]
+            if len(mine):
+                yield self._trainable.reader(partition), mine, (first, stop), begin
 
 
 class RowReader:
@@ -172,17 +193,20 @@ class RowReader:
         self._tables: dict[EraOrder, _EraTable] = {}
         """Of the eras that the last chunk was from."""
         self._watch = MapWatch()
+        self._most_samples = _FIRST_SAMPLES
 
     def read(self, first: int, steps: int) -> Chunk | None:
-        """Return the next steps from sample ``first`` on, as many as are there, ``steps`` at most; None if none is.
+        """Return the next steps from sample ``first`` on, ``steps`` at most, and at first fewer; None if none is there.
 
         Raises:
             as in `TrainableSamples.ready`; and DamagedError where a block is not what was committed.
 
         """
+        steps = min(steps, max(self._most_samples // self._ranks.batch_size, 1))
         ready = self._ranks.steps_in(self.trainable.ready(first, steps * self._ranks.turn))
         if not ready:
             return None
+        self._most_samples *= 4
         items = self.trainable.items(self._ranks.samples(first, ready))
         if self._skip or any(order.blocks > _TABLE_BLOCKS for order, _ in items):
             return self.find(items, ready)
