@@ -44,7 +44,7 @@ class Gathering:
     and so the memory of the copy before, still in the core's cache, if that was let go.
     """
 
-    __slots__ = ("_columns", "_dtype", "_items", "_maps", "_memory", "_watch")
+    __slots__ = ("_columns", "_dtype", "_items", "_maps", "_memory", "watch")
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Gathering:
             watch: looks at the files under them before they are read, so that one that was cut off is an error.
 
         """
-        self._watch = watch
+        self.watch = watch
         self._maps = maps
         self._columns = columns
         self._dtype = dtype
@@ -85,7 +85,7 @@ class Gathering:
             DamagedError: a file was cut off since it was mapped.
 
         """
-        self._watch.look(self._maps)
+        self.watch.look(self._maps)
         return self._memory[self._items[start:stop]].view(self._dtype).reshape(-1, self._columns)
 
     def stretches(self, size: int) -> Iterator[Rows]:

@@ -85,16 +85,25 @@ class Chunk:
         for crc in crcs_of_runs(crcs, self._gathering.row_bytes, together):
             stretch = next(stretches)
             if crc32(stretch) != crc:
-                self._refuse(stretch.reshape(-1, stretch.shape[-1]), crcs[start : start + together], start)
+                at = self._first_damaged(stretch, crcs[start:])
+                whole = at // self.batch_size
+                if whole:
+                    yield stretch[:whole]
+                self._refuse(start + at)
             yield stretch
             del stretch  # its memory can be the next one's
             start += together
 
-    def _refuse(self, rows: Rows, crcs: Crcs, start: int) -> None:
-        """Raise the error for the first of these rows, the ones from ``start`` on, that is not what was committed."""
-        sound = [crc32(row) == crc for row, crc in zip(rows, crcs.tolist(), strict=True)]
-        at, samples = start + sound.index(False), self.samples()
+    @staticmethod
+    def _first_damaged(stretch: Rows, crcs: Crcs) -> int:
+        rows = stretch.reshape(-1, stretch.shape[-1])
+        return [crc32(row) == crc for row, crc in zip(rows, crcs.tolist(), strict=False)].index(False)
+
+    def _refuse(self, at: int) -> None:
+        """Raise the error for the sample at this place, whose block is not what was committed."""
+        samples = self.samples()
         partition, block = int(samples.partitions[at]), int(samples.blocks[at])
+        self._gathering.watch.expire()  # a repair will put another file in its place, or has done so
         self.trainable.reader(partition).read(block)
         raise DamagedError(
             f"block {block} of partition {partition} of {self.trainable.stream} was not what was committed when it was "

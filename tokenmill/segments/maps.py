@@ -112,6 +112,10 @@ class MapWatch:
         """Look when it is first asked to."""
         self._due = 0.0
 
+    def expire(self) -> None:
+        """Look again as soon as it is asked for."""
+        self._due = 0.0
+
     def look(self, arrays: Iterable["np.ndarray[Any, Any]"]) -> bool:
         """Return whether the files under these arrays are the ones of their names, or were so a moment ago.
 
