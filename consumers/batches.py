@@ -97,7 +97,8 @@ class Batches:
             widen: False leaves x and y in the dtype that the tokens have on disk (torch.uint8, uint16 or uint32), as
                 overlapping views of one tensor, for those who convert them themselves; see also ``Batch.rows``.
             worker: number and count of the processes that read this rank's steps in turns; `StepDataset` gives them.
-            check: hold every block against its CRC (halves the reading speed; without ``widen``, a quarter is left).
+            check: hold what is read against the blocks' CRCs, and refuse damage: a sixth more time for a batch. False
+                trains on whatever the files hold.
             on_damage: "skip" checks, and leaves damaged blocks out: a batch is smaller by them (one that would hold
                 none is left out), ``skipped`` counts them, and the log names them. Steps stay what they are, so ranks
                 still agree on all others.
@@ -181,7 +182,7 @@ class Batches:
             InputError: the store does not hold the samples any more, or the state lies behind the sequence's end; or
                 `load_state_dict`, `rewind` or another iteration came between.
             DifferenceError: the store holds other blocks than its eras speak of.
-            DamagedError: a file is damaged (with ``check``: a block).
+            DamagedError: a file is damaged or cut off (with ``check``: a block, before its batch is delivered).
 
         """
         self._settle()

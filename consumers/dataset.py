@@ -40,6 +40,9 @@ class EraDataset(Dataset[Sample]):
     ) -> None:
         """Open the eras ``range(first, stop)``; None: all whose blocks are in the store now.
 
+        With ``check``, every block is held against its CRC when it is first read in this process, and refused if it is
+        damaged; else samples are whatever the files hold.
+
         Raises:
             StoreError: the store holds no such stream.
             InputError: the eras are not all there, or the length does not fit.
@@ -80,6 +83,7 @@ class EraDataset(Dataset[Sample]):
 
         Raises:
             IndexError: there is no sample of that number.
+            DamagedError: a file is damaged or cut off (with ``check``: a block).
 
         """
         wanted = np.asarray(indices, np.int64)

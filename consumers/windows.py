@@ -31,7 +31,7 @@ class Windows:
             store: directory of the store.
             stream: name of the stream.
             length: tokens of x, and of y.
-            check: hold every block that is touched against its CRC.
+            check: hold every block against its CRC when it is first touched, and refuse damage.
 
         Raises:
             StoreError: the store holds no such stream.
@@ -74,7 +74,7 @@ class Windows:
 
         Raises:
             InputError: there is no such partition, or a window is not wholly there (`indices`).
-            DamagedError: a file is damaged (with ``check``: a block).
+            DamagedError: a file is damaged or cut off (with ``check``: a block).
 
         """
         reader = self._reader(partition)

@@ -14,9 +14,12 @@ BATCH = 16
 
 
 class TokenMill:
-    """`Batches`, on the CPU."""
+    """`Batches`, on the CPU; with checks or without."""
 
     packages = ("tokenmill", "torch", "numpy")
+
+    def __init__(self, *, check: bool) -> None:
+        self._check = check
 
     def folder(self, stock: Stock) -> str:
         """Return the name of its folder."""
@@ -28,9 +31,8 @@ class TokenMill:
     def open(self, stock: Stock, *, shuffle: bool, wide: bool) -> Batches:
         """Open the stream."""
         length = stock.block_tokens - 1
-        return Batches(
-            stock.store, STREAM, batch_size=BATCH, sequence_length=length, seed=SEED, shuffle=shuffle, widen=wide
-        )
+        options = {"batch_size": BATCH, "sequence_length": length, "shuffle": shuffle, "widen": wide}
+        return Batches(stock.store, STREAM, seed=SEED, check=self._check, **options)
 
     def batches(self, stock: Stock, *, shuffle: bool, wide: bool) -> Iterator[Any]:
         """Yield x and y, or rows."""

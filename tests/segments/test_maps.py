@@ -1,5 +1,7 @@
 """Files in memory."""
 
+import ctypes
+import errno
 import gc
 import os
 from pathlib import Path
@@ -7,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tokenmill.errors import DamagedError
+from tokenmill.errors import DamagedError, DiskError
 from tokenmill.segments import MapWatch, maps
 from tokenmill.segments.maps import FileMap
 
@@ -54,6 +56,21 @@ def test_what_is_missing_or_too_short_is_not_mapped(path: Path) -> None:
         FileMap(path, 10_001)
     path.unlink()
     with pytest.raises(DamagedError, match=r"000\.bin: it is missing"):
+        FileMap(path, 1)
+
+
+@pytest.mark.parametrize(("number", "advice"), [(errno.ENOMEM, "vm.max_map_count"), (errno.EACCES, "file system")])
+def test_what_the_system_does_not_map_is_an_error_of_ours(
+    path: Path, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
+) -> None:
+    """It names the file, the reason and what to do."""
+
+    def refuse(*_: object) -> int:
+        ctypes.set_errno(number)
+        return int(maps._FAILED or 0)
+
+    monkeypatch.setattr(maps, "_mmap", refuse)
+    with pytest.raises(DiskError, match=rf"000\.bin cannot be mapped .*{os.strerror(number)}.*{advice}"):
         FileMap(path, 1)
 
 

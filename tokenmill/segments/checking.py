@@ -70,7 +70,7 @@ def unsound(tokens: Tokens, crcs: Crcs, marks: Marks, rows: Numbers, *, whole: b
 
     """
     size = tokens.strides[0]
-    data = memoryview(tokens.view(np.uint8).reshape(-1))
+    data = tokens.view(np.uint8).reshape(-1).data
     if whole and len(crcs) * size <= _SMALL_BYTES:
         bad = _one_by_one(data, size, crcs, marks, np.flatnonzero(~marks))
         return np.intersect1d(bad, rows, assume_unique=True)
@@ -83,7 +83,10 @@ def _one_by_one(data: memoryview, size: int, crcs: Crcs, marks: Marks, rows: Num
     wanted = crcs[rows].tolist()
     starts = (rows * size).tolist()
     sound = [crc32(data[start : start + size]) == crc for start, crc in zip(starts, wanted, strict=True)]
-    is_sound = np.array(sound, np.bool_)
+    if all(sound):
+        marks[rows] = True
+        return rows[:0]
+    is_sound = np.array(sound)
     marks[rows[is_sound]] = True
     return rows[~is_sound]
 
@@ -92,6 +95,8 @@ def _without_sound_runs(
     data: memoryview, size: int, crcs: Crcs, marks: Marks, rows: Numbers, *, whole: bool
 ) -> Numbers:
     """Look at whole runs where that is worth it, mark the blocks of those that are sound, and return the other rows."""
+    if len(rows) < _RUNS_AT_LEAST:
+        return rows
     each = 1 << max((_RUN_BYTES // size).bit_length() - 1, 0)
     runs = rows // each
     runs = runs[np.flatnonzero(np.diff(runs, prepend=-1))]

@@ -122,7 +122,7 @@ class Segment:
             self.unmap()
         if len(self._documents) < end:
             self._documents = np.asarray(FileMap(self.paths.documents, end))
-        return memoryview(self._documents)[start:end]
+        return self._documents.data[start:end]
 
     def unmap(self) -> None:
         """Let the maps go, and the rows of a sealed segment; they are made again when they are wanted."""
@@ -233,9 +233,9 @@ class Segment:
 
 
 def _once(rows: Numbers, count: int) -> Numbers:
-    """Return rows of ``range(count)`` in order, each once; without sorting where there are many."""
+    """Return rows of ``range(count)`` in order, each once; without sorting arrays, which costs more."""
     if len(rows) * 64 < count:
-        return np.unique(rows)
+        return np.array(sorted(set(rows.tolist())))
     wanted = np.zeros(count, np.bool_)
     wanted[rows] = True
     return np.flatnonzero(wanted)
