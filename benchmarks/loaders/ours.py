@@ -31,8 +31,16 @@ class TokenMill:
     def open(self, stock: Stock, *, shuffle: bool, wide: bool) -> Batches:
         """Open the stream."""
         length = stock.block_tokens - 1
-        options = {"batch_size": BATCH, "sequence_length": length, "shuffle": shuffle, "widen": wide}
-        return Batches(stock.store, STREAM, seed=SEED, check=self._check, **options)
+        return Batches(
+            stock.store,
+            STREAM,
+            batch_size=BATCH,
+            sequence_length=length,
+            seed=SEED,
+            shuffle=shuffle,
+            widen=wide,
+            check=self._check,
+        )
 
     def batches(self, stock: Stock, *, shuffle: bool, wide: bool) -> Iterator[Any]:
         """Yield x and y, or rows."""

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 from tests.consumers.scenes import CHAINS, INFO, era_store, expected, open_batches, rows_of
 from tests.segments.chains import STREAM, segment_of, tokens_of
 from tokenmill.consumers import EraDataset, StepDataset, Windows, rows
+from tokenmill.consumers.gathering import Gathering, Rows
 from tokenmill.errors import DamagedError
 from tokenmill.segments import Store, open_partition
 
@@ -176,13 +177,13 @@ def test_a_block_that_changes_after_it_was_read_is_refused_next_time(store: Stor
 def test_damage_in_the_copy_alone_is_refused(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file is what was committed when it is looked at again: memory may be at fault."""
     flip(store)
-    copied = rows.Gathering.rows
+    copied = Gathering.rows
 
-    def spoilt(self: rows.Gathering, start: int = 0, stop: int | None = None) -> rows.Rows:
+    def spoilt(self: Gathering, start: int = 0, stop: int | None = None) -> Rows:
         found = copied(self, start, stop)
         found[-1, -1] ^= np.uint16(1)
         return found
 
-    monkeypatch.setattr(rows.Gathering, "rows", spoilt)
+    monkeypatch.setattr(Gathering, "rows", spoilt)
     with pytest.raises(DamagedError, match="was not what was committed when it was read, and is now"):
         list(open_batches(store))

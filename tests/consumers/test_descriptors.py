@@ -1,6 +1,7 @@
 """Eras of more segments than a process may have files open."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from tests.segments.chains import STREAM, fill, make_chain, make_info, make_store, tokens_of
 from tests.segments.eras import make_eras, write_eras
-from tokenmill.segments import Store, durable
+from tokenmill.segments import Store
 
 SEGMENTS = 300
 INFO = make_info(segment_blocks=1)
@@ -55,8 +56,8 @@ print(json.dumps({name: sorted(rows) for name, rows in found.items()}))
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """Return a store with one era of 300 segments, written without waiting for the disk."""
-    monkeypatch.setattr(durable.os, "fsync", lambda _: None)
-    monkeypatch.setattr(durable.os, "fdatasync", lambda _: None)
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr(os, "fdatasync", lambda _: None)
     store = make_store(tmp_path, INFO)
     fill(store, INFO, CHAIN, [SEGMENTS])
     write_eras(store, make_eras(INFO, {0: CHAIN}, [{0: SEGMENTS}], end=True))

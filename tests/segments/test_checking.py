@@ -56,7 +56,12 @@ def test_damage_is_found_among_the_wanted_blocks(
 def test_a_sound_block_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks next is told without a look; neighbours are looked at with it where they will be wanted, too."""
     looked: list[int] = []
-    monkeypatch.setattr(checking, "crc32", lambda data, *start: looked.append(len(data)) or crc32(data, *start))
+
+    def watched(data: bytes, start: int = 0) -> int:
+        looked.append(len(data))
+        return crc32(data, start)
+
+    monkeypatch.setattr(checking, "crc32", watched)
     tokens = np.zeros((2048, 1025), np.uint16)
     crcs = np.full(2048, crc32(tokens[0].tobytes()), np.uint32)
     marks = np.zeros(2048, np.bool_)

@@ -73,7 +73,7 @@ def unsound(tokens: Tokens, crcs: Crcs, marks: Marks, rows: Numbers, *, whole: b
     data = tokens.view(np.uint8).reshape(-1).data
     if whole and len(crcs) * size <= _SMALL_BYTES:
         bad = _one_by_one(data, size, crcs, marks, np.flatnonzero(~marks))
-        return np.intersect1d(bad, rows, assume_unique=True)
+        return rows[np.isin(rows, bad)]
     rows = _without_sound_runs(data, size, crcs, marks, rows, whole=whole)
     return _one_by_one(data, size, crcs, marks, rows)
 
