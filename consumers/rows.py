@@ -220,7 +220,7 @@ class RowReader:
         if self._skip or any(order.blocks > _TABLE_BLOCKS for order, _ in items):
             return self.find(items, ready)
         if not self._watch.look(tokens for table in self._tables.values() for tokens in table.maps):
-            self._tables = {}  # a repair put other files in their place
+            self._tables = {}  # a repair put other files in their place, or they were changed
         self._tables = {order: self._tables.get(order) or _EraTable(order, self.trainable) for order, _ in items}
         view_bytes = self._length * self.trainable.dtype.itemsize
         try:

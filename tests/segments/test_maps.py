@@ -97,6 +97,22 @@ def test_a_file_that_was_replaced_or_removed_can_still_be_read(path: Path) -> No
     assert array[249] == 249
 
 
+def test_a_file_that_was_changed_in_place_is_another_one_and_one_that_grew_is_not(path: Path) -> None:
+    """What was found of its bytes holds no more; committed bytes stay where a writer appends."""
+    array = np.asarray(FileMap(path, 10_000))
+    with path.open("ab") as file:
+        file.write(b"more")
+    assert MapWatch().look([array])
+    array = np.asarray(FileMap(path, 10_000))
+    changed = path.stat().st_ctime_ns
+    with path.open("r+b") as file:
+        while path.stat().st_ctime_ns == changed:  # as long as the kernel's clock has not gone on
+            file.seek(0)
+            file.write(b"x")
+            file.flush()
+    assert not MapWatch().look([array])
+
+
 def test_looking_takes_a_bounded_part_of_the_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not again before a while has passed, and after a longer one where a look took longer; unless it is told to."""
     times = iter([100.0, 102.0, 150.0, 301.9, 302.0, 302.0, 302.1])

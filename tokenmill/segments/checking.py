@@ -86,9 +86,9 @@ def _one_by_one(data: memoryview, size: int, crcs: Crcs, marks: Marks, rows: Num
     if all(sound):
         marks[rows] = True
         return rows[:0]
-    is_sound = np.array(sound)
-    marks[rows[is_sound]] = True
-    return rows[~is_sound]
+    marks[rows[sound]] = True
+    bad: Numbers = rows[np.logical_not(sound)]
+    return bad
 
 
 def _without_sound_runs(

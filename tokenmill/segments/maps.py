@@ -85,7 +85,7 @@ class FileMap:
             _madvise(self._address, self.size, advice)  # a kernel that was built without them refuses, which is no harm
 
     def is_current(self) -> bool:
-        """Return whether the file of that name still is this one; one that was removed is, for nothing replaced it.
+        """Return whether the file of that name still is this one, or it was removed; bytes behind its end may be new.
 
         Raises:
             DamagedError: it is, and was cut off: to read behind its end would end the process.
@@ -99,7 +99,7 @@ class FileMap:
             return False
         if seen.st_size < self.wanted:
             raise self._cut(seen.st_size)
-        return True
+        return seen.st_size != self.size or seen.st_ctime_ns == self.identity[-1]
 
     def _cut(self, size: int) -> DamagedError:
         return damaged(self.path, f"it has {size} bytes, but {self.wanted} were committed")

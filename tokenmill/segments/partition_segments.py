@@ -14,7 +14,7 @@ from tokenmill.segments.segment import Segment
 from tokenmill.segments.start import read_start
 from tokenmill.segments.stream import StreamInfo
 
-_KNOWN_SEGMENTS: Final = 4096
+_KNOWN_SEGMENTS: Final = 16_384
 """Sealed segments whose manifest is remembered, at a kilobyte each: to map one again then reads no other file."""
 
 
