@@ -60,7 +60,7 @@ soak: $(VENV)/.installed ## breaks a running service at random for an hour (MINU
 bench: $(VENV)/.installed $(VENV)/.test-data ## how fast it is, beside what one would write instead (ARGS="--rounds 5"); some 20 minutes
 	$(BIN)/python -m benchmarks.ingest $(ARGS)
 
-bench-loader: $(VENV)/.installed $(VENV)/.train $(VENV)/.loader-peers ## how fast trainers read, beside other loaders (ARGS="--rounds 3"); some 10 minutes, 12 GB
+bench-loader: $(VENV)/.installed $(VENV)/.train $(VENV)/.loader-peers ## how fast trainers read, beside other loaders (ARGS="--rounds 3"); some 15 minutes, 12 GB
 	$(BIN)/python -m benchmarks.loader $(ARGS)
 
 latency: $(VENV)/.installed $(VENV)/.test-data ## how soon a text is trainable: at low load, after a stop, after a kill

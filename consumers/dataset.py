@@ -36,9 +36,12 @@ class EraDataset(Dataset[Sample]):
         *,
         sequence_length: int,
         eras: range | None = None,
-        check: bool = False,
+        check: bool = True,
     ) -> None:
         """Open the eras ``range(first, stop)``; None: all whose blocks are in the store now.
+
+        With ``check``, every block is held against its CRC when it is first read in this process, and refused if it is
+        damaged; else samples are whatever the files hold.
 
         Raises:
             StoreError: the store holds no such stream.
@@ -96,7 +99,7 @@ class EraDataset(Dataset[Sample]):
             IndexError: there is no sample of that number; a loop over all ends with it.
             InputError: the indices are no whole numbers.
             StoreError: the store is not there any more.
-            DamagedError: a file is damaged.
+            DamagedError: a file is damaged or cut off (with ``check``: a block).
 
         """
         wanted = arguments.places_in_row("indices", indices)
