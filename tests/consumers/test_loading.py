@@ -12,8 +12,7 @@ from torch.utils.data import DataLoader
 
 from tests.consumers.scenes import era_store, expected, open_batches, rows_of
 from tests.segments.chains import STREAM
-from tokenmill.consumers import StepDataset
-from tokenmill.consumers.loading import Step
+from tokenmill.consumers import Batch, StepDataset
 from tokenmill.errors import InputError
 from tokenmill.segments import Store
 
@@ -40,15 +39,15 @@ def open_steps(store: Store, **options: Any) -> StepDataset:
     )
 
 
-def load(dataset: StepDataset, workers: int, start: str = "fork") -> DataLoader[Step]:
+def load(dataset: StepDataset, workers: int, start: str = "fork") -> DataLoader[Batch]:
     """Return torch's loader."""
     context = multiprocessing.get_context(start) if workers else None
     return DataLoader(dataset, batch_size=None, num_workers=workers, multiprocessing_context=context)
 
 
-def joined(steps: Iterable[Any]) -> list[list[int]]:
+def joined(steps: Iterable[Batch]) -> list[list[int]]:
     """Put x and y together again."""
-    return [[*x, y[-1]] for xs, ys, _ in steps for x, y in zip(xs.tolist(), ys.tolist(), strict=True)]
+    return [[*x, y[-1]] for xs, ys in steps for x, y in zip(xs.tolist(), ys.tolist(), strict=True)]
 
 
 @pytest.mark.parametrize(("workers", "start"), [(0, ""), (1, "fork"), (3, "fork"), (2, "spawn")])
@@ -57,7 +56,7 @@ def test_workers_take_turns_without_changing_the_order(store: Store, workers: in
     loader = load(open_steps(store), workers, start)
     found = list(loader)
     assert joined(found) == ROWS[:78]
-    assert [step for _, _, step in found] == list(range(26))
+    assert [batch.step for batch in found] == list(range(26))
     assert joined(islice(loader, 2)) == ROWS[:6]
     if start != "spawn":
         assert joined(loader) == ROWS[:78]
@@ -67,7 +66,7 @@ def test_what_workers_read_ahead_is_no_progress(store: Store) -> None:
     """The step of the last item that was used gives the one state, for any ranks, workers and Batches."""
     dataset = open_steps(store)
     used = list(islice(load(dataset, 2), 7))
-    state = json.loads(json.dumps(dataset.state_after(used[-1][2])))
+    state = json.loads(json.dumps(dataset.state_after(used[-1].step)))
     assert state["sample"] == 21
     batches = open_batches(store, passes=2)
     batches.load_state_dict(state)
@@ -76,8 +75,8 @@ def test_what_workers_read_ahead_is_no_progress(store: Store) -> None:
     again.resume(state)
     rest = list(load(again, 3))
     assert joined(rest) == ROWS[22:80:2]
-    assert rest[0][2] == 7
-    assert again.state_after(rest[4][2]) == again.state_after(11)
+    assert rest[0].step == 7
+    assert again.state_after(rest[4].step) == again.state_after(11)
     assert again.state_after(11)["sample"] == 21 + 2 * 5
 
 

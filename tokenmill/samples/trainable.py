@@ -89,6 +89,11 @@ class TrainableSamples:
         one = self._samples_in_pass()
         return None if one is None else one * self._sequence.passes
 
+    def known_total(self) -> int | None:
+        """Return the same after a look for eras that came since."""
+        found = self.total()
+        return self.total() if found is None and self.eras.refresh() else found
+
     def ready(self, sample: int, wanted: int) -> int:
         """Return how many samples from ``sample`` on are trainable, at most ``wanted``.
 
