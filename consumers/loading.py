@@ -77,9 +77,14 @@ class StepDataset(IterableDataset[Batch]):
         given, self._given = self._given, None
         if given is None:
             given = {"data": self._place.begin(info.seed - info.id), "made": 0}
-        batches = self._open(given["data"], worker=(info.id, info.num_workers)).skip(given["made"])
+            batches = self._open(given["data"], worker=(info.id, info.num_workers))
+        else:
+            batches = self._open(given["data"], worker=(info.id, info.num_workers))
+            made = given["made"]  # the last of these was this worker's in its turn
+            last = batches.step + info.id + (made - 1) * info.num_workers
+            self._place.set_in_worker(batches.state_after(last) if made else given["data"])
         self._worker = dict(given)
-        return self._in_worker(batches, self._worker)
+        return self._in_worker(batches.skip(given["made"]), self._worker)
 
     def state_after(self, step: int) -> State:
         """Return the state of `Batches` after a step, for `resume` and for ``Batches.load_state_dict``.
@@ -126,8 +131,6 @@ class StepDataset(IterableDataset[Batch]):
                 "this is the state of a worker of a StatefulDataLoader: load it through one, or give resume() another"
             )
         self._given = {"data": state, "made": made}
-        if state_dict.get("ended"):
-            self._place.tell_end(state)
 
     def __getstate__(self) -> dict[str, Any]:
         self._settle()  # what is open stays with this process
@@ -145,7 +148,6 @@ class StepDataset(IterableDataset[Batch]):
             batch.tell_others(used)
             state["made"] += 1
             yield batch
-        state.update(data=batches.state_after(len(batches) - 1) if len(batches) else state["data"], made=0, ended=True)
 
     def _now(self) -> State:
         """Return the state of `Batches` where the dataset stands in this process."""

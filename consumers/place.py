@@ -32,7 +32,7 @@ class Place:
         self._key = uuid4().hex
         self.state = state
         self.turn = 0
-        """Counts the states that were set: batches from before one say nothing of what comes after it."""
+        """Counts the states that were set: what was used before one says nothing of what comes after it."""
         self._loops = 0
         """Loops that this copy began, as that of a worker."""
         self._born = ""
@@ -41,15 +41,18 @@ class Place:
 
     def move(self, state: State) -> None:
         """Stand at a state that was set."""
-        self.turn += 1
+        files = list(self._directory(os.getpid()).glob("place-*"))
+        self.turn = max([self.turn, *(_read(file)[0] for file in files)]) + 1  # workers may have been told to go back
         self.state = state
-        self._publish()
+        for file in files:
+            file.unlink()
+        self._publish(os.getpid())
 
     def advance(self, turn: int, state: State) -> None:
-        """Stand at the state after a batch, if that is further on and of this turn."""
-        if turn == self.turn and state["sample"] > self.state["sample"]:
-            self.state = state
-            self._publish()
+        """Stand at the state after a batch that is used, if that is further on."""
+        if (turn, state["sample"]) > (self.turn, self.state["sample"]):
+            self.turn, self.state = turn, state
+            self._publish(os.getpid())
 
     def begin(self, seed: int) -> State:
         """Return where a loop begins, in one of its workers; the same in all of them, whatever is used meanwhile.
@@ -60,14 +63,12 @@ class Place:
         """
         if not self._loops:
             self._born = f"{seed}-{self.turn}-{self.state['sample']}"
-        directory = self._directory(_parent())
-        told = [(self.turn, self.state)]
-        if (directory / "place").exists():
-            told.append(_read(directory / "place"))
+        directory = self._directory(_looping())
+        found = [(self.turn, self.state), *map(_read, directory.glob("place-*"))]
+        proposed = _write(directory, *max(found, key=lambda one: (one[0], one[1]["sample"])))
         agreed = directory / f"loop-{self._born}-{self._loops}"
-        proposed = _write(directory, *max(told, key=lambda one: (one[0], one[1]["sample"])))
         try:
-            os.link(proposed, agreed)  # the first one decides; the others may already see what it was used for
+            os.link(proposed, agreed)  # the first one decides: what the others find may be of this loop already
         except FileExistsError:
             pass
         finally:
@@ -76,10 +77,15 @@ class Place:
         self._loops += 1
         return self.state
 
-    def tell_end(self, state: State) -> None:
-        """Tell workers to come, from one, that the loop before theirs ended at this state."""
+    def set_in_worker(self, state: State) -> None:
+        """Note, in each worker of a loop that was told to go on from a state of its own, what that is.
+
+        The process that loops hears of it with the first batch that it uses, other workers through `begin`.
+        """
+        self.turn += 1
         self.state = state
-        _write(self._directory(_parent()), self.turn, state).replace(self._directory(_parent()) / "place")
+        self._loops += 1
+        self._publish(_looping())
 
     @property
     def key(self) -> str:
@@ -99,9 +105,9 @@ class Place:
         _PLACES[self._key] = self
         weakref.finalize(self, _remove, self._directory(os.getpid()), os.getpid())
 
-    def _publish(self) -> None:
-        directory = self._directory(os.getpid())
-        _write(directory, self.turn, self.state).replace(directory / "place")
+    def _publish(self, looping: int) -> None:
+        directory = self._directory(looping)
+        _write(directory, self.turn, self.state).replace(directory / f"place-{os.getpid()}")
 
     def _directory(self, process: int) -> Path:
         """Return where a process that loops and its workers meet: nobody guesses the name, and nobody else may read."""
@@ -115,7 +121,7 @@ def note_use(key: str, turn: int, batch: Any) -> None:
         place.advance(turn, batch.state)
 
 
-def _parent() -> int:
+def _looping() -> int:
     """Return the process that loops, in one of its workers."""
     found = parent_process()
     return os.getpid() if found is None or found.pid is None else found.pid
