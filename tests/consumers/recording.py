@@ -1,5 +1,7 @@
 """A model that records which samples it was trained on: its checkpoints hold them, so nothing else keeps count."""
 
+import os
+import signal
 from collections.abc import Iterable
 from typing import Final
 
@@ -11,8 +13,10 @@ _CAPACITY: Final = 1000
 class Recording(torch.nn.Module):
     """A linear model; a forward pass in training records the rows that it sees, in order, in a buffer."""
 
-    def __init__(self, sequence_length: int = 4) -> None:
+    def __init__(self, sequence_length: int = 4, *, killed_at: int | None = None) -> None:
+        """Begin without rows; with ``killed_at``, the pass that would record that one kills its process."""
         super().__init__()
+        self._killed_at = killed_at
         self.layer = torch.nn.Linear(sequence_length, sequence_length)
         self.rows: torch.Tensor
         self.count: torch.Tensor
@@ -23,6 +27,8 @@ class Recording(torch.nn.Module):
         """Return the loss."""
         if self.training:
             stop = int(self.count) + len(x)
+            if self._killed_at is not None and stop > self._killed_at:
+                os.kill(os.getpid(), signal.SIGKILL)
             self.rows[int(self.count) : stop, :-1] = x
             self.rows[int(self.count) : stop, -1] = y[:, -1]
             self.count.fill_(stop)
