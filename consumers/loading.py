@@ -1,5 +1,6 @@
 """Batches through torch's ``DataLoader`` and torchdata's ``StatefulDataLoader``, read by worker processes."""
 
+import os
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -75,11 +76,12 @@ class StepDataset(IterableDataset[Batch]):
             return self._here(self._running)
         self._settle()
         given, self._given = self._given, None
+        told = given is not None
         if given is None:
             given = {"data": self._place.begin(info.seed - info.id), "made": 0}
-            batches = self._open(given["data"], worker=(info.id, info.num_workers))
-        else:
-            batches = self._open(given["data"], worker=(info.id, info.num_workers))
+        stop = partial(_is_orphan, os.getppid())
+        batches = self._open(given["data"], worker=(info.id, info.num_workers), stop=stop)
+        if told:
             made = given["made"]  # the last of these was this worker's in its turn
             last = batches.step + info.id + (made - 1) * info.num_workers
             self._place.set_in_worker(batches.state_after(last) if made else given["data"])
@@ -160,6 +162,11 @@ class StepDataset(IterableDataset[Batch]):
             self._running = None
 
     def _open(self, state: Mapping[str, Any], **options: Any) -> Batches:
-        batches = Batches(**self._options, **options)
+        batches = Batches(**(self._options | options))
         batches.load_state_dict(state)
         return batches
+
+
+def _is_orphan(parent: int) -> bool:
+    """Whether the process that loops is gone: a worker that waits for eras would wait for ever."""
+    return os.getppid() != parent

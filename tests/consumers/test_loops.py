@@ -6,6 +6,7 @@ Here with what torch and torchdata have; other frameworks: tests/peers/loops.
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from tests.consumers.recording import Recording, rows_in, train_step
-from tests.consumers.scenes import era_store, expected
+from tests.consumers.scenes import OPEN_ERAS, era_store, expected
 from tests.segments.chains import STREAM
 from tokenmill.consumers import Batch, Batches, StepDataset
 from tokenmill.segments import Store
@@ -203,6 +204,34 @@ def test_a_loop_that_is_killed_trains_on_each_sample_once(store: Store, tmp_path
     ends = [in_a_process(lambda: kind(store.path, tmp_path / "saved").run()) for _ in range(2)]
     assert ends == [-signal.SIGKILL, 0]
     assert rows_in(torch.load(tmp_path / "saved.end")) == ROWS
+
+
+def test_workers_end_with_a_loop_that_is_killed(tmp_path: Path) -> None:
+    """Also those that wait for an era, which may never come."""
+    store = era_store(tmp_path, OPEN_ERAS)
+    ours, theirs = multiprocessing.get_context("fork").Pipe(duplex=False)
+
+    def loop() -> None:
+        steps = iter(DataLoader(StepDataset(store.path, STREAM, **OPTIONS), batch_size=None, num_workers=1))
+        train_step(Recording(), next(steps))
+        theirs.send([process.pid for process in multiprocessing.active_children()])
+        list(steps)
+
+    process = multiprocessing.get_context("fork").Process(target=loop)
+    process.start()
+    (worker,) = ours.recv()
+    process.kill()
+    process.join()
+    while is_alive(worker):  # the test's own timeout ends this, should it not
+        time.sleep(0.01)
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process that is not ours runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def in_a_process(run: Callable[[], None]) -> int | None:
