@@ -83,14 +83,14 @@ class Batch:
         """``[batch_size, sequence_length]``, int64 (without ``widen``: of the stored dtype)."""
         if self._on_use is not None:
             self._tell_use()
-        return self._x()
+        return self._sent.x if isinstance(self._sent, Staged) else torch.from_numpy(self._sent[:, :-1])
 
     @property
     def y(self) -> torch.Tensor:
         """The next tokens: ``y[i, j]`` follows ``x[i, j]``."""
         if self._on_use is not None:
             self._tell_use()
-        return self._y()
+        return self._sent.y if isinstance(self._sent, Staged) else torch.from_numpy(self._sent[:, 1:])
 
     @property
     def state(self) -> dict[str, Any]:
@@ -179,12 +179,13 @@ class Batch:
     def __reduce__(self) -> tuple[Any, ...]:
         stream = self._chunk.stream if isinstance(self._chunk, _Carried) else self._chunk.trainable.stream
         if isinstance(self._sent, Staged):
-            tensors: tuple[torch.Tensor, ...] = (self._sent.x, self._sent.y)
+            tensors: tuple[torch.Tensor, torch.Tensor | None] = (self._sent.x, self._sent.y)
         else:
-            tensors = (torch.from_numpy(self._sent),)  # torch's queues hand tensors over without copying them twice
+            tensors = (torch.from_numpy(self._sent), None)  # torch's queues have no memory shared for arrays of numpy
         return _carried, (tensors, self.step, _Carried(stream, self.samples, self.state), self._others_on_use)
 
     def _x(self) -> torch.Tensor:
+        """Return x; that is no use. The property has this written out: a call costs a twentieth of a small batch."""
         return self._sent.x if isinstance(self._sent, Staged) else torch.from_numpy(self._sent[:, :-1])
 
     def _y(self) -> torch.Tensor:
@@ -205,8 +206,12 @@ class Batch:
 
 
 def _carried(
-    tensors: tuple[torch.Tensor, ...], step: int, carried: _Carried, on_use: Callable[[Batch], None] | None
+    tensors: tuple[torch.Tensor, torch.Tensor | None],
+    step: int,
+    carried: _Carried,
+    on_use: Callable[[Batch], None] | None,
 ) -> Batch:
     """Return a batch that came from another process."""
-    sent: Sent = tensors[0].numpy() if len(tensors) == 1 else Staged(*tensors)
+    x, y = tensors
+    sent: Sent = x.numpy() if y is None else Staged(x, y)
     return Batch(sent, step, carried, 0, None, on_use)

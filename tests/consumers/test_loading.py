@@ -81,7 +81,7 @@ LOOPS = [(0, ""), (1, "fork"), (3, "fork"), (2, "persistent"), (2, "spawn")]
 def test_a_second_loop_goes_on_where_the_first_was_left(store: Store, workers: int, kind: str) -> None:
     """After a break, and after the last batch; whatever workers had read ahead. Only a rewind begins again."""
     dataset = open_steps(store)
-    options = {"persistent_workers": True} if kind in ("persistent", "spawn") else {}
+    options: dict[str, Any] = {"persistent_workers": True} if kind in ("persistent", "spawn") else {}
     loader = load(dataset, workers, "spawn" if kind == "spawn" else "fork", **options)
     seen = [train(loader, 3), train(loader, 1), train(loader, 7), train(loader), train(loader)]
     assert [len(rows) for rows in seen] == [9, 3, 21, 45, 0]

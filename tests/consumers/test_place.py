@@ -21,7 +21,7 @@ class Worker:
     def __init__(self, place: Place) -> None:
         context = multiprocessing.get_context("fork")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(place, theirs))
+        self._process = context.Process(target=_work, args=(place, theirs), daemon=True)
         self._process.start()
 
     def begin(self) -> int:
@@ -52,7 +52,6 @@ def _work(place: Place, pipe: Connection) -> None:
 
 def use(place: Place, sample: int, turn: int | None = None) -> None:
     """Use a batch after which the run stands at a sample."""
-
     batch = SimpleNamespace(state={"sample": sample})
     note_use(place.key, place.turn if turn is None else turn, batch)
 
