@@ -64,7 +64,7 @@ def joined(steps: Iterable[Batch]) -> list[list[int]]:
     return [[*x, y[-1]] for xs, ys in steps for x, y in zip(xs.tolist(), ys.tolist(), strict=True)]
 
 
-@pytest.mark.parametrize(("workers", "start"), [(0, ""), (1, "fork"), (3, "fork"), (2, "spawn")])
+@pytest.mark.parametrize(("workers", "start"), [(0, ""), (1, "fork"), (3, "fork")])
 def test_workers_take_turns_without_changing_the_order(store: Store, workers: int, start: str) -> None:
     """However many; the remainder of 26 steps among them included."""
     loader = load(open_steps(store), workers, start)
@@ -95,7 +95,7 @@ def test_a_second_loop_goes_on_where_the_first_was_left(store: Store, workers: i
 def test_a_state_that_is_set_counts_in_workers_that_live_on(store: Store, workers: int, kind: str) -> None:
     """Forward and back; a batch of an earlier loop that is looked at afterwards moves nothing."""
     dataset = open_steps(store)
-    loader = load(dataset, workers, **({"persistent_workers": True} if kind == "persistent" else {}))
+    loader = load(dataset, workers, persistent_workers=kind == "persistent")
     old = list(islice(loader, 9))
     assert train(loader, 2)
     for step in (20, 4):
