@@ -18,12 +18,16 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes
 COMPILE = $(BIN)/uv pip compile pyproject.toml --quiet --universal --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
+# What lies beside the project's packages, in a folder of its own, and uses its torch.
+COMPILE_BESIDE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) --constraints $(VENV)/torch.txt \
+	$(shell grep -oE '^(nvidia|cuda|torch|triton)[a-z0-9-]*' constraints-train.txt | sed 's/^/--no-emit-package /')
 # Exits 0 when Python $(1) finds torch. Looks without importing, which would take seconds.
 HAS_TORCH = $(1) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)'
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup env demo test test-quick test-stack faults soak bench bench-loader growth latency profile lint format docs lock clean
+.PHONY: help setup env demo test test-quick test-peers test-stack faults soak bench bench-loader growth latency profile lint format docs lock clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -47,6 +51,9 @@ test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## all tests, against
 
 test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## pure and unit tests, in a minute: no broker, no service, few examples
 	$(BIN)/python -m pytest --quick --numprocesses 2 --dist loadfile $(ARGS)
+
+test-peers: $(VENV)/.installed $(VENV)/.train $(VENV)/.peers-loops ## loops of other frameworks, killed and resumed, with the real packages; some 10 minutes, 600 MB
+	$(BIN)/python -m pytest -m peers tests/peers $(ARGS)
 
 test-stack: $(VENV)/.installed ## the container image and the compose stack, really run (Docker, or as root podman and buildah)
 	$(BIN)/python -m pytest -m stack tests/stack $(ARGS)
@@ -97,10 +104,8 @@ lock: $(VENV)/.installed ## resolves all dependencies again (UPGRADE=1: to their
 	$(COMPILE) --extra app --extra registry --constraints constraints.txt --output-file constraints-service.txt
 	$(COMPILE) --extra app --extra hf --extra produce --extra registry --constraints constraints.txt --output-file constraints-tools.txt
 	grep -oE '^torch==[^ ]*' constraints-train.txt > $(VENV)/torch.txt
-	$(BIN)/uv pip compile benchmarks/requirements.in --quiet --universal --python-version 3.11 --generate-hashes \
-		--no-emit-index-url --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) \
-		$(shell grep -oE '^(nvidia|cuda|torch|triton)[a-z0-9-]*' constraints-train.txt | sed 's/^/--no-emit-package /') \
-		--constraints $(VENV)/torch.txt --output-file benchmarks/requirements.txt
+	$(COMPILE_BESIDE) benchmarks/requirements.in --output-file benchmarks/requirements.txt
+	$(COMPILE_BESIDE) tests/peers/loops/requirements.in --output-file tests/peers/loops/requirements.txt
 	$(BIN)/python -m tokenmill.app.local.jars > app/local/broker.lock.toml.new
 	mv app/local/broker.lock.toml.new app/local/broker.lock.toml
 
@@ -147,6 +152,13 @@ $(VENV)/.loader-peers: $(VENV)/.train benchmarks/requirements.txt
 	@echo "Fetching other loaders (1 GB, once) ..."
 	@rm -rf $(VENV)/loader-peers
 	@$(INSTALL) --no-deps --no-compile --target $(VENV)/loader-peers --requirement benchmarks/requirements.txt
+	@touch $@
+
+# The frameworks whose training loops are tested, in the same way.
+$(VENV)/.peers-loops: $(VENV)/.train tests/peers/loops/requirements.txt
+	@echo "Fetching training frameworks (600 MB, once) ..."
+	@rm -rf $(VENV)/peers/loops
+	@$(INSTALL) --no-deps --no-compile --target $(VENV)/peers/loops --requirement tests/peers/loops/requirements.txt
 	@touch $@
 
 # The stamp says whose torch it is: the lock's is brought up to date with the lock, anyone else's is left alone.

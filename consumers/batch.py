@@ -1,13 +1,14 @@
 """One rank's part of one step."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
 
 import torch
 
 from tokenmill.errors import InputError
-from tokenmill.samples import Samples, Source, places_of, sources_of
+from tokenmill.samples import Position, Samples, Source, UsedContent, places_of, sources_of
 
 from .documents import Documents, documents_of
 from .gathering import Rows
@@ -26,27 +27,64 @@ class XY(NamedTuple):
     y: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """A part of a run: from where it began, or where a state was loaded, up to the next such place."""
+
+    begin: Position
+    content: UsedContent
+    """Of the store that the run reads."""
+
+    def state_after(self, step: int) -> dict[str, Any]:
+        """Return the state of the run once all steps up to this one were trained on.
+
+        Raises:
+            DamagedError: the eras are damaged, and the run has not read them yet.
+
+        """
+        return self.content.pin(self.begin.before(step + 1)).to_dict()
+
+
+class _Carried(NamedTuple):
+    """What a batch brings along from the process that made it."""
+
+    stream: str
+    samples: Samples
+    state: dict[str, Any]
+
+
 @dataclass(slots=True, eq=False)
 class Batch:
-    """The samples of one rank in one step; ``x, y = batch`` works."""
+    """The samples of one rank in one step; ``x, y = batch`` works, and ``len(batch)`` says how many samples these are.
+
+    It can be pickled, and torch's loaders can pin it and frameworks send it to a device: `state`, `step` and `samples`
+    stay with it.
+    """
 
     _sent: Sent
     step: int
     """The number of the step, counted through all runs that went on from each other's state."""
-    _chunk: Chunk
+    _chunk: Chunk | _Carried
     _start: int
     """Which of the chunk's samples is the first one."""
+    _leg: Leg | None
+    """What the state is counted from; None: it was carried."""
+    _on_use: Callable[["Batch"], None] | None = None
+    """Called once, when x or y is first asked for."""
+    _others_on_use: Callable[["Batch"], None] | None = None
+    """The same, for the process that this batch is sent to."""
 
     def __repr__(self) -> str:
-        x = self.x
-        return (
-            f"Batch({self._chunk.trainable.stream!r}, step={self.step}, x and y {list(x.shape)} of {x.dtype} on "
-            f"{x.device})"
-        )
+        x = self._x()
+        stream = self._chunk.stream if isinstance(self._chunk, _Carried) else self._chunk.trainable.stream
+        return f"Batch({stream!r}, step={self.step}, x and y {list(x.shape)} of {x.dtype} on {x.device})"
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         yield self.x
         yield self.y
+
+    def __len__(self) -> int:
+        return len(self._sent.x if isinstance(self._sent, Staged) else self._sent)
 
     @property
     def x(self) -> torch.Tensor:
@@ -54,12 +92,29 @@ class Batch:
 
         With ``on_damage="skip"``, rows whose blocks are damaged are missing.
         """
+        if self._on_use is not None:
+            self._tell_use()
         return self._sent.x if isinstance(self._sent, Staged) else torch.from_numpy(self._sent[:, :-1])
 
     @property
     def y(self) -> torch.Tensor:
         """The next tokens, of the shape and dtype of x: ``y[i, j]`` follows ``x[i, j]``; -100 where masked."""
+        if self._on_use is not None:
+            self._tell_use()
         return self._sent.y if isinstance(self._sent, Staged) else torch.from_numpy(self._sent[:, 1:])
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The state of the run once all steps up to this one, and no later one, were trained on.
+
+        What ``Batches.state_dict`` says where nothing was delivered behind this batch. The same on every rank, and
+        cheap: nothing is computed before it is asked for. To save it is right however far a framework reads ahead.
+        """
+        if isinstance(self._chunk, _Carried):
+            return deepcopy(self._chunk.state)
+        if self._leg is None:
+            raise InputError("this batch belongs to no run: take one that Batches or StepDataset gave")
+        return self._leg.state_after(self.step)
 
     @property
     def rows(self) -> Rows:
@@ -71,6 +126,8 @@ class Batch:
             InputError: they were widened, or sent to a device.
 
         """
+        if self._on_use is not None:
+            self._tell_use()
         if isinstance(self._sent, Staged):
             raise InputError("this batch was widened or sent to a device: open Batches on the CPU, with widen=False")
         return self._sent
@@ -78,6 +135,8 @@ class Batch:
     @property
     def samples(self) -> Samples:
         """Where each row comes from: partition, block, and which view of it; three arrays, ``[rows]``, int64."""
+        if isinstance(self._chunk, _Carried):
+            return self._chunk.samples
         part = slice(self._start, self._start + self._chunk.batch_size)
         found = Samples(*(column[part] for column in self._chunk.samples()))
         return found if self._chunk.kept is None else Samples(*(column[self._chunk.kept[part]] for column in found))
@@ -88,15 +147,15 @@ class Batch:
         Costs a small read for each row. Works as long as the store holds the blocks.
 
         Raises:
-            InputError: the blocks were retired since.
+            InputError: the blocks were retired since; or another process made this batch.
             StoreError: the store is not there any more.
             DamagedError: the document table is damaged.
 
         """
-        samples, trainable = self.samples, self._chunk.trainable
+        samples, x, trainable = self.samples, self._x(), self._made_here().trainable
         with ReachableStream(trainable.store, trainable.stream):
             pieces = [trainable.reader(partition).pieces(block) for partition, block, _ in places_of(samples)]
-        return documents_of(pieces, samples.views, self.x.shape[1], self.x.device)
+        return documents_of(pieces, samples.views, x.shape[1], x.device)
 
     def sources(self) -> list[list[Source]]:
         """Return, for each row, the Kafka records that its tokens came from; costs nothing before it is called.
@@ -105,7 +164,7 @@ class Batch:
             InputError, StoreError, DamagedError: as in `documents`.
 
         """
-        length, trainable = self.x.shape[1], self._chunk.trainable
+        length, trainable = self._x().shape[1], self._made_here().trainable
         with ReachableStream(trainable.store, trainable.stream):
             return [
                 sources_of(trainable.reader(partition), block, view, length)
@@ -114,4 +173,61 @@ class Batch:
 
     def mask_loss(self) -> None:
         """Set y to `IGNORED` where x and y are of different documents, or y is padding."""
-        self.y.masked_fill_(~self.documents().loss_mask, IGNORED)
+        self._y().masked_fill_(~self.documents().loss_mask, IGNORED)
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
+        """Return this batch with x and y on a device, as frameworks ask for it; it is not used by that."""
+        x, y = self._x(), self._y()
+        if x.device == torch.device(device):
+            return self
+        return replace(
+            self, _sent=Staged(x.to(device, non_blocking=non_blocking), y.to(device, non_blocking=non_blocking))
+        )
+
+    def pin_memory(self) -> "Batch":
+        """Return this batch with x and y in pinned memory, as a ``DataLoader`` with ``pin_memory=True`` asks for it."""
+        return replace(self, _sent=Staged(self._x().pin_memory(), self._y().pin_memory()))
+
+    def tell_others(self, on_use: Callable[["Batch"], None]) -> None:
+        """Have a function called in the process that this batch is sent to, once, when it is used there."""
+        self._others_on_use = on_use
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        stream = self._chunk.stream if isinstance(self._chunk, _Carried) else self._chunk.trainable.stream
+        if isinstance(self._sent, Staged):
+            tensors: tuple[torch.Tensor, torch.Tensor | None] = (self._sent.x, self._sent.y)
+        else:
+            tensors = (torch.from_numpy(self._sent), None)  # torch's queues have no memory shared for arrays of numpy
+        return _carried, (tensors, self.step, _Carried(stream, self.samples, self.state), self._others_on_use)
+
+    def _x(self) -> torch.Tensor:
+        """Return x; that is no use. The property has this written out: a call costs a twentieth of a small batch."""
+        return self._sent.x if isinstance(self._sent, Staged) else torch.from_numpy(self._sent[:, :-1])
+
+    def _y(self) -> torch.Tensor:
+        return self._sent.y if isinstance(self._sent, Staged) else torch.from_numpy(self._sent[:, 1:])
+
+    def _tell_use(self) -> None:
+        told, self._on_use = self._on_use, None
+        if told is not None:
+            told(self)
+
+    def _made_here(self) -> Chunk:
+        if isinstance(self._chunk, _Carried):
+            raise InputError(
+                "this batch was made by another process, which has the store open: ask it there for its documents and "
+                "sources (mask_loss=True masks y there), or loop over Batches, which needs no other process"
+            )
+        return self._chunk
+
+
+def _carried(
+    tensors: tuple[torch.Tensor, torch.Tensor | None],
+    step: int,
+    carried: _Carried,
+    on_use: Callable[[Batch], None] | None,
+) -> Batch:
+    """Return a batch that came from another process."""
+    x, y = tensors
+    sent: Sent = x.numpy() if y is None else Staged(x, y)
+    return Batch(sent, step, carried, 0, None, on_use)

@@ -1,9 +1,7 @@
 """Batches of a stream's samples, as tensors: the same sequence for any number of ranks, resumed exactly."""
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from enum import Enum
 from itertools import chain, count, repeat
 from pathlib import Path
 from time import perf_counter
@@ -16,11 +14,11 @@ from tokenmill.samples import Position, TrainableSamples, count_views
 from tokenmill.store import OnDamage, open_eras, read_stream
 
 from . import arguments
-from .batch import Batch
+from .batch import Batch, Leg
 from .metrics import Behind, Head, Metrics
 from .reachable import ReachableStream
 from .rows import RowReader
-from .staging import device_of, open_staging
+from .staging import End, begin_ahead, device_of, open_staging
 from .waiting import Patience
 
 _CHUNK_BYTES: Final = 16 << 20
@@ -28,18 +26,9 @@ _CHUNK_BYTES: Final = 16 << 20
 _CHUNK_SAMPLES: Final = 8192
 """At most, so that the first batch of small samples comes soon."""
 _NO_DATASET: Final = (
-    "Batches has no length, and is no dataset for a DataLoader, whose workers would all read the same: loop over it "
+    "Batches is no dataset for a DataLoader, whose workers would all read the same: loop over it "
     "directly, or give the DataLoader a StepDataset of the same arguments, with batch_size=None"
 )
-
-
-class _End(Enum):
-    """What comes behind the last batch."""
-
-    END = 0
-
-
-_END: Final = _End.END
 
 
 class Batches:
@@ -169,8 +158,25 @@ class Batches:
             f"next step {self.step})"
         )
 
-    def __len__(self) -> NoReturn:
-        raise TypeError(_NO_DATASET)  # what DataLoader asks of all that is no IterableDataset, before it begins
+    def __len__(self) -> int:
+        """Return the number of steps of the whole run, those that were made included, where its end is known.
+
+        It is where all eras that were named are in the store, or the stream has ended. Steps that were made with other
+        batches count as they were made.
+
+        Raises:
+            TypeError: the end is not known; as Python and torch expect it of what has no length.
+
+        """
+        if (total := self._trainable.known_total()) is None:
+            raise TypeError(
+                f"how many batches {self._info.name} has is not known, for its end is not in {self._store}: name eras "
+                "that are there (eras=range(0, 8)), close the stream (`tokenmill close`), or leave len() out"
+            )
+        return max(self._position.step + (total - self._position.sample) // self._ranks.global_batch, 0)
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise TypeError(_NO_DATASET)  # what DataLoader asks of all that is no IterableDataset
 
     def __bool__(self) -> bool:
         return True  # else Python would ask for the length
@@ -194,13 +200,13 @@ class Batches:
         self._settle()
         turn, before, skips = self._turn, self._position.step - 1, self._skips
         stop, staging, patience, reachable = self._stop, self._staging, self._patience, self._reachable
-        source = _run_ahead(self._produce(), self._prefetch) if self._prefetch else self._produce()
+        source = begin_ahead(self._produce(), self._prefetch) if self._prefetch else self._produce()
         waits, clock = True, perf_counter
         asked = clock()
         while stop is None or not stop():
             with reachable:
-                made = next(source, _END)
-            if made is _END:
+                made = next(source, End.END)
+            if made is End.END:
                 return
             if made is None:
                 waits = True
@@ -218,7 +224,7 @@ class Batches:
             if self._mask_loss:
                 made.mask_loss()
             if skips:
-                self._missing += self._ranks.batch_size - len(made.x)
+                self._missing += self._ranks.batch_size - len(made)
             self._made = made.step - before
             self._delivered += 1
             given = clock()
@@ -238,6 +244,21 @@ class Batches:
 
         """
         return self._trainable.content.pin(self._position.after(self._made)).to_dict()
+
+    def state_after(self, step: int) -> dict[str, Any]:
+        """Return where the run stands once all steps up to this one, and no later one, were trained on.
+
+        For loops that read ahead and know the number of the step that they are through with: ``batch.state`` by
+        arithmetic. It may be any step of the run, also one that was made long ago or is yet to come.
+
+        Raises:
+            InputError: it is no number of a step, or one behind the run's end.
+
+        """
+        step = arguments.whole("step", step, 0, "steps")
+        if self._trainable.known_total() is not None and step >= len(self):
+            raise InputError(f"step is {step}, but the last one of this run is {len(self) - 1}: give a number up to it")
+        return Leg(self._position, self._trainable.content).state_after(step)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where a state was saved, by any rank of a run with any number of ranks and any batch size.
@@ -332,6 +353,7 @@ class Batches:
         """Yield batches ahead of those that were delivered; None where the next one must be waited for."""
         sample, step = self._position.sample, self._position.step
         size, ranks, send = self._ranks.batch_size, self._ranks, self._staging.send
+        leg = repeat(Leg(self._position, self._trainable.content))
         while True:
             agrees = self._trainable.content.compare(self._position)  # else the state is ahead of the store
             chunk = self._reader.read(sample, self._chunk_steps) if agrees else None
@@ -341,8 +363,8 @@ class Batches:
                 yield None
                 continue
             sent = chain.from_iterable(map(send, chunk.stretches()))  # holds no batch while it makes the next
-            made = map(Batch, sent, count(step + ranks.worker, ranks.workers), repeat(chunk), count(0, size))
-            yield from made if chunk.kept is None else filter(_has_rows, made)
+            made = map(Batch, sent, count(step + ranks.worker, ranks.workers), repeat(chunk), count(0, size), leg)
+            yield from made if chunk.kept is None else filter(len, made)  # without those that are damaged as a whole
             sample += chunk.steps * ranks.turn
             step += chunk.steps * ranks.workers
 
@@ -351,10 +373,8 @@ class Batches:
         total = self._trainable.total()
         if total is None:
             return False
-        begun = self._position.sample - (
-            self._ranks.turn - self._ranks.global_batch
-        )  # a worker's turn may begin behind
-        if begun > total:
+        ahead = self._ranks.turn - self._ranks.global_batch  # a worker's turn may begin so far behind
+        if self._position.sample - ahead > total:
             raise InputError(
                 f"the state stands at sample {self._position.sample}, but these eras of {self._info.name} have {total} "
                 "in all passes: name the eras that it was saved with, or more; or skip fewer steps"
@@ -376,24 +396,3 @@ class Batches:
             f"era {number} {place}: check that mill and segment worker run and that text flows, close the stream "
             "(`tokenmill close`), name eras that are there"
         )
-
-
-def _has_rows(batch: Batch) -> bool:
-    """Whether not all of a batch is damaged."""
-    return len(batch.x) > 0
-
-
-def _run_ahead(source: Iterator[Batch | None], count: int) -> Iterator[Batch | None]:
-    """Yield what ``source`` does, which has by then begun ``count`` batches more; None only where nothing is left."""
-    ahead: deque[Batch] = deque()
-    made: Batch | _End | None = None
-    while True:
-        while made is not _END and len(ahead) <= count:
-            made = next(source, _END)
-            if made is None:
-                break
-            if made is not _END:
-                ahead.append(made)
-        if not ahead and made is _END:
-            return
-        yield ahead.popleft() if ahead else None

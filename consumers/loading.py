@@ -1,9 +1,11 @@
 """Batches through torch's ``DataLoader`` and torchdata's ``StatefulDataLoader``, read by worker processes."""
 
 import logging
+import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
@@ -12,24 +14,23 @@ from tokenmill.errors import InputError
 from tokenmill.samples import UNPINNED
 
 from . import arguments
+from .batch import Batch
 from .batches import Batches
-
-Step = tuple[torch.Tensor, torch.Tensor, int]
-"""x and y, ``[batch_size, sequence_length]`` each, on the CPU and as `Batch` has them, and the number of the step."""
+from .place import Place, State, note_use
 
 log = logging.getLogger(__name__)
 
 
-class StepDataset(IterableDataset[Step]):
+class StepDataset(IterableDataset[Batch]):
     """The batches of `Batches`, in their order, for ``DataLoader(StepDataset(...), batch_size=None, num_workers=n)``.
 
     Worker i of n takes every n-th step, and the loader puts them together again, so any number of workers gives the
     same sequence. One is seldom needed: `Batches` alone reads faster than processes can hand over tensors.
 
-    What was read ahead in workers is no progress. So each item carries its step, and `state_after` turns the step of
-    the last item that was used into the state of `Batches`: one for all ranks, which `resume` takes, here and for any
-    other number of ranks or workers. ``StatefulDataLoader`` saves `state_dict` for each worker instead, and wants as
-    many workers and ranks again.
+    What was read ahead is no progress. ``batch.state`` is the state of `Batches` after that batch, for all ranks, and
+    `resume` takes it, here and for any other number of ranks or workers. The dataset keeps its place, too: the next
+    loop goes on behind the last batch that the loop got; where workers read, behind the last one whose x or y it asked
+    for, for a loader tells nobody what it handed out. `rewind` goes back to the beginning.
     """
 
     def __init__(self, store: Path | str, stream: str, **options: Any) -> None:
@@ -47,79 +48,142 @@ class StepDataset(IterableDataset[Step]):
                 "like, and let the DataLoader number its workers"
             )
         self._options = {"store": store, "stream": stream} | options
-        self._state = Batches(**self._options).state_dict()
-        self._made = 0
-        """Items that this process has yielded since ``_state``."""
-        self._used: list[Any] | None = None
-        """The content of the state of `Batches` after the last of them."""
-        self._begin = 0
-        """With how many of them the next iteration begins: with none, unless a worker's state was loaded."""
+        self._place = Place(Batches(**self._options).state_dict())
+        self._running: Batches | None = None
+        """What the loop reads from, where it does so without workers."""
+        self._given: dict[str, Any] | None = None
+        """In a worker: the state of its own that it was told to go on from."""
+        self._worker: dict[str, Any] | None = None
+        """In a worker: its own state, which only a loader with as many workers can use."""
 
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self._options.items())
-        return f"StepDataset({options}, begins at sample {self._state['sample']})"
+        return f"StepDataset({options}, begins at sample {self._now()['sample']})"
 
-    def __iter__(self) -> Iterator[Step]:
-        """Yield this worker's batches from where `resume` or `load_state_dict` said, else from the same place again."""
+    def __len__(self) -> int:
+        """Return the number of steps of the whole run, as ``len(Batches(...))`` does.
+
+        Raises:
+            TypeError: the run's end is not known.
+
+        """
+        return len(self._open(self._now()))
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches, in a worker those of its steps, from where the dataset stands when this is called.
+
+        Raises:
+            as in iterating over `Batches`; InputError: the dataset was set to another place meanwhile.
+
+        """
         info = get_worker_info()
-        worker, workers = (info.id, info.num_workers) if info is not None else (0, 1)
-        batches = Batches(**self._options, worker=(worker, workers))
-        batches.load_state_dict(self._state)
-        batches.skip(self._begin)
-        self._made, self._begin = self._begin, 0
-        for batch in batches:
-            self._made += 1
-            self._used = batches.state_dict()["content"]
-            yield batch.x, batch.y, batch.step
+        if info is None:
+            self._running = self._open(self._now())
+            return self._here(self._running)
+        self._settle()
+        given, self._given = self._given, None
+        told = given is not None
+        if given is None:
+            given = {"data": self._place.begin(info.seed - info.id), "made": 0}
+        stop = partial(_is_orphan, os.getppid())
+        batches = self._open(given["data"], worker=(info.id, info.num_workers), stop=stop)
+        if told:
+            made = given["made"]  # the last of these was this worker's in its turn
+            last = batches.step + info.id + (made - 1) * info.num_workers
+            self._place.set_in_worker(batches.state_after(last) if made else given["data"])
+        self._worker = dict(given)
+        return self._in_worker(batches.skip(given["made"]), self._worker)
 
-    def state_after(self, step: int) -> dict[str, Any]:
+    def state_after(self, step: int) -> State:
         """Return the state of `Batches` after a step, for `resume` and for ``Batches.load_state_dict``.
 
         Raises:
-            InputError: the step is one before this run.
+            InputError: it is no number of a step, or one behind the run's end.
 
         """
-        batches = Batches(**self._options)
-        batches.load_state_dict(self._state)
-        made = arguments.whole("step", step, 0, "steps") + 1 - batches.step
-        if made < 0:
-            raise InputError(f"step {step} is before this run, which begins at step {batches.step}: give a later one")
-        return batches.skip(made).state_dict()
+        return self._open(self._now()).state_after(step)
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Begin the next iteration where a state of `Batches` stands.
+        """Begin the next loop where a state of `Batches` stands, also in workers that live on.
 
         Raises:
             InputError: it is no state, or one of another sequence of samples.
 
         """
-        batches = Batches(**self._options)
-        batches.load_state_dict(state)
-        self._state = batches.state_dict()
-        self._made = self._begin = 0
-        self._used = None
+        self._place.move(self._open(state).state_dict())
+        self._running = self._given = self._worker = None
+
+    def rewind(self) -> Self:
+        """Begin the next loop at the beginning, as for each validation."""
+        self.resume(Batches(**self._options).state_dict())
+        return self
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where this worker stands, as ``StatefulDataLoader`` wants it."""
-        return {"data": self._state | {"content": self._used or self._state["content"]}, "made": self._made}
+        """Return the state of `Batches` where this stands; in a worker, its own, as ``StatefulDataLoader`` wants it."""
+        return dict(self._worker) if self._worker is not None else self._now()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on where the worker of the same number, of as many, stood.
+        """Go on from what `state_dict` said: as `resume`, or as the worker of the same number, of as many.
 
         Raises:
             InputError: it is no such state, or one of another sequence of samples.
 
         """
+        asked: Any = state_dict
+        if not isinstance(asked, Mapping) or "made" not in asked:
+            self.resume(asked)
+            return
         taken = "what state_dict() of a StepDataset said, or give resume() a state of Batches"
-        state = arguments.state_of(state_dict, {"data", "made"}, taken)
-        made = arguments.whole("made", state["made"], 0, "items")
-        self.resume(state["data"])
-        self._used = state["data"].get("content")
-        if made and self._used is None:
+        given = arguments.state_of(state_dict, {"data", "made"}, taken)
+        made = arguments.whole("made", given["made"], 0, "items")
+        state = self._open(given["data"]).state_dict()
+        if made and given["data"].get("content") is None:
             log.warning("%s", UNPINNED)
-        self._made = self._begin = made
+        if get_worker_info() is None:
+            raise InputError(
+                "this is the state of a worker of a StatefulDataLoader: load it through one, or give resume() another"
+            )
+        self._given = {"data": state, "made": made}
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._settle()  # what is open stays with this process
+        return self.__dict__
+
+    def _here(self, batches: Batches) -> Iterator[Batch]:
+        for batch in batches:
+            yield batch
+            if self._running is not batches:
+                raise InputError("this StepDataset was set to another place meanwhile: begin a new loop there")
+
+    def _in_worker(self, batches: Batches, state: dict[str, Any]) -> Iterator[Batch]:
+        used = partial(note_use, self._place.key, self._place.turn)
+        for batch in batches:
+            batch.tell_others(used)
+            state["made"] += 1
+            state["data"] = state["data"] | {"content": batch.state["content"]}
+            yield batch
+
+    def _now(self) -> State:
+        """Return the state of `Batches` where the dataset stands in this process."""
+        return self._place.state if self._running is None else self._running.state_dict()
+
+    def _settle(self) -> None:
+        """Remember where a loop without workers stands, and leave what it has open."""
+        if self._running is not None:
+            self._place.advance(self._place.turn, self._running.state_dict())
+            self._running = None
+
+    def _open(self, state: Mapping[str, Any], **options: Any) -> Batches:
+        batches = Batches(**(self._options | options))
+        batches.load_state_dict(state)
+        return batches
 
 
 def _is_default(value: Any) -> bool:
     """Whether an option says what holds without it."""
     return value is None or (isinstance(value, str | torch.device) and str(value) == "cpu")
+
+
+def _is_orphan(parent: int) -> bool:
+    """Whether the process that loops is gone: a worker that waits for eras would wait for ever."""
+    return os.getppid() != parent

@@ -1,9 +1,11 @@
 """From token ids on the host to `x` and `y` on the device."""
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from operator import methodcaller
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +29,14 @@ class Staged:
     mark: Mark | None = None
     """Behind which both are there; None: they are."""
 
+
+class End(Enum):
+    """What comes behind the last batch."""
+
+    END = 0
+
+
+T = TypeVar("T")
 
 Sent: TypeAlias = Staged | Rows
 """A batch on its way; rows that go nowhere are themselves: two views of them cost as much as copying 8."""
@@ -97,6 +107,22 @@ def open_staging(
     if device.type == "cuda":
         return LaneStaging(rows, columns, dtype, device, widen=widen, slots=slots, lane=CudaLane(device))
     return HostStaging(device, widen=widen)
+
+
+def begin_ahead(source: Iterator[T | None], count: int) -> Iterator[T | None]:
+    """Yield what ``source`` does, which has by then begun ``count`` items more; None only where nothing is left."""
+    ahead: deque[T] = deque()
+    made: T | End | None = None
+    while True:
+        while made is not End.END and len(ahead) <= count:
+            made = next(source, End.END)
+            if made is None:
+                break
+            if made is not End.END:
+                ahead.append(made)
+        if not ahead and made is End.END:
+            return
+        yield ahead.popleft() if ahead else None
 
 
 class HostStaging:

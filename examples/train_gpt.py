@@ -256,7 +256,7 @@ def wait_for_stream(store: Path, stream: str) -> StreamInfo:
 
 def main() -> None:
     """Train, and print progress."""
-    faulthandler.enable()  # a file that is cut off while it is read ends the process: at least it is said where
+    faulthandler.enable(2)  # a file that is cut off while it is read ends the process: at least it is said where
     arguments = parse_arguments()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import logging
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol
 
 import pytest
+import structlog
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import for_code
 from hypothesis import HealthCheck, settings
@@ -76,6 +78,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_quick(item: pytest.Item) -> bool:
     fixtures = set(getattr(item, "fixturenames", ()))
     return not (fixtures & BROKERS or SLOW_FOLDERS & set(item.path.parts) or item.get_closest_marker("slow"))
+
+
+@pytest.fixture
+def logging_restored() -> Iterator[None]:
+    """Leave logging as it was, for tests of what sets it up."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

@@ -1,25 +1,13 @@
 """What the tests of the service share."""
 
-import logging
 from collections.abc import Iterator
 
 import pytest
-import structlog
 
 from tests.conftest import topics_on
 from tests.milled import Milled, mill_everything
 from tests.secured import Secured, secured_broker
 from tokenmill.app.local.broker import Broker
-
-
-@pytest.fixture
-def logging_restored() -> Iterator[None]:
-    """Leave logging as it was, for tests of what sets it up."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
-    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

@@ -89,9 +89,12 @@ def test_steps_that_cannot_be_are_refused(store: Store) -> None:
             open_batches(store).skip(value)  # type: ignore[arg-type]
         with pytest.raises(InputError, match="whole number of steps"):
             steps.state_after(value)  # type: ignore[arg-type]
-    steps.resume(steps.state_after(4))
-    with pytest.raises(InputError, match="begins at step 5"):
-        steps.state_after(3)
+        with pytest.raises(InputError, match="whole number of steps"):
+            open_batches(store).state_after(value)  # type: ignore[arg-type]
+    for reader in (steps, open_batches(store)):
+        assert reader.state_after(19)["sample"] == 40
+        with pytest.raises(InputError, match="last one of this run is 19"):
+            reader.state_after(20)
 
 
 @pytest.mark.parametrize("kind", ["a file", "under a file", "missing", "empty", "unreadable"])

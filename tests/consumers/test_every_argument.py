@@ -214,6 +214,7 @@ def table(scene: Scene) -> Iterator[tuple[str, Row]]:
     rows: dict[str, tuple[Callable[[Any], object], Values, str]] = {
         "Batches.skip.steps": (scene.skip, wholes(0, 0, 3), ""),
         "Batches.load_state_dict.state_dict": (lambda v: batches().load_state_dict(v), STATE, "state"),
+        "Batches.state_after.step": (lambda v: batches().state_after(v), wholes(0, 0, 3), ""),
         "StepDataset.state_after.step": (lambda v: steps().state_after(v), wholes(0, 0, 3), ""),
         "StepDataset.resume.state": (lambda v: steps().resume(v), STATE, ""),
         "StepDataset.load_state_dict.state_dict": (lambda v: steps().load_state_dict(v), STATE, "state"),
@@ -283,7 +284,7 @@ KEYS: Final = [
     *(f"{kind}.{name}" for kind in ("Batches", "StepDataset") for name in BATCHES),
     *(f"EraDataset.{name}" for name in ("store", "stream", "sequence_length", "eras", "check")),
     *(f"Windows.{name}" for name in ("store", "stream", "length", "check")),
-    *("Batches.skip.steps", "Batches.load_state_dict.state_dict"),
+    *("Batches.skip.steps", "Batches.state_after.step", "Batches.load_state_dict.state_dict"),
     *("StepDataset.state_after.step", "StepDataset.resume.state", "StepDataset.load_state_dict.state_dict"),
     *("EraDataset.__getitem__.index", "EraDataset.__getitems__.indices"),
     *("Windows.indices.partition", "Windows.rows.partition", "Windows.rows.indices"),
@@ -309,6 +310,8 @@ def test_every_argument_of_what_is_public_is_in_the_table(rows: dict[str, Row]) 
                 arguments = [argument for argument in inspect.signature(function).parameters if argument != "self"]
                 found |= {f"{name}.{method}.{argument}" for argument in arguments}
     found |= {f"StepDataset.{name}" for name in inspect.signature(Batches).parameters}
+    found -= {"Batch.to.device", "Batch.to.non_blocking"}  # torch's own, given on to it
+    found -= {"Batch.tell_others.on_use", "Batches.__getitem__.index"}  # for StepDataset; refuses whatever it is given
     assert found - {"StepDataset.options"} == set(rows) == set(KEYS)
 
 

@@ -2,18 +2,19 @@
 
 import json
 import multiprocessing
+import pickle
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch.utils.data import DataLoader
 
 from tests.consumers.scenes import era_store, expected, open_batches, rows_of
 from tests.store.chains import STREAM
-from tokenmill.consumers import StepDataset
-from tokenmill.consumers.loading import Step
+from tokenmill.consumers import Batch, StepDataset
 from tokenmill.errors import InputError
 from tokenmill.store import Store
 
@@ -40,34 +41,118 @@ def open_steps(store: Store, **options: Any) -> StepDataset:
     )
 
 
-def load(dataset: StepDataset, workers: int, start: str = "fork") -> DataLoader[Step]:
+def load(dataset: StepDataset, workers: int, start: str = "fork", **options: Any) -> DataLoader[Batch]:
     """Return torch's loader."""
     context = multiprocessing.get_context(start) if workers else None
-    return DataLoader(dataset, batch_size=None, num_workers=workers, multiprocessing_context=context)
+    return DataLoader(dataset, batch_size=None, num_workers=workers, multiprocessing_context=context, **options)
 
 
-def joined(steps: Iterable[Any]) -> list[list[int]]:
+def train(loader: Iterable[Batch], steps: int | None = None) -> list[list[int]]:
+    """Train on so many batches, then break; return what the model saw. The loader has read further by then."""
+    seen: list[list[int]] = []
+    if steps == 0:
+        return seen
+    for number, (x, y) in enumerate(loader, 1):
+        seen += [[*tokens, last[-1]] for tokens, last in zip(x.tolist(), y.tolist(), strict=True)]
+        if number == steps:
+            break
+    return seen
+
+
+def joined(steps: Iterable[Batch]) -> list[list[int]]:
     """Put x and y together again."""
-    return [[*x, y[-1]] for xs, ys, _ in steps for x, y in zip(xs.tolist(), ys.tolist(), strict=True)]
+    return [[*x, y[-1]] for xs, ys in steps for x, y in zip(xs.tolist(), ys.tolist(), strict=True)]
 
 
-@pytest.mark.parametrize(("workers", "start"), [(0, ""), (1, "fork"), (3, "fork"), (2, "spawn")])
+@pytest.mark.parametrize(("workers", "start"), [(0, ""), (1, "fork"), (3, "fork")])
 def test_workers_take_turns_without_changing_the_order(store: Store, workers: int, start: str) -> None:
-    """However many; the remainder of 26 steps among them included. Each epoch begins at the beginning."""
+    """However many; the remainder of 26 steps among them included."""
     loader = load(open_steps(store), workers, start)
     found = list(loader)
     assert joined(found) == ROWS[:78]
-    assert [step for _, _, step in found] == list(range(26))
-    assert joined(islice(loader, 2)) == ROWS[:6]
-    if start != "spawn":
-        assert joined(loader) == ROWS[:78]
+    assert [batch.step for batch in found] == list(range(26))
+    assert len(loader) == 26
+
+
+LOOPS = [(0, ""), (1, "fork"), (3, "fork"), (2, "persistent"), (2, "spawn")]
+
+
+@pytest.mark.parametrize(("workers", "kind"), LOOPS)
+def test_a_second_loop_goes_on_where_the_first_was_left(store: Store, workers: int, kind: str) -> None:
+    """After a break, and after the last batch; whatever workers had read ahead. Only a rewind begins again."""
+    dataset = open_steps(store)
+    options: dict[str, Any] = {"persistent_workers": True} if kind in ("persistent", "spawn") else {}
+    loader = load(dataset, workers, "spawn" if kind == "spawn" else "fork", **options)
+    seen = [train(loader, 3), train(loader, 1), train(loader, 7), train(loader), train(loader)]
+    assert [len(rows) for rows in seen] == [9, 3, 21, 45, 0]
+    assert [row for rows in seen for row in rows] == ROWS[:78]
+    assert dataset.state_dict() == dataset.state_after(25)
+    dataset.rewind()
+    assert train(loader) == ROWS[:78]
+
+
+@pytest.mark.parametrize(("workers", "kind"), LOOPS[:4])
+def test_a_state_that_is_set_counts_in_workers_that_live_on(store: Store, workers: int, kind: str) -> None:
+    """Forward and back; a batch of an earlier loop that is looked at afterwards moves nothing."""
+    dataset = open_steps(store)
+    loader = load(dataset, workers, persistent_workers=kind == "persistent")
+    old = list(islice(loader, 9))
+    assert train(loader, 2)
+    for step in (20, 4):
+        dataset.resume(dataset.state_after(step - 1))
+        assert joined(old) == ROWS[:27]
+        assert train(loader, 3) == ROWS[3 * step : 3 * step + 9]
+    assert train(loader) == ROWS[21:78]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_carries_the_state_after_it(store: Store, workers: int) -> None:
+    """Through workers, pickling and devices: as if all up to it were trained on, and nothing that was read ahead."""
+    leg = open_steps(store, batch_size=1)
+    leg.resume(open_steps(store).state_after(1))
+    before = leg.state_dict()
+    for batch in list(load(leg, workers))[3:6]:
+        sample = batch.state["sample"]
+        assert sample == 6 + batch.step - 1
+        assert batch.state["ranges"] == [[0, 0, 3], [2, 6, 1]]
+        for same in (batch, pickle.loads(pickle.dumps(batch)), batch.to("meta"), batch.to("cpu")):  # noqa: S301 - our own
+            assert same.state == batch.state == leg.state_after(batch.step)
+            assert (same.step, same.samples[1].tolist(), len(same)) == (batch.step, batch.samples[1].tolist(), 1)
+        batches = open_batches(store, passes=2, batch_size=1)
+        batches.load_state_dict(json.loads(json.dumps(batch.state)))
+        assert rows_of(islice(batches, 1)) == ROWS[sample : sample + 1]
+    assert before["sample"] == 6
+
+
+def test_batches_that_stay_narrow_go_through_workers(store: Store) -> None:
+    """As they are stored, rows and all; what needs the store is asked for where it is open."""
+    batches = list(load(open_steps(store, widen=False), 1))
+    assert [row for batch in batches for row in batch.rows.tolist()] == joined(batches) == ROWS[:78]
+    assert {tensor.dtype for batch in batches for tensor in batch} == {torch.uint16}
+    with pytest.raises(InputError, match=r"made by another process.*mask_loss=True"):
+        batches[0].documents()
+    assert "step=3, x and y [3, 4] of torch.uint16 on cpu" in repr(batches[3])
+
+
+def test_what_a_worker_looks_at_is_not_used(store: Store) -> None:
+    """A collate_fn may; only the loop trains."""
+    dataset = open_steps(store)
+    loader = load(dataset, 2, collate_fn=_looked_at)
+    list(islice(loader, 4))
+    assert dataset.state_dict()["sample"] == 0
+    assert train(loader, 2) + train(loader, 2) == ROWS[:12]
+
+
+def _looked_at(batch: Batch) -> Batch:
+    assert batch.x.shape == batch.y.shape
+    return batch
 
 
 def test_what_workers_read_ahead_is_no_progress(store: Store) -> None:
     """The step of the last item that was used gives the one state, for any ranks, workers and Batches."""
     dataset = open_steps(store)
     used = list(islice(load(dataset, 2), 7))
-    state = json.loads(json.dumps(dataset.state_after(used[-1][2])))
+    state = json.loads(json.dumps(dataset.state_after(used[-1].step)))
     assert state["sample"] == 21
     batches = open_batches(store, passes=2)
     batches.load_state_dict(state)
@@ -76,8 +161,8 @@ def test_what_workers_read_ahead_is_no_progress(store: Store) -> None:
     again.resume(state)
     rest = list(load(again, 3))
     assert joined(rest) == ROWS[22:80:2]
-    assert rest[0][2] == 7
-    assert again.state_after(rest[4][2]) == again.state_after(11)
+    assert rest[0].step == 7
+    assert again.state_after(rest[4].step) == again.state_after(11)
     assert again.state_after(11)["sample"] == 21 + 2 * 5
 
 
@@ -85,14 +170,46 @@ def test_what_workers_read_ahead_is_no_progress(store: Store) -> None:
 @pytest.mark.parametrize("used", [0, 1, 5, 25, 26])
 def test_a_stateful_loader_goes_on_after_what_it_delivered(store: Store, workers: int, used: int) -> None:
     """With as many workers; it counts what it delivered, not what workers read ahead."""
-    stateful = pytest.importorskip("torchdata.stateful_dataloader")
-    loader = stateful.StatefulDataLoader(open_steps(store), batch_size=None, num_workers=workers)
+    loader = stateful(open_steps(store), workers)
     steps = iter(loader)
     seen = [next(steps) for _ in range(used)]
-    state = json.loads(json.dumps(loader.state_dict(), default=str)) if not workers else loader.state_dict()
-    resumed = stateful.StatefulDataLoader(open_steps(store), batch_size=None, num_workers=workers)
+    state = pickle.loads(pickle.dumps(loader.state_dict()))  # noqa: S301 - our own
+    resumed = stateful(open_steps(store), workers)
     resumed.load_state_dict(state)
     assert [*joined(seen), *joined(resumed)] == ROWS[:78]
+
+
+@pytest.mark.parametrize(("workers", "kind"), LOOPS[:4])
+def test_a_stateful_loader_has_nothing_left_after_the_last_batch(store: Store, workers: int, kind: str) -> None:
+    """In this process and in one that loads its state, in any loop; more eras or a rewind give more."""
+    options = {"persistent_workers": True} if kind == "persistent" else {}
+    loader = stateful(open_steps(store), workers, **options)
+    assert train(loader, 20) + train(loader) + train(loader) == ROWS[:78]
+    state = loader.state_dict()
+    dataset = open_steps(store)
+    resumed = stateful(dataset, workers, **options)
+    resumed.load_state_dict(state)
+    assert train(resumed) + train(resumed) == []
+    dataset.rewind()
+    assert train(resumed, 2) == ROWS[:6]
+
+
+@pytest.mark.parametrize(("workers", "kind"), LOOPS[:4])
+def test_a_stateful_loader_can_go_back_and_on(store: Store, workers: int, kind: str) -> None:
+    """To a state from before, in the same process; what was used beyond it counts no more."""
+    options = {"persistent_workers": True} if kind == "persistent" else {}
+    loader = stateful(open_steps(store), workers, **options)
+    assert train(loader, 5)
+    state = loader.state_dict()
+    assert train(loader, 9)
+    loader.load_state_dict(state)
+    assert train(loader, 4) + train(loader, 3) + train(loader) == ROWS[15:78]
+
+
+def stateful(dataset: StepDataset, workers: int, **options: Any) -> Any:
+    """Return torchdata's loader."""
+    loaders = pytest.importorskip("torchdata.stateful_dataloader")
+    return loaders.StatefulDataLoader(dataset, batch_size=None, num_workers=workers, **options)
 
 
 def test_states_of_other_sequences_are_refused(store: Store, tmp_path: Path) -> None:

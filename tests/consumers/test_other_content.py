@@ -198,22 +198,44 @@ def open_steps(store: Store) -> StepDataset:
 def test_data_sets_of_steps_know_it_too(
     store: Store, elsewhere: dict[int, Store], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In the state after a step, and in that of a worker, which says where its run began."""
+    """In the state of a batch, in that after a step, and in that of the dataset."""
     steps = open_steps(store)
-    last = [step for _, _, step in islice(DataLoader(steps, batch_size=None), 5)][-1]
-    state, of_worker = steps.state_after(last), steps.state_dict()
+    last = list(islice(DataLoader(steps, batch_size=None), 5))[-1]
+    state = last.state
+    assert state == steps.state_after(last.step) == steps.state_dict()
     assert state["content"] == [2, ERAS[2].hash.hex()]
     for other, same in ((elsewhere[3], True), (elsewhere[2], False), (elsewhere[0], False)):
-        for load, saved in (("resume", state), ("load_state_dict", of_worker)):
+        for load in ("resume", "load_state_dict"):
             resumed = open_steps(other)
             if same:
-                getattr(resumed, load)(saved)
-                (x, _, step), *_ = islice(resumed, 1)
-                assert (step, x.tolist()) == (5, [row[:-1] for row in rows_of(open_batches(other).skip(7))[1:4]])
+                getattr(resumed, load)(state)
+                batch = next(iter(resumed))
+                assert batch.step == 5
+                assert batch.x.tolist() == [row[:-1] for row in rows_of(open_batches(other).skip(7))[1:4]]
                 continue
             with pytest.raises(InputError, match="state: era 2"):
-                getattr(resumed, load)(saved)
+                getattr(resumed, load)(state)
     assert not caplog.records
-    data = {name: value for name, value in of_worker["data"].items() if name != "content"}
-    open_steps(store).load_state_dict(of_worker | {"data": data})
+    open_steps(store).load_state_dict({name: value for name, value in state.items() if name != "content"})
     assert "does not say over which content" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 with this torch
+def test_workers_of_a_stateful_loader_know_it_too(store: Store, elsewhere: dict[int, Store]) -> None:
+    """Their own states say where the run began; what they used since then is in them as well."""
+    loaders = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def loader(over: Store) -> Any:
+        return loaders.StatefulDataLoader(open_steps(over), batch_size=None, num_workers=2)
+
+    running = loader(store)
+    assert [batch.step for batch in islice(running, 5)] == [*range(5)]
+    saved = running.state_dict()
+    agreeing = loader(elsewhere[3])
+    agreeing.load_state_dict(saved)
+    assert next(iter(agreeing)).step == 5
+    for other in (elsewhere[2], elsewhere[0]):
+        refusing = loader(other)
+        refusing.load_state_dict(saved)
+        with pytest.raises(InputError, match="state: era 2"):
+            next(iter(refusing))

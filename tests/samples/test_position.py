@@ -77,6 +77,17 @@ def test_a_state_says_which_sequence_it_is_of(made: list[tuple[int, int]]) -> No
     assert Position.read(json.loads(json.dumps(position.to_dict()))) == position
 
 
+def test_a_position_knows_where_the_run_stood_before_any_step() -> None:
+    """One that was made in steps of any size, or one that comes."""
+    early = Position.beginning(SEQUENCE, 32).after(625)
+    late = early.with_batches_of(16).after(10)
+    assert late.before(635) == late
+    assert late.before(700) == late.after(65)
+    assert late.before(625) == early.with_batches_of(16)
+    assert late.before(624) == Position.beginning(SEQUENCE, 32).after(624)
+    assert late.before(0) == Position.beginning(SEQUENCE, 32)
+
+
 @pytest.mark.parametrize("changed", [{"passes": 2}, {"eras": (0, 5)}])
 def test_a_sequence_may_become_longer_or_shorter(changed: dict[str, object]) -> None:
     """More passes, or other last eras in a single one: what was delivered stays what it was."""

@@ -81,6 +81,12 @@ class Position:
         """Return where the run stands so many steps later."""
         return replace(self, sample=self.sample + steps * self.ranges[-1].global_batch)
 
+    def before(self, step: int) -> "Position":
+        """Return where the run stands when this step is the next one: one that was made, or one that comes."""
+        kept = tuple(part for part in self.ranges if part.first_step <= step)
+        last = kept[-1]
+        return replace(self, sample=last.first_sample + (step - last.first_step) * last.global_batch, ranges=kept)
+
     def with_batches_of(self, global_batch: int) -> "Position":
         """Return the same place for a run whose steps take so many samples from there on."""
         last = self.ranges[-1]

@@ -99,6 +99,11 @@ class TrainableSamples:
         """Return how many samples the sequence has; None while its last era has not come."""
         return self.places.total()
 
+    def known_total(self) -> int | None:
+        """Return the same after a look for eras that came since."""
+        found = self.total()
+        return self.total() if found is None and self.eras.refresh() else found
+
     def ready(self, sample: int, wanted: int) -> int:
         """Return how many samples from ``sample`` on are trainable, at most ``wanted``.
 

@@ -1,0 +1,244 @@
+"""Training loops that are killed, and go on in another process: the model that comes out has seen each sample once.
+
+Here with what torch and torchdata have; other frameworks: tests/peers/loops.
+"""
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from tests.consumers.recording import Recording, rows_in, train_step
+from tests.consumers.scenes import OPEN_ERAS, era_store, expected
+from tests.store.chains import STREAM
+from tokenmill.consumers import Batch, Batches, StepDataset
+from tokenmill.store import Store
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded"),
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata 0.11 with this torch
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),
+]
+
+SAVED, KILLED = 7, 9
+"""The step after which a checkpoint is written, and the one in which the process is killed."""
+ROWS = expected()[:39]
+"""13 steps of three."""
+OPTIONS: dict[str, Any] = {"batch_size": 3, "sequence_length": 4, "seed": 1}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Return a store that tests only read."""
+    import_module("torch.distributed.checkpoint")  # once, before processes are forked
+    return era_store(tmp_path_factory.mktemp("store"))
+
+
+def read_ahead(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Yield batches one late, as many frameworks do, which want to know of the last one that it is."""
+    ahead: list[Batch] = []
+    for batch in batches:
+        ahead.append(batch)
+        if len(ahead) > 1:
+            yield ahead.pop(0)
+    yield from ahead
+
+
+class Loop:
+    """A loop over `Batches` that saves the state of the batch that it trained on last."""
+
+    def __init__(self, store: Path, checkpoint: Path) -> None:
+        self.checkpoint = checkpoint
+        self.model = Recording()
+        self.data: Any = self.open(store)
+
+    def open(self, store: Path) -> Any:
+        """Return what has the state of the data."""
+        return Batches(store, STREAM, **OPTIONS)
+
+    def batches(self) -> Iterable[Batch]:
+        """Return what to loop over."""
+        return read_ahead(self.data)
+
+    def save(self, batch: Batch) -> None:
+        """Write a checkpoint."""
+        torch.save({"model": self.model.state_dict(), "data": batch.state}, self.checkpoint)
+
+    def load(self) -> None:
+        """Go on from the checkpoint."""
+        saved = torch.load(self.checkpoint)
+        self.model.load_state_dict(saved["model"])
+        self.resume(saved["data"])
+
+    def resume(self, state: Any) -> None:
+        """Go on from the data's state."""
+        self.data.load_state_dict(state)
+
+    def run(self) -> None:
+        """Train to the end; the first time, be killed."""
+        first = not self.checkpoint.exists()
+        if not first:
+            self.load()
+        for batch in self.batches():
+            train_step(self.model, batch)
+            if first and batch.step == SAVED:
+                self.save(batch)
+            if first and batch.step == KILLED:
+                os.kill(os.getpid(), signal.SIGKILL)
+        torch.save(self.model.state_dict(), self.checkpoint.with_suffix(".end"))
+
+
+class Delivered(Loop):
+    """The same without reading ahead, which may save what `Batches` say."""
+
+    def batches(self) -> Iterable[Batch]:
+        """Return the batches themselves."""
+        found: Iterable[Batch] = iter(self.data)
+        return found
+
+    def save(self, batch: Batch) -> None:
+        """Write a checkpoint."""
+        assert self.data.state_dict() == self.data.state_after(batch.step) == batch.state
+        torch.save({"model": self.model.state_dict(), "data": self.data.state_dict()}, self.checkpoint)
+
+
+class Loader(Loop):
+    """A ``DataLoader`` with workers that live on."""
+
+    def open(self, store: Path) -> Any:
+        """Return the data set."""
+        return StepDataset(store, STREAM, **OPTIONS)
+
+    def batches(self) -> Iterable[Batch]:
+        """Return the loader."""
+        return read_ahead(DataLoader(self.data, batch_size=None, num_workers=2, persistent_workers=True))
+
+
+class StatefulLoader(Loop):
+    """A ``StatefulDataLoader`` with workers, which saves what it handed out."""
+
+    def open(self, store: Path) -> Any:
+        """Return the loader."""
+        from torchdata.stateful_dataloader import StatefulDataLoader  # noqa: PLC0415 - optional
+
+        return StatefulDataLoader(StepDataset(store, STREAM, **OPTIONS), batch_size=None, num_workers=2)
+
+    def batches(self) -> Iterable[Batch]:
+        """Return the loader."""
+        found: Iterable[Batch] = iter(self.data)
+        return found
+
+    def save(self, batch: Batch) -> None:  # noqa: ARG002 - the loader knows
+        """Write a checkpoint."""
+        torch.save({"model": self.model.state_dict(), "data": self.data.state_dict()}, self.checkpoint)
+
+
+class StatefulLoaderReadAhead(StatefulLoader):
+    """The same in a loop that reads ahead, which saves the state of the batch instead."""
+
+    def batches(self) -> Iterable[Batch]:
+        """Return the loader."""
+        return read_ahead(self.data)
+
+    def save(self, batch: Batch) -> None:
+        """Write a checkpoint."""
+        Loop.save(self, batch)
+
+    def resume(self, state: Any) -> None:
+        """Go on from the data's state."""
+        self.data.dataset.resume(state)
+
+
+class Distributed(Loop):
+    """``torch.distributed.checkpoint``, which wants something with a state."""
+
+    def batches(self) -> Iterable[Batch]:
+        """Return the batches themselves."""
+        found: Iterable[Batch] = iter(self.data)
+        return found
+
+    def save(self, batch: Batch) -> None:  # noqa: ARG002 - the data knows
+        """Write a checkpoint."""
+        checkpoint = import_module("torch.distributed.checkpoint")  # slow, so not for all tests
+        checkpoint.save({"model": self.model, "data": self.data}, checkpoint_id=self.checkpoint, no_dist=True)
+
+    def load(self) -> None:
+        """Go on from the checkpoint."""
+        checkpoint = import_module("torch.distributed.checkpoint")  # slow, so not for all tests
+        checkpoint.load({"model": self.model, "data": self.data}, checkpoint_id=self.checkpoint, no_dist=True)
+
+
+class DistributedLoader(Distributed):
+    """The same with a `StepDataset`, whose workers read ahead: it says what was used."""
+
+    def open(self, store: Path) -> Any:
+        """Return the data set."""
+        return StepDataset(store, STREAM, **OPTIONS)
+
+    def batches(self) -> Iterable[Batch]:
+        """Return the loader."""
+        return read_ahead(DataLoader(self.data, batch_size=None, num_workers=2))
+
+
+KINDS: list[type[Loop]] = [
+    Loop,
+    Delivered,
+    Loader,
+    StatefulLoader,
+    StatefulLoaderReadAhead,
+    Distributed,
+    DistributedLoader,
+]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_a_loop_that_is_killed_trains_on_each_sample_once(store: Store, tmp_path: Path, kind: type[Loop]) -> None:
+    """From the checkpoint on: what was trained on after it is forgotten with the model, and read again."""
+    ends = [in_a_process(lambda: kind(store.path, tmp_path / "saved").run()) for _ in range(2)]
+    assert ends == [-signal.SIGKILL, 0]
+    assert rows_in(torch.load(tmp_path / "saved.end")) == ROWS
+
+
+def test_workers_end_with_a_loop_that_is_killed(tmp_path: Path) -> None:
+    """Also those that wait for an era, which may never come."""
+    store = era_store(tmp_path, OPEN_ERAS)
+    ours, theirs = multiprocessing.get_context("fork").Pipe(duplex=False)
+
+    def loop() -> None:
+        steps = iter(DataLoader(StepDataset(store.path, STREAM, **OPTIONS), batch_size=None, num_workers=1))
+        for _ in range(13):
+            train_step(Recording(), next(steps))
+        theirs.send([process.pid for process in multiprocessing.active_children()])
+        next(steps)
+
+    process = multiprocessing.get_context("fork").Process(target=loop)
+    process.start()
+    (worker,) = ours.recv()
+    process.kill()
+    process.join()
+    while is_alive(worker):  # the test's own timeout ends this, should it not
+        time.sleep(0.01)
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process that is not ours runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def in_a_process(run: Callable[[], None]) -> int | None:
+    """Run in a fork of this process; return how it ended."""
+    process = multiprocessing.get_context("fork").Process(target=run)
+    process.start()
+    process.join()
+    return process.exitcode

@@ -1,0 +1,1 @@
+"""Other people's packages, really run, each kind in an environment of its own (`make test-peers`)."""

@@ -1,0 +1,56 @@
+"""What the loops of all frameworks share: their arguments, and what they train on."""
+
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch.utils.data import DataLoader
+
+from tests.consumers.recording import Recording
+from tokenmill.consumers import Batch, StepDataset
+
+STEPS = 12
+"""Of three samples each; there is one more for those who read ahead."""
+SAVE_EVERY = 4
+KILLED_AT = 29
+"""The sample in whose step, the tenth, a process is killed: the last checkpoint is two steps old."""
+
+
+class Run(NamedTuple):
+    """One process: ``python -m tests.peers.loops.LOOP STORE DIRECTORY WORKERS MORE``."""
+
+    store: str
+    directory: Path
+    """For checkpoints, and for the model that comes out."""
+    workers: int
+    more: str
+    """A word that one loop or the other understands."""
+
+    @classmethod
+    def from_arguments(cls) -> "Run":
+        """Return what the command line says."""
+        store, directory, workers, more = sys.argv[1:]
+        return cls(store, Path(directory), int(workers), more)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that will be killed."""
+        return not any(self.directory.iterdir())
+
+    def dataset(self, **options: Any) -> StepDataset:
+        """Open the data set."""
+        kept: dict[str, Any] = {"batch_size": 3, "sequence_length": 4, "seed": 1, "timeout": 30}
+        return StepDataset(self.store, "raw-text.train", **(kept | options))
+
+    def loader(self, dataset: StepDataset, **options: Any) -> DataLoader[Batch]:
+        """Return torch's loader over it."""
+        return DataLoader(dataset, batch_size=None, num_workers=self.workers, **options)
+
+    def model(self) -> Recording:
+        """Return the model; it ends the first process."""
+        return Recording(killed_at=KILLED_AT if self.is_first else None)
+
+    @property
+    def end(self) -> Path:
+        """The state of the model that comes out."""
+        return self.directory / "end.pt"

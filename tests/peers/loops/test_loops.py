@@ -1,0 +1,62 @@
+"""Training loops of other frameworks that are killed, and go on in another process, with the real packages.
+
+The model that comes out has seen each sample once, and none is missing. How docs/training.md says it is done is how
+it is done here. `make test-peers` runs these.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.consumers.recording import rows_in
+from tests.consumers.scenes import OPEN_ERAS, era_store, expected
+from tests.peers.loops.data import STEPS
+
+pytestmark = pytest.mark.peers
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = ROOT / ".venv" / "peers" / "loops"
+
+
+def train(loop: str, store: Path, directory: Path, workers: int, more: str) -> int:
+    """Run one process of a loop; return how it ended."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")} | {
+        "PYTHONPATH": os.pathsep.join([str(PACKAGES), str(ROOT)]),
+        "CUDA_VISIBLE_DEVICES": "",
+        "HF_HUB_OFFLINE": "1",
+    }
+    command = [sys.executable, "-m", f"tests.peers.loops.{loop}", str(store), str(directory), str(workers), more]
+    ended = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    if ended.returncode not in {0, -signal.SIGKILL}:
+        pytest.fail(ended.stdout + ended.stderr)
+    return ended.returncode
+
+
+@pytest.mark.timeout(900)  # two processes that import for half a minute each, on a machine that does other things
+@pytest.mark.parametrize(
+    ("loop", "workers", "more", "trained"),
+    [
+        ("with_lightning", 0, "finite", STEPS + 1),
+        ("with_lightning", 2, "open", STEPS),
+        ("with_accelerate", 2, "own", STEPS),
+        ("with_accelerate", 0, "prepared", STEPS),
+        ("with_trainer", 2, "1", STEPS),
+        ("with_trainer", 0, "2", STEPS),
+        ("with_torchtitan", 0, "", STEPS),
+        ("with_torchtitan", 2, "", STEPS),
+    ],
+)
+def test_a_loop_that_is_killed_trains_on_each_sample_once(
+    tmp_path: Path, loop: str, workers: int, more: str, trained: int
+) -> None:
+    """Whatever the framework had read ahead; in a stream that ends, and in one that goes on."""
+    store = era_store(tmp_path / "store", OPEN_ERAS) if more == "open" else era_store(tmp_path / "store")
+    (tmp_path / "run").mkdir()
+    ends = [train(loop, store.path, tmp_path / "run", workers, more) for _ in range(2)]
+    assert ends == [-signal.SIGKILL, 0]
+    assert rows_in(torch.load(tmp_path / "run" / "end.pt")) == expected()[: 3 * trained]

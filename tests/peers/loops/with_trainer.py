@@ -1,0 +1,67 @@
+"""Hugging Face's Trainer: it saves how many steps it made, and the rest is arithmetic."""
+
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainerState, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+
+from tests.peers.loops.data import SAVE_EVERY, STEPS, Run
+from tokenmill.consumers import Batch
+
+
+class Model(torch.nn.Module):
+    """A model as the Trainer wants it: with named arguments, giving a loss by name."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the loss."""
+        return {"loss": self.inner(input_ids, labels)}
+
+
+def as_inputs(batch: Batch) -> dict[str, torch.Tensor]:
+    """Return the model's arguments."""
+    return {"input_ids": batch.x, "labels": batch.y}
+
+
+class TokenTrainer(Trainer):
+    """A Trainer with a loader of its own."""
+
+    loader: DataLoader[Any]
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Return the loader, as it is."""
+        return self.loader
+
+
+def main() -> None:
+    """Train; ``more`` says how many batches make a step."""
+    run = Run.from_arguments()
+    accumulated = int(run.more)
+    model, dataset = Model(run.model()), run.dataset()
+    arguments = TrainingArguments(
+        output_dir=str(run.directory),
+        max_steps=STEPS // accumulated,
+        save_steps=SAVE_EVERY // accumulated,
+        gradient_accumulation_steps=accumulated,
+        ignore_data_skip=True,  # else it reads all over again up to there
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+    )
+    saved = get_last_checkpoint(str(run.directory))
+    if saved is not None:
+        steps = TrainerState.load_from_json(f"{saved}/trainer_state.json").global_step
+        dataset.resume(dataset.state_after(steps * accumulated - 1))
+    trainer = TokenTrainer(model=model, args=arguments)
+    trainer.loader = run.loader(dataset, collate_fn=as_inputs)
+    trainer.train(resume_from_checkpoint=saved)
+    torch.save(model.state_dict(), run.end)
+
+
+if __name__ == "__main__":
+    main()
