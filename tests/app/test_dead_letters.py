@@ -18,8 +18,8 @@ from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, dead_letter_topic
 from tokenmill.app.tools.resend import NOTE, RESENT, Resending, count_dead_letters, find_dead_letter, resend
-from tokenmill.app.tools.verify.dead_letters import check_dead_letters
-from tokenmill.app.tools.verify.result import ChainResult
+from tokenmill.app.tools.verify.verification import check_dead_letters
+from tokenmill.app.tools.verify.verify_result import ChainResult
 from tokenmill.errors import InputError, TopicError
 from tokenmill.wire.dead_letters import PREFIX, DeadLetter, RecordPlace, SourcePlace, encode_dead_letter
 

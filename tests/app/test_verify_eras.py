@@ -14,12 +14,10 @@ from tests.store.eras import with_offsets
 from tokenmill.app.kafka.clients import consumer, offsets
 from tokenmill.app.kafka.discovery import settled_stream
 from tokenmill.app.tools.verify import EraResult
-from tokenmill.app.tools.verify.era_ends import EraEnds, EraEndsFiles, OtherHashes
-from tokenmill.app.tools.verify.eras import EraCheck
-from tokenmill.app.tools.verify.marks import EraMarks
-from tokenmill.app.tools.verify.store_eras import StoreEras
-from tokenmill.app.tools.verify.token_topic import TopicRun
-from tokenmill.app.tools.verify.verified import VerifiedEras
+from tokenmill.app.tools.verify.comparison import TopicRun
+from tokenmill.app.tools.verify.earlier import VerifiedEras
+from tokenmill.app.tools.verify.era_check import EraCheck, EraEnds, EraEndsFiles, OtherHashes
+from tokenmill.app.tools.verify.verify_marks import EraMarks, StoreEras
 from tokenmill.eras import Era, EraRange
 from tokenmill.store import EraWriter, Store, StreamInfo, open_eras
 from tokenmill.store.era_rows import ROW_BYTES

@@ -14,11 +14,12 @@ from tests.app.segments.mirror.memory_kafka import MemoryKafka
 from tokenmill.app.kafka.control_topic import Settled
 from tokenmill.app.mill.recipes import RawTopicPlan, plan_topic
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.verify.marks import ChainMarks, StoreMark
-from tokenmill.app.tools.verify.partition import check_partition
-from tokenmill.app.tools.verify.result import ChainResult
-from tokenmill.app.tools.verify.task import ChainTask, PartitionTask, Sample
-from tokenmill.app.tools.verify.verified import Verified
+from tokenmill.app.tools.verify.chain_check import ChainTask
+from tokenmill.app.tools.verify.earlier import Verified
+from tokenmill.app.tools.verify.partition_check import PartitionTask, check_partition
+from tokenmill.app.tools.verify.reference_sample import Sample
+from tokenmill.app.tools.verify.verify_marks import ChainMarks, StoreMark
+from tokenmill.app.tools.verify.verify_result import ChainResult
 from tokenmill.milling.chain_mill import ChainMill
 from tokenmill.milling.partition_mill import PartitionMill
 from tokenmill.reading.acceptance import Acceptor, Taken
@@ -31,7 +32,7 @@ from tokenmill.wire.message import Message
 
 TEXTS = [f"text {number:02} of all".encode() for number in range(12)]
 """Of 14 tokens and an end each: 45 blocks of 4 tokens."""
-CONSUMERS = ("partition", "dead_letters", "eras", "marks")
+CONSUMERS = ("era_check", "partition_check", "verification", "verify_marks")
 """The modules of `tokenmill.app.tools.verify` that open a consumer."""
 
 

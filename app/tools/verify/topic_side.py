@@ -1,8 +1,8 @@
-"""The token topic's side of a chain: its blocks in order, accepted as every reader accepts them."""
+"""The token topic's side of a chain: blocks accepted as every reader accepts them, up to the first difference."""
 
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -13,12 +13,14 @@ from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
 from tokenmill.wire.chain import roll
 from tokenmill.wire.ignoring import IgnoreList
-from tokenmill.wire.message import Message
+from tokenmill.wire.message import Message, encode_header
 
 from ...kafka.clients import read_range
 from ...kafka.message_reading import offered, readable
-from .result import Kind
-from .verified import Verified
+from .comparison import BlockBytes, Expected, TopicRun, compare_blocks, difference, other_blocks
+from .earlier import Verified
+from .era_check import EraEnds
+from .verify_result import ChainResult, Difference, Kind
 
 AHEAD_BYTES: Final = 512 * 1024 * 1024
 """Most tokens that are held ahead of the source: far more than the records of one fetch make, so that only messages
@@ -42,24 +44,6 @@ class Accepted:
     offset: int
     message: Message
     blocks: Blocks
-
-
-@dataclass(frozen=True, slots=True)
-class TopicRun:
-    """Consecutive blocks of one message."""
-
-    first: int
-    tokens: bytes | memoryview
-    entries: Sequence[bytes]
-    chains: Sequence[bytes]
-    """The hash after each block."""
-    message: Message | None
-    """Where the last block is the message's last."""
-
-    @property
-    def end(self) -> int:
-        """Number of the block after the last one."""
-        return self.first + len(self.entries)
 
 
 class TokenTopic:
@@ -273,3 +257,127 @@ class TokenTopic:
     @property
     def _name(self) -> str:
         return f"{self._partition.topic}[{self._partition.partition}]"
+
+
+class TopicSide:
+    """The token topic, followed up to its first difference, which goes into the result."""
+
+    def __init__(self, topic: TokenTopic, recipe: Recipe, result: ChainResult, ends: EraEnds) -> None:
+        """Follow ``topic``, which must have been started, and hold the ``ends`` of eras against its blocks."""
+        self.broken = False
+        self._topic = topic
+        self._ends = ends
+        self._recipe = recipe
+        self._result = result
+
+    def compare(self, expected: Message, blocks: Expected) -> None:
+        """Hold the topic's blocks with the numbers of a message, as far as there are any, against its ``blocks``.
+
+        Where one of the topic's messages ends, so does the expected one, or its cursor is wrong.
+        """
+        at = expected.first
+        while at < expected.end and (run := self.take(at, expected.end, blocks)) is not None:
+            self._compare_run(run, blocks, expected)
+            at = run.end
+
+    def take(self, first: int, end: int, near: Expected | None = None) -> TopicRun | None:
+        """Return the next run of the topic's blocks; what its readers refuse is a difference, ``near`` some block."""
+        if self.broken:
+            return None
+        try:
+            run = self._topic.take(first, end)
+        except RogueMessageError as error:
+            held = near is not None and near.first <= error.block < near.end
+            self.differs(error.kind, str(error), error.block, near.block(error.block).entry if near and held else b"")
+            return None
+        if run is not None:
+            self._check_ends(run)
+        return run
+
+    def _check_ends(self, run: TopicRun) -> None:
+        """Hold the eras that end in a run against its hashes, up to the first that is wrong."""
+        if not self._ends.wrong:
+            found = self._ends.first_wrong(run)
+            self._result.era_ends = self._ends.checked
+            if found is not None:
+                self._result.differences.append(other_blocks(self._result, *found))
+
+    def _compare_run(self, run: TopicRun, blocks: Expected, expected: Message) -> None:
+        count = len(run.entries)
+        if run.chains is not blocks.chains and not self._is_equal(run, blocks):
+            self._find(run, blocks)
+            return
+        message = run.message
+        if message is not None and run.end != expected.end:
+            text = f"the message that ends with it has the cursor {message.cursor}, past the records that make it"
+            self.differs("account", text, run.end - 1, blocks.block(run.end - 1).entry)
+        elif message is not None and (wrong := _account(message, expected)):
+            self.differs("account", wrong, run.end - 1, blocks.block(run.end - 1).entry)
+        else:
+            self._result.topic_equal += count
+
+    @staticmethod
+    def _is_equal(run: TopicRun, blocks: Expected) -> bool:
+        """Compare all bytes; who has the run's own hashes was found equal when it got them (`TokenTopic.roll`)."""
+        count, last = len(run.entries), run.end - 1 - blocks.first
+        return (
+            run.chains[-1] == blocks.chains[last]
+            and bytes(run.tokens) == blocks.tokens_from(run.first, count)
+            and run.entries == blocks.entries_from(run.first, count)
+        )
+
+    def _find(self, run: TopicRun, blocks: Expected) -> None:
+        """Find the first block of a run that differs, and how."""
+        size = self._recipe.block_bytes
+        for index, entry in enumerate(run.entries):
+            number = run.first + index
+            found = BlockBytes(run.tokens[index * size : (index + 1) * size], entry, run.chains[index])
+            finding = compare_blocks(blocks.block(number), found, self._recipe.token_dtype)
+            if finding is not None:
+                known = difference(self._result, "topic", finding.kind, finding.text, block=number)
+                self._stop(replace(known, offset=finding.offset, document=finding.document))
+                return
+            self._result.topic_equal += 1
+
+    def era_lacks_blocks(self, era: int, block: int) -> None:
+        """Note that an era names blocks that the topic does not hold."""
+        text = (
+            f"the era names blocks up to {block - 1}, the topic ends before block {self._topic.next_block}: it lost "
+            "its end. Trainers wait for them: start the mill, which makes them anew, and verify again"
+        )
+        known = difference(self._result, "control topic", "missing", text, block=self._topic.next_block)
+        self._result.differences.append(replace(known, era=era))
+
+    def check_carry(self, found: Message, expected: Message) -> None:
+        """Hold a carry against the one that belongs there: cursor, totals, chain hash and open block."""
+        if encode_header(found) == encode_header(expected):
+            self._result.carries_equal += 1
+            return
+        text = _account(found, expected) or "holds another open block than the records below its offset make"
+        self.differs("account", f"the carry before it {text}", found.first)
+
+    async def finish(self, blocks: int) -> None:
+        """After the source's last of ``blocks`` blocks: the topic must not hold another."""
+        await self._topic.fill()
+        found = self.take(blocks, blocks + 1)
+        if found is not None:
+            text = f"the records below offset {self._result.raw_range[1]} make {blocks} blocks, the topic holds more"
+            self.differs("extra", text, blocks, bytes(found.entries[0]))
+
+    def differs(self, kind: Kind, text: str, block: int, entry: bytes | memoryview = b"") -> None:
+        """Note the first difference and compare no more."""
+        if not self.broken:
+            self._stop(difference(self._result, "topic", kind, text, block=block, entry=entry))
+
+    def _stop(self, found: Difference) -> None:
+        self.broken = True
+        self._result.differences.append(found)
+
+
+def _account(message: Message, expected: Message) -> str | None:
+    """Return how a message's cursor or totals differ from those after the same block."""
+    if message.cursor != expected.cursor:
+        return f"the message that ends with it has the cursor {message.cursor}, not {expected.cursor}"
+    if message.totals.pack() != expected.totals.pack():
+        return f"the message that ends with it counts {message.totals.to_dict()}, not {expected.totals.to_dict()}"
+    return None

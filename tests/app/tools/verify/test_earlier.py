@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.mills import RECIPE, make_source, text
-from tokenmill.app.tools.verify.verified import FORMAT, NOTHING, Earlier, Verified, load_verified, save_verified
+from tokenmill.app.tools.verify.earlier import FORMAT, NOTHING, Earlier, Verified, load_verified, save_verified
 from tokenmill.errors import InputError
 
 

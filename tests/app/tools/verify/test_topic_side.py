@@ -7,9 +7,10 @@ import pytest
 
 from tests.app.segments.mirror.memory_kafka import MemoryClient
 from tests.app.tools.verify.memory_stream import MemoryVerification
-from tokenmill.app.tools.verify import token_topic
-from tokenmill.app.tools.verify.token_topic import RogueMessageError, TokenTopic, TopicRun
-from tokenmill.app.tools.verify.verified import Verified
+from tokenmill.app.tools.verify import topic_side
+from tokenmill.app.tools.verify.comparison import TopicRun
+from tokenmill.app.tools.verify.earlier import Verified
+from tokenmill.app.tools.verify.topic_side import RogueMessageError, TokenTopic
 from tokenmill.wire.chain import roll
 from tokenmill.wire.ignoring import IgnoreList, record_hash
 from tokenmill.wire.message import Message
@@ -200,7 +201,7 @@ async def test_no_more_is_read_ahead_than_the_source_needs(
     assert [carry.cursor.next_offset for carry in side.carries] == [4]
     assert len(side.ends) < 16
 
-    monkeypatch.setattr(token_topic, "AHEAD_BYTES", 1)
+    monkeypatch.setattr(topic_side, "AHEAD_BYTES", 1)
     side = topic(stream)
     await side.start()
     for _ in range(3):

@@ -5,27 +5,77 @@ import os
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from aiokafka import TopicPartition
+
 from tokenmill.errors import StoreError
 from tokenmill.stages.decoding import FORMATS
 from tokenmill.store import StreamInfo, read_stream, streams_in
+from tokenmill.wire.dead_letters import RecordPlace, decode_dead_letter
 
+from ...kafka.clients import consumer, read_range
 from ...kafka.control_topic import Settled
 from ...kafka.discovery import settled_streams, tokenizer_of
-from ...settings import Settings
-from .dead_letters import check_dead_letters
-from .era_ends import EraEndsFiles
-from .eras import EraCheck
-from .marks import ChainMarks, Marks, take_marks
-from .processes import check_partitions
-from .result import Advance, ChainResult, EraResult, Progress, VerifyResult
-from .standing import standing
-from .task import ChainTask, PartitionTask, Sample, stages_key
-from .verified import NOTHING, Chains, Earlier, VerifiedEras, load_verified, save_verified
+from ...settings import Settings, dead_letter_topic
+from .chain_check import ChainTask
+from .earlier import NOTHING, Chains, Earlier, VerifiedEras, load_verified, save_verified, standing
+from .era_check import EraCheck, EraEndsFiles
+from .partition_check import PartitionTask, check_partitions, stages_key
+from .reference_sample import Sample
+from .verify_marks import ChainMarks, Marks, take_marks
+from .verify_result import Advance, ChainResult, Difference, EraResult, Progress, VerifyResult
+
+
+async def check_dead_letters(
+    settings: Settings, raw_topic: str, chains: Sequence[ChainResult], spans: Mapping[int, tuple[int, int]] | None
+) -> tuple[list[Difference], list[str]]:
+    """Return the first missing dead letter of each partition of one raw topic, and notes.
+
+    ``spans`` are the ranges of the dead-letter topic's partitions at the mark, None where there is none. Records that
+    stand there more than once, or that other streams of the topic dead-letter, are no difference; nor is what never
+    was a record, of which `produce` writes dead letters.
+    """
+    wanted: dict[int, set[int]] = {}
+    for chain in chains:
+        wanted.setdefault(chain.partition, set()).update(chain.dead_letters)
+    if not any(wanted.values()):
+        return [], []
+    topic = dead_letter_topic(raw_topic)
+    async for place in _places(settings, topic, spans or {}):
+        if place.topic == raw_topic:
+            wanted.get(place.partition, set()).discard(place.offset)
+    missing = {partition: offsets for partition, offsets in sorted(wanted.items()) if offsets}
+    cut = [(number, first) for number, (first, _) in (spans or {}).items() if first > 0]
+    if missing and cut:
+        count = sum(map(len, missing.values()))
+        starts = ", ".join(f"{topic}[{number}] starts at offset {first}" for number, first in cut)
+        return [], [f"{starts}: {count} dead letters are not there; they may have been before"]
+    return [_missing(topic, partition, offsets, chains) for partition, offsets in missing.items()], []
+
+
+def _missing(topic: str, partition: int, offsets: set[int], chains: Sequence[ChainResult]) -> Difference:
+    first = min(offsets)
+    stream = next(c.stream for c in chains if c.partition == partition and first in c.dead_letters)
+    more = f" (nor {len(offsets) - 1} more of the partition)" if len(offsets) > 1 else ""
+    text = f"{topic} does not hold this record, which must be dead-lettered{more}"
+    return Difference("dead letters", "missing", stream, partition, text, offset=first)
+
+
+async def _places(settings: Settings, topic: str, spans: Mapping[int, tuple[int, int]]) -> AsyncIterator[RecordPlace]:
+    """Yield the places of the records that have dead letters; what is no such letter is passed over."""
+    if not spans:
+        return  # no broker is asked for nothing
+    async with consumer(settings) as client:
+        for number, span in spans.items():
+            async for record in read_range(client, TopicPartition(topic, number), *span):
+                letter = decode_dead_letter(record)
+                if letter is not None and isinstance(letter.place, RecordPlace):
+                    yield letter.place
+
 
 Ends = Mapping[tuple[str, int], Path]
 """By stream and partition, where its eras end (`era_ends`)."""

@@ -1,21 +1,99 @@
-"""The reference's share of a verification: which records it computes too, and whether it comes to the same."""
+"""The reference's share of a verification: which records it computes too, and whether it comes to the same.
+
+The reference encodes one text at a time, and libraries are several times faster with hundreds. So a run's documents are
+tokenized in one batch before the reference asks for each. An engine's ids depend on the text and the tokenizer alone,
+never on what else is in the batch (`tokenmill.stages.engines.Engine`), so that encoding earlier changes no answer; a
+text that was not encoded before is encoded then.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
 from tokenmill.milling.chain_mill import ChainMill
-from tokenmill.milling.outcomes import Stages
+from tokenmill.milling.outcomes import Kind, Stages
 from tokenmill.milling.reference import Reference, ReferenceBlock
 from tokenmill.reading.resume import ResumePoint, resume_point
 from tokenmill.records import SourceRecord
+from tokenmill.stages.engines import Engine, TokenBatch
 from tokenmill.wire.message import Message
 
-from .ahead import AheadStages
-from .chain import ChainCheck
-from .compare import BlockBytes, compare_blocks
-from .result import Difference
-from .task import Sample
+from .chain_check import ChainCheck
+from .comparison import BlockBytes, compare_blocks
+from .verify_result import Difference
+
+
+class Ahead:
+    """An engine that remembers the ids of one batch of texts."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Ask ``engine``, which must be the one that defines the stream's ids."""
+        self._engine = engine
+        self._batch: TokenBatch | None = None
+        self._numbers: dict[str, int] = {}
+
+    @property
+    def kind(self) -> str:
+        """The engine's."""
+        return self._engine.kind
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The engine's."""
+        return self._engine.vocabulary_size
+
+    def prepare(self, texts: Sequence[str]) -> None:
+        """Encode these texts now, and forget those before."""
+        self._numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+        self._batch = self._engine.encode(list(self._numbers))
+
+    def encode(self, texts: Sequence[str]) -> TokenBatch:
+        """Return the ids of ``texts``."""
+        if len(texts) == 1 and self._batch is not None and texts[0] in self._numbers:
+            number = self._numbers[texts[0]]
+            return self._batch.part(number, number + 1)
+        return self._engine.encode(texts)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return text for people."""
+        return self._engine.decode(ids)
+
+    def token_id(self, token: str) -> int | None:
+        """Return a token's id."""
+        return self._engine.token_id(token)
+
+
+class AheadStages:
+    """The stages that the reference is given, and what is asked of them ahead of it."""
+
+    def __init__(self, stages: Stages, split: str, skips: Collection[int]) -> None:
+        """Look ahead for the chain of ``split``."""
+        self._engine = Ahead(stages.engine)
+        self.stages = replace(stages, engine=self._engine)
+        self._split = split
+        self._skips = skips
+
+    def prepare(self, records: Sequence[SourceRecord]) -> list[int]:
+        """Encode the documents that the chain keeps; return the offsets of the records that are dead-lettered.
+
+        A record is dead-lettered whether or not a split owns it.
+        """
+        outcomes = [self.stages.outcome(record, self._skips) for record in records]
+        self._engine.prepare(
+            [o.document.text for o in outcomes if o.document is not None and o.kind_in(self._split) is Kind.KEPT]
+        )
+        return [outcome.record.offset for outcome in outcomes if outcome.kind is Kind.DEAD_LETTERED]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What the reference recomputes beside the fast way."""
+
+    seed: int
+    """Decides the places; those of two verifications with one seed are the same."""
+    everything: bool = False
+
 
 EVERY_BYTES: Final = 64 * 1024 * 1024
 """One run in so many bytes of values: the reference takes some fifty times as long, and so a twentieth of the whole."""

@@ -1,18 +1,56 @@
 """Where a verification ends: offsets fixed before anything is read, so that it has an end while the service goes on."""
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, Self
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.errors import TokenMillError
-from tokenmill.store import open_partition, streams_in
+from tokenmill.errors import DamagedError, TokenMillError
+from tokenmill.store import open_eras, open_partition, streams_in
+from tokenmill.store.era_rows import ROW_BYTES
+from tokenmill.store.layout import ERA_INDEX_FILE, stream_directory
 
 from ...kafka.clients import consumer, offsets
 from ...kafka.control_topic import Settled, require_topic
 from ...settings import Settings, dead_letter_topic
-from .store_eras import StoreEras
+
+LOOKS: Final = 10
+"""Looks at rows that do not count, before they are called damage: a writer is done with them in a moment."""
+
+
+LOOK_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class StoreEras:
+    """How many eras a store held at the mark."""
+
+    eras: int
+    damage: str | None = None
+    """Why they cannot be read at all (then ``eras`` is 0), or what stands behind them."""
+
+    @classmethod
+    def look(cls, store: Path | None, stream: str) -> Self | None:
+        """Return the mark of a stream; None where there is no store, or the stream is not in it."""
+        if store is None or stream not in streams_in(store):
+            return None
+        try:
+            reader = open_eras(store, stream)
+            index = stream_directory(store, stream) / ERA_INDEX_FILE
+            rows = 0
+            for _ in range(LOOKS):
+                reader.refresh()
+                rows = index.stat().st_size // ROW_BYTES if index.exists() else 0
+                if rows <= reader.eras:
+                    return cls(reader.eras)
+                time.sleep(LOOK_SECONDS)
+        except DamagedError as error:
+            return cls(0, str(error))
+        text = f"{rows - reader.eras} rows of {index} from era {reader.eras} on are not whole. A segment worker that is"
+        return cls(reader.eras, f"{text} started cuts them off, and brings these eras again")
 
 
 @dataclass(frozen=True, slots=True)

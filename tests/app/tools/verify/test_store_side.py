@@ -9,11 +9,10 @@ import pytest
 
 from tests.mills import RECIPE
 from tests.store.chains import STREAM, fill, make_chain, make_info, make_store, segment_of
-from tokenmill.app.tools.verify.compare import Expected
-from tokenmill.app.tools.verify.marks import StoreMark
-from tokenmill.app.tools.verify.result import ChainResult, Difference
-from tokenmill.app.tools.verify.sides import StoreSide
-from tokenmill.app.tools.verify.store_copy import StoreCopy
+from tokenmill.app.tools.verify.comparison import Expected
+from tokenmill.app.tools.verify.store_side import StoreCopy, StoreSide
+from tokenmill.app.tools.verify.verify_marks import StoreMark
+from tokenmill.app.tools.verify.verify_result import ChainResult, Difference
 from tokenmill.store import Store
 from tokenmill.store.layout import SegmentPaths
 

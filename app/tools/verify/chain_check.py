@@ -1,6 +1,7 @@
-"""One chain on its way through a verification: what must be is held against token topic and store, run by run."""
+"""One chain on its way through a verification: what must be is compared with token topic and store, run by run."""
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -9,18 +10,46 @@ from tokenmill.milling.chain_mill import ChainMill
 from tokenmill.reading.resume import ResumePoint, genesis_point, resume_point
 from tokenmill.store import StreamInfo
 from tokenmill.wire.chain import genesis_hash
+from tokenmill.wire.genesis import Genesis
+from tokenmill.wire.ignoring import IgnoreList
 from tokenmill.wire.message import Message
 from tokenmill.wire.totals import Totals
 
-from .compare import Expected
-from .era_ends import EraEnds, OtherHashes
-from .marks import StoreMark
-from .result import ChainResult
-from .sides import StoreSide, TopicSide, difference, other_blocks
-from .store_copy import StoreCopy
-from .task import ChainTask
-from .token_topic import TokenTopic
-from .verified import Verified
+from .comparison import Expected, difference, other_blocks
+from .earlier import Verified
+from .era_check import EraEnds, OtherHashes
+from .store_side import StoreCopy, StoreSide
+from .topic_side import TokenTopic, TopicSide
+from .verify_marks import ChainMarks, StoreMark
+from .verify_result import ChainResult
+
+
+@dataclass(frozen=True, slots=True)
+class ChainTask:
+    """One chain."""
+
+    genesis: Genesis
+    tokens_topic: str
+    marks: ChainMarks
+    ignored: IgnoreList
+    """Messages of the token topic that its readers pass over."""
+    since: Verified | None = None
+    """Where an earlier verification ended; None: begin where the chain does."""
+    ends: Path | None = None
+    """Where the eras end that were not verified before (`era_ends`); None: there are none."""
+
+    @property
+    def start(self) -> int:
+        """The source offset from which the chain is recomputed."""
+        if self.since is not None:
+            return self.since.carry.cursor.next_offset
+        return self.genesis.start(self.marks.partition)
+
+    @property
+    def is_recomputed(self) -> bool:
+        """Whether the raw topic still reaches the start; where not, topic and store are held against each other."""
+        return self.marks.raw[0] <= self.start
+
 
 ONE_MESSAGE = 1 << 62
 """Bytes at which the mill here cuts its messages: never; they end where the topic's do, or a batch does."""

@@ -1,9 +1,12 @@
-"""The store's side of a chain: its blocks in order, straight from the files, with every checksum."""
+"""The store's side of a chain: blocks straight from the files, with every checksum, up to the first difference."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from zlib_ng.zlib_ng import crc32
 
+from tokenmill.errors import DamagedError, StoreError
+from tokenmill.recipe import Recipe
 from tokenmill.store import StreamInfo
 from tokenmill.store.damage import damaged
 from tokenmill.store.file_part import read_part
@@ -13,8 +16,9 @@ from tokenmill.store.rows import chain_after, entry_span, make_rows
 from tokenmill.store.sealed import check_sizes
 from tokenmill.store.segment import Segment
 
-from .compare import BlockBytes, Expected
-from .marks import StoreMark
+from .comparison import BlockBytes, Expected, compare_blocks, difference
+from .verify_marks import StoreMark
+from .verify_result import ChainResult, Difference
 
 
 class StoreCopy:
@@ -128,3 +132,64 @@ class StoreCopy:
         megatron = megatron_index(info.segment_blocks, info.block_tokens, info.dtype)
         if not paths.megatron.exists() or paths.megatron.read_bytes() != megatron:
             raise damaged(paths.megatron, "it is missing, or not the index of its tokens")
+
+
+class StoreSide:
+    """The store, followed up to its first difference, which goes into the result."""
+
+    def __init__(self, copy: StoreCopy, recipe: Recipe, result: ChainResult) -> None:
+        """Follow ``copy``."""
+        self.broken = False
+        self._copy = copy
+        self._recipe = recipe
+        self._result = result
+
+    @property
+    def next_block(self) -> int:
+        """Number of the block after the last one that was compared."""
+        return self._copy.next_block
+
+    def compare(self, blocks: Expected) -> None:
+        """Hold the store's blocks of these numbers, as far as it has any, and their checksums against them."""
+        number, end = max(blocks.first, self._copy.first), min(blocks.end, self._copy.end)
+        while not self.broken and number < end:
+            try:
+                equal = self._copy.equal_run(number, blocks)
+            except (DamagedError, StoreError):
+                equal = 0  # the block that says it is named below
+            self._result.store_equal += equal
+            number += equal
+            if not equal:
+                self._compare_one(number, blocks.block(number))
+                number += 1
+
+    def _compare_one(self, number: int, expected: BlockBytes) -> None:
+        """Find out what is the matter with a block, if anything is."""
+        try:
+            found = self._copy.take(number)
+            finding = compare_blocks(expected, found, self._recipe.token_dtype)
+            if finding is None:
+                self._copy.check(number)
+                self._result.store_equal += 1
+                return
+        except (DamagedError, StoreError) as error:
+            self._stop(difference(self._result, "store", "damaged", str(error), block=number, entry=expected.entry))
+            return
+        kind, text = finding.kind, finding.text
+        try:
+            self._copy.check(number)
+        except DamagedError as error:
+            kind, text = "damaged", f"{text}; {error}"
+        known = difference(self._result, "store", kind, text, block=number)
+        self._stop(replace(known, offset=finding.offset, document=finding.document))
+
+    def finish(self, blocks: int, source: str) -> None:
+        """After the last of ``blocks`` blocks of the ``source``: the store must not hold another."""
+        held = self._result.store_blocks
+        if not self.broken and held is not None and held[1] > max(blocks, held[0]):
+            text = f"{source} makes {blocks} blocks, the store holds {held[1]}"
+            self._stop(difference(self._result, "store", "extra", text, block=blocks))
+
+    def _stop(self, found: Difference) -> None:
+        self.broken = True
+        self._result.differences.append(found)

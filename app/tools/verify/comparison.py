@@ -1,7 +1,8 @@
-"""Two versions of one block: where they first differ, and in which document. Pure."""
+"""What is compared: consecutive blocks as they must be, and where two versions of one block first differ. Pure."""
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from tokenmill.wire.message import Message
 from tokenmill.wire.pieces import PADDING, Piece, decode_entry
 
-from .result import Kind
+from .verify_result import ChainResult, Difference, Kind, Side
 
 
 class BlockBytes(NamedTuple):
@@ -154,3 +155,45 @@ def _at(pieces: Sequence[Piece], token: int) -> Piece | None:
 def _source(piece: Piece, token: int) -> tuple[int, int]:
     """Return where a token comes from: the record's offset, and the token's number in the document."""
     return piece.offset, PADDING if piece.position == PADDING else piece.position + token - piece.start
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRun:
+    """Consecutive blocks of one message."""
+
+    first: int
+    tokens: bytes | memoryview
+    entries: Sequence[bytes]
+    chains: Sequence[bytes]
+    """The hash after each block."""
+    message: Message | None
+    """Where the last block is the message's last."""
+
+    @property
+    def end(self) -> int:
+        """Number of the block after the last one."""
+        return self.first + len(self.entries)
+
+
+def difference(
+    result: ChainResult,
+    side: Side,
+    kind: Kind,
+    text: str,
+    *,
+    block: int | None = None,
+    entry: bytes | memoryview = b"",
+) -> Difference:
+    """Return a difference in a block; in the first document of its ``entry``, as nothing closer is known."""
+    piece = decode_entry(entry)[0] if entry else None
+    offset, document = (piece.offset, document_id(piece)) if piece is not None else (None, None)
+    return Difference(side, kind, result.stream, result.partition, text, block, offset, document)
+
+
+def other_blocks(result: ChainResult, era: int, block: int) -> Difference:
+    """Return the difference of an era that ends before ``block`` with another hash than the blocks there."""
+    text = (
+        "the era speaks of other blocks than the token topic holds before this one: the topic lost its end and got "
+        "other text. Trainers halt before that era: give new text a stream of its own (stream_suffix)"
+    )
+    return replace(difference(result, "control topic", "different", text, block=block), era=era)

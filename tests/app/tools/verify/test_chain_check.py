@@ -8,12 +8,11 @@ import pytest
 
 from tests.app.segments.mirror.memory_kafka import MemoryClient, MemoryKafka
 from tests.app.tools.verify.memory_stream import TEXTS, Known, MemoryVerification
-from tokenmill.app.tools.verify.chain import ChainCheck
-from tokenmill.app.tools.verify.era_ends import EraEndsFiles
-from tokenmill.app.tools.verify.marks import ChainMarks, StoreMark
-from tokenmill.app.tools.verify.result import ChainResult
-from tokenmill.app.tools.verify.task import ChainTask
-from tokenmill.app.tools.verify.verified import Verified
+from tokenmill.app.tools.verify.chain_check import ChainCheck, ChainTask
+from tokenmill.app.tools.verify.earlier import Verified
+from tokenmill.app.tools.verify.era_check import EraEndsFiles
+from tokenmill.app.tools.verify.verify_marks import ChainMarks, StoreMark
+from tokenmill.app.tools.verify.verify_result import ChainResult
 from tokenmill.eras import Era, EraRange
 from tokenmill.wire.cursor import Cursor
 from tokenmill.wire.ignoring import IgnoreList
