@@ -12,7 +12,7 @@ from tokenmill.errors import TokenMillError
 from ..local.places import require_file
 from ..settings import Settings
 from ..terminal_console import PlainColumn
-from ..tools.verify import ChainResult, Progress, VerifyResult, verify
+from ..tools.verify import ChainResult, VerifyProgress, VerifyResult, verify
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json, show_table, size
 from .progress import Line
@@ -187,7 +187,7 @@ class Reporter(Line):
         columns = (PlainColumn("verify"), BarColumn(), TaskProgressColumn(), PlainColumn("{task.description}"))
         super().__init__(*columns, TimeRemainingColumn())
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: VerifyProgress) -> None:
         """Show how far the verification is."""
         line = f"{count(progress.blocks, 'block')}, {size(progress.value_bytes)}"
         share = progress.offsets / max(progress.of_offsets, 1)

@@ -10,7 +10,7 @@ from tokenmill.store import open_partition, partitions_in
 
 from ...settings import Settings
 from ...tools.inspect import TracedPiece, trace_block
-from ...tools.verify import Progress, VerifyResult, verify
+from ...tools.verify import VerifyProgress, VerifyResult, verify
 from ..live import View
 from ..state import DEMO_DIRECTORY, program
 from .background import in_background
@@ -24,7 +24,7 @@ FOUND_CHARACTERS: Final = 60
 async def check(settings: Settings, tell: Callable[[str], None]) -> VerifyResult:
     """Verify everything with the reference; ``tell`` hears how far it is."""
 
-    def progress(so_far: Progress) -> None:
+    def progress(so_far: VerifyProgress) -> None:
         tell(f"verifying, {so_far.blocks:,} blocks so far")
 
     def work() -> VerifyResult:

@@ -15,8 +15,8 @@ from tokenmill.wire.ignoring import IgnoreList
 from tokenmill.wire.message import Message
 from tokenmill.wire.totals import Totals
 
-from .comparison import Expected, difference, other_blocks
-from .earlier import Verified
+from .comparison import ExpectedBlocks, difference, other_blocks
+from .earlier import VerifiedChain
 from .era_check import EraEnds, OtherHashes
 from .store_side import StoreCopy, StoreSide
 from .topic_side import TokenTopic, TopicSide
@@ -33,7 +33,7 @@ class ChainTask:
     marks: ChainMarks
     ignored: IgnoreList
     """Messages of the token topic that its readers pass over."""
-    since: Verified | None = None
+    since: VerifiedChain | None = None
     """Where an earlier verification ended; None: begin where the chain does."""
     ends: Path | None = None
     """Where the eras end that were not verified before (`era_ends`); None: there are none."""
@@ -47,7 +47,7 @@ class ChainTask:
 
     @property
     def is_recomputed(self) -> bool:
-        """Whether the raw topic still reaches the start; where not, topic and store are held against each other."""
+        """Whether the raw topic still reaches the start; where not, topic and store are compared with each other."""
         return self.marks.raw[0] <= self.start
 
 
@@ -107,7 +107,7 @@ class ChainCheck:
         self.ends.update(self._topic.ends)
 
     def carries_within(self, first: int, last: int) -> set[int]:
-        """Return the source offsets within ``(first, last]`` before which a carry stands."""
+        """Return the source offsets within ``(first, last]`` before which there is a carry."""
         return {
             carry.cursor.next_offset
             for carry in self._topic.carries
@@ -115,13 +115,13 @@ class ChainCheck:
         }
 
     def compare(self, messages: Collection[Message]) -> None:
-        """Hold what was milled next against both sides: the topic's a message at a time, the store's files at once."""
-        runs = [Expected.of(message) for message in messages]
+        """Compare what was milled next with both sides: the topic a message at a time, the store's files at once."""
+        runs = [ExpectedBlocks.of(message) for message in messages]
         for message, blocks in zip(messages, runs, strict=True):
             self.result.reference_blocks = message.end
             self._topic_side.compare(message, blocks)
         if runs and self.result.store_blocks is not None:
-            self._store_side.compare(Expected.joined(runs))
+            self._store_side.compare(ExpectedBlocks.joined(runs))
 
     def check_carries(self, offset: int) -> None:
         """Check the carries whose next offset is reached, with nothing but gaps from there to ``offset``."""
@@ -141,7 +141,7 @@ class ChainCheck:
         in_store = self.result.store_blocks is None or (store.next_block >= blocks and not store.broken)
         if in_store and self._topic.next_block >= blocks and not self._topic_side.broken:
             carry = self._mill.carry(self._mill.next_offset)
-            self.result.verified = Verified(carry, self._topic.next_offset) if carry is not None else None
+            self.result.verified = VerifiedChain(carry, self._topic.next_offset) if carry is not None else None
 
     async def finish(self, dead: Collection[int]) -> None:
         """After the last record below the mark: neither side may hold more.
@@ -151,7 +151,7 @@ class ChainCheck:
         result = self.result
         self.check_carries(result.raw_range[1])
         for carry in self._topic.carries:
-            text = f"a carry before it stands at source offset {carry.cursor.next_offset}, past the source's end"
+            text = f"a carry before it is at source offset {carry.cursor.next_offset}, past the source's end"
             self._topic_side.differs("account", text, carry.first)
         await self._topic_side.finish(self.result.reference_blocks)
         self._store_side.finish(self.result.reference_blocks, "the source")
@@ -162,13 +162,13 @@ class ChainCheck:
         self._conclude()
 
     async def topic_against_store(self) -> None:
-        """Hold the two sides against each other: the source is gone."""
+        """Compare the two sides with each other: the source is gone."""
         while True:
             await self._topic.fill()
             run = self._topic_side.take(0, ONE_MESSAGE)
             if run is None:
                 break
-            self._store_side.compare(Expected(run.first, run.tokens, run.entries, run.chains))
+            self._store_side.compare(ExpectedBlocks(run.first, run.tokens, run.entries, run.chains))
         await self._check_other_ends()
         self._topic.carries.clear()
         self.result.totals = self._topic.last.totals if self._topic.last else Totals()
@@ -211,7 +211,7 @@ class ChainCheck:
         if not result.reference:
             result.notes.append(
                 f"{result.raw_topic}[{result.partition}] starts at offset {marks.raw[0]}, the chain at {start}: "
-                f"records {start} to {marks.raw[0] - 1} are gone, so topic and store were held against each other only"
+                f"records {start} to {marks.raw[0] - 1} are gone, so topic and store were compared with each other only"
             )
         if marks.tokens[0] > (self.task.since.token_offset if self.task.since is not None else 0):
             held = "and holds no block" if self._topic.first is None else f"with block {self._topic.first}"

@@ -10,11 +10,11 @@ import numpy as np
 from tokenmill.wire.message import Message
 from tokenmill.wire.pieces import PADDING, Piece, decode_entry
 
-from .verify_result import ChainResult, Difference, Kind, Side
+from .verify_result import ChainResult, Kind, Side, VerifyDifference
 
 
 class BlockBytes(NamedTuple):
-    """A block as it stands on Kafka or on disk."""
+    """One block, as Kafka or a file holds it."""
 
     tokens: bytes | memoryview
     entry: bytes | memoryview
@@ -22,7 +22,7 @@ class BlockBytes(NamedTuple):
     """The chain hash after it."""
 
 
-class Expected:
+class ExpectedBlocks:
     """Consecutive blocks as they must be, compared as a whole where all is well, and one by one where it is not."""
 
     def __init__(
@@ -77,7 +77,7 @@ class Expected:
         return self.entries[at : at + count]
 
 
-class Finding(NamedTuple):
+class BlockFinding(NamedTuple):
     """What differs, and in which document of the expected block."""
 
     kind: Kind
@@ -86,18 +86,18 @@ class Finding(NamedTuple):
     document: str | int | None
 
 
-def compare_blocks(expected: BlockBytes, found: BlockBytes, dtype: np.dtype[np.unsignedinteger]) -> Finding | None:
+def compare_blocks(expected: BlockBytes, found: BlockBytes, dtype: np.dtype[np.unsignedinteger]) -> BlockFinding | None:
     """Return the first difference of two blocks; None where all three parts are equal byte for byte."""
     if found.tokens == expected.tokens and found.entry == expected.entry:
         if found.chain == expected.chain:
             return None
-        return Finding("different", "its chain hash is another, tokens and documents are equal", None, None)
+        return BlockFinding("different", "its chain hash is another, tokens and documents are equal", None, None)
     token = _first_token(expected.tokens, found.tokens, dtype)
     pieces = decode_entry(expected.entry)
     try:
         others = decode_entry(found.entry)
     except ValueError as error:
-        return Finding("different", f"its document entry cannot be read ({error})", *_document(pieces[0]))
+        return BlockFinding("different", f"its document entry cannot be read ({error})", *_document(pieces[0]))
     boundary = _first_boundary(pieces, others)
     places = [place for place in (token, boundary) if place is not None]
     place = min(places, default=0)
@@ -107,11 +107,11 @@ def compare_blocks(expected: BlockBytes, found: BlockBytes, dtype: np.dtype[np.u
         if ours != other:
             kind: Kind = "repeated" if other < ours else "skipped"
             text = f"token {place} is token {other[1]} of source offset {other[0]}, not {ours[1]} of {ours[0]}"
-            return Finding(kind, text, *_document(mine))
+            return BlockFinding(kind, text, *_document(mine))
     if token is not None and token == place:
         one, two = (np.frombuffer(tokens, dtype)[token : token + 1].tolist() for tokens in (expected[0], found[0]))
-        return Finding("different", f"token {token} is {two or 'missing'}, not {one}", *_document(mine))
-    return Finding("different", f"the documents from token {place} on are described otherwise", *_document(mine))
+        return BlockFinding("different", f"token {token} is {two or 'missing'}, not {one}", *_document(mine))
+    return BlockFinding("different", f"the documents from token {place} on are described otherwise", *_document(mine))
 
 
 def document_id(piece: Piece) -> str | int | None:
@@ -183,17 +183,17 @@ def difference(
     *,
     block: int | None = None,
     entry: bytes | memoryview = b"",
-) -> Difference:
+) -> VerifyDifference:
     """Return a difference in a block; in the first document of its ``entry``, as nothing closer is known."""
     piece = decode_entry(entry)[0] if entry else None
     offset, document = (piece.offset, document_id(piece)) if piece is not None else (None, None)
-    return Difference(side, kind, result.stream, result.partition, text, block, offset, document)
+    return VerifyDifference(side, kind, result.stream, result.partition, text, block, offset, document)
 
 
-def other_blocks(result: ChainResult, era: int, block: int) -> Difference:
+def other_blocks(result: ChainResult, era: int, block: int) -> VerifyDifference:
     """Return the difference of an era that ends before ``block`` with another hash than the blocks there."""
     text = (
-        "the era speaks of other blocks than the token topic holds before this one: the topic lost its end and got "
+        "the era names other blocks than the token topic holds before this one: the topic lost its end and got "
         "other text. Trainers halt before that era: give new text a stream of its own (stream_suffix)"
     )
     return replace(difference(result, "control topic", "different", text, block=block), era=era)

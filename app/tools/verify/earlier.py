@@ -39,12 +39,12 @@ MOST_BYTES: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class VerifiedChain:
     """Up to where one chain is right, in its topic and in the store."""
 
     carry: Message
     token_offset: int
-    """Where the token topic goes on; a hint, for the blocks tell."""
+    """Offset at which the token topic goes on; a hint, because the blocks' numbers decide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,11 @@ class VerifiedEras:
     """Blocks of all eras up to and with it."""
 
 
-Chains = Mapping[tuple[str, int], Verified]
+Chains = Mapping[tuple[str, int], VerifiedChain]
 """By stream and partition."""
 
 
-class Earlier(NamedTuple):
+class EarlierVerification(NamedTuple):
     """What an earlier verification left."""
 
     chains: Chains
@@ -73,14 +73,14 @@ class Earlier(NamedTuple):
     """By stream."""
 
 
-NOTHING: Final = Earlier({}, {})
+NOTHING: Final = EarlierVerification({}, {})
 
 
-def load_verified(path: Path, store: Path | None) -> Earlier:
+def load_verified(path: Path, store: Path | None) -> EarlierVerification:
     """Return what an earlier verification of the same ``store`` (None: of the topics alone) left; nothing if none did.
 
     Raises:
-        InputError: the file is none of these, or tells of another store.
+        InputError: the file is none of these, or is about another store.
 
     """
     try:
@@ -96,13 +96,13 @@ def load_verified(path: Path, store: Path | None) -> Earlier:
         raise _no_state(path, repr(error)) from error
     if known != _name(store):
         raise InputError(
-            f"{path} tells of a verification of {known or 'the topics alone'}, and now it is "
+            f"{path} is about a verification of {known or 'the topics alone'}, and now it is "
             f"{_name(store) or 'the topics alone'}: give each a file of its own"
         )
-    return Earlier(chains, eras)
+    return EarlierVerification(chains, eras)
 
 
-def save_verified(path: Path, store: Path | None, earlier: Earlier, found: Earlier) -> None:
+def save_verified(path: Path, store: Path | None, earlier: EarlierVerification, found: EarlierVerification) -> None:
     """Write what the next verification may begin with, durably; of what was not looked at, what was known ``earlier``.
 
     Raises:
@@ -133,7 +133,7 @@ def _chain(name: str) -> tuple[str, int]:
     return stream, int(partition)
 
 
-def _encoded(verified: Verified) -> dict[str, Any]:
+def _encoded(verified: VerifiedChain) -> dict[str, Any]:
     return {
         "carry": b64encode(encode_header(verified.carry)).decode(),
         "token_offset": verified.token_offset,
@@ -142,10 +142,10 @@ def _encoded(verified: Verified) -> dict[str, Any]:
     }
 
 
-def _decoded(value: Mapping[str, Any]) -> Verified:
+def _decoded(value: Mapping[str, Any]) -> VerifiedChain:
     try:
         carry = replace(decode_message(b64decode(value["carry"]), None), tokens=b"")  # no view: it goes to a process
-        return Verified(carry, int(value["token_offset"]))
+        return VerifiedChain(carry, int(value["token_offset"]))
     except TokenMillError as error:
         raise ValueError(str(error)) from error
 
@@ -168,9 +168,9 @@ def _no_state(path: Path, why: str) -> InputError:
     return InputError(f"{path} is not what a verification left ({why}): remove it, and everything is verified again")
 
 
-async def standing(
-    settings: Settings, streams: Sequence[Settled], marks: Sequence[ChainMarks], earlier: Earlier
-) -> tuple[Earlier, list[str]]:
+async def still_valid(
+    settings: Settings, streams: Sequence[Settled], marks: Sequence[ChainMarks], earlier: EarlierVerification
+) -> tuple[EarlierVerification, list[str]]:
     """Return what of ``earlier`` the next verification may begin with, and notes on what it may not.
 
     A chain whose token partition was cut is left out, and so are the eras of its stream: they may name what was lost.
@@ -183,9 +183,9 @@ async def standing(
     by_name = {settled.stream.name: settled for settled in streams}
     async with consumer(settings) as client:
         for chain in marks:
-            verified = known(by_name[chain.stream], chain, earlier.chains)
+            verified = _earlier_of(by_name[chain.stream], chain, earlier.chains)
             tokens = TopicPartition(by_name[chain.stream].stream.tokens_topic, chain.partition)
-            if verified is None or await stands(client, tokens, chain.tokens, verified):
+            if verified is None or await holds_last_block(client, tokens, chain.tokens, verified):
                 continue
             del chains[chain.stream, chain.partition]
             eras.pop(chain.stream, None)
@@ -194,10 +194,12 @@ async def standing(
                 f"when it was last verified (it lost its end since): {chain.stream} partition {chain.partition} was "
                 "verified from its beginning"
             )
-    return Earlier(chains, eras), notes
+    return EarlierVerification(chains, eras), notes
 
 
-def known(settled: Settled, chain: ChainMarks, earlier: Mapping[tuple[str, int], Verified]) -> Verified | None:
+def _earlier_of(
+    settled: Settled, chain: ChainMarks, earlier: Mapping[tuple[str, int], VerifiedChain]
+) -> VerifiedChain | None:
     """Return where an earlier verification of a chain ended, if there was one.
 
     Raises:
@@ -207,17 +209,19 @@ def known(settled: Settled, chain: ChainMarks, earlier: Mapping[tuple[str, int],
     verified = earlier.get((chain.stream, chain.partition))
     if verified is not None and verified.carry.fingerprint != settled.genesis.recipe.fingerprint:
         raise InputError(
-            f"what --since names tells of another stream {chain.stream}, with the fingerprint "
+            f"what --since names is about another stream {chain.stream}, with the fingerprint "
             f"{verified.carry.fingerprint.hex()}: remove the file, and everything is verified again"
         )
     return verified
 
 
-async def stands(client: AIOKafkaConsumer, tokens: TopicPartition, span: tuple[int, int], verified: Verified) -> bool:
-    """Return whether the last of the verified blocks still stands below the offset where a verification ended.
+async def holds_last_block(
+    client: AIOKafkaConsumer, tokens: TopicPartition, span: tuple[int, int], verified: VerifiedChain
+) -> bool:
+    """Return whether the last of the verified blocks is still below the offset where a verification ended.
 
-    ``span`` is what the partition retains. Mostly one fetch tells: the message before that offset ends with the block.
-    ``client`` is used by nobody else meanwhile.
+    ``span`` is what the partition retains. One fetch mostly decides: the message before that offset ends with it.
+    Nothing else may use ``client`` at the same time.
     """
     carry, ended = verified.carry, verified.token_offset
     first, end = span
@@ -231,13 +235,13 @@ async def stands(client: AIOKafkaConsumer, tokens: TopicPartition, span: tuple[i
             message = message_of(record, tokens)
             if message.end >= carry.first:
                 return (message.end, message.after) == (carry.first, carry.after)
-        return await _holds_last(client, tokens, span, verified)
+        return await _search_last_block(client, tokens, span, verified)
     except DamagedError:
-        return False  # whoever reads the topic from its beginning names it
+        return False  # a verification from the beginning names it
 
 
-async def _holds_last(
-    client: AIOKafkaConsumer, tokens: TopicPartition, span: tuple[int, int], verified: Verified
+async def _search_last_block(
+    client: AIOKafkaConsumer, tokens: TopicPartition, span: tuple[int, int], verified: VerifiedChain
 ) -> bool:
     """Search the last verified block, which does not end the message where the verification ended."""
     block, first = verified.carry.first - 1, span[0]

@@ -32,9 +32,9 @@ from ...kafka.gap_search import message_with
 from ...kafka.message_reading import message_of
 from ...settings import Settings
 from .comparison import TopicRun
-from .earlier import Verified, VerifiedEras
+from .earlier import VerifiedChain, VerifiedEras
 from .verify_marks import EraMarks, StoreEras
-from .verify_result import Difference, EraResult, Kind, Side
+from .verify_result import EraResult, Kind, Side, VerifyDifference
 
 END: Final = np.dtype([("block", "<i8"), ("era", "<i8"), ("chain", "V16")])
 """The block after an era's last one, the era, and the chain hash that it names there."""
@@ -52,7 +52,7 @@ class EraEndsFiles:
         self._held: dict[int, bytearray] = {}
 
     def add(self, era: Era) -> None:
-        """Lay down where an era ends."""
+        """Write where an era ends."""
         for partition, part in enumerate(era.ranges):
             if part.blocks:
                 held = self._held.setdefault(partition, bytearray())
@@ -117,11 +117,11 @@ class OtherHashes:
         tokens: TopicPartition,
         span: tuple[int, int],
         *,
-        since: Verified | None,
+        since: VerifiedChain | None,
         store: Path | None,
         info: StreamInfo,
     ) -> None:
-        """Ask with ``client``, which nobody else uses when `chain_before` is called."""
+        """Ask with ``client``, which nothing else uses when `chain_before` is called."""
         self._client = client
         self._tokens = tokens
         self._span = span
@@ -180,7 +180,7 @@ class EraCopy:
             yield self
 
     def compare(self, era: Era, offset: int) -> EraFinding | None:
-        """Hold the next era, whose record stands at ``offset``, against the store; None: equal, or not there yet."""
+        """Compare the next era, whose record is at ``offset``, with the store; None: equal, or not there yet."""
         if era.number >= self._mark.eras:
             return None
         stored = self._row_file.read(ROW_BYTES)
@@ -201,7 +201,7 @@ class EraCopy:
         return None
 
     def _other_line(self, era: Era, row: EraRow, stored: bytes) -> EraFinding:
-        """Tell a line that is not what was committed from another era that was."""
+        """Distinguish a line that is not what was committed from another era that was."""
         first = self._row.stop
         self._line_file.seek(first)
         found = self._line_file.read(max(min(row.stop - first, self._lines.stat().st_size), 0))
@@ -237,7 +237,7 @@ class EraCheck:
         self.result = EraResult(self.settled.stream.name, since=since, store_eras=held.eras if held else None)
 
     async def run(self, settings: Settings) -> EraResult:
-        """Compare topic and store up to the marks; the ends of the new eras are laid down for who reads the blocks.
+        """Compare topic and store up to the marks; the ends of the new eras are written to files.
 
         Raises:
             SourceError: the control topic is not what it was a moment ago.
@@ -256,7 +256,7 @@ class EraCheck:
             with copy.opened(self.result.since) if copy is not None else nullcontext():
                 await self._read(settings, follower, copy, row)
         except DifferenceError as error:
-            self.result.eras = follower.log.next_number - 1  # the follower stands behind the one that is missing
+            self.result.eras = follower.log.next_number - 1  # the follower is behind the one that is missing
             self._differs("control topic", "missing", str(error), self.result.eras)
         else:
             self.result.eras, self.result.ended = follower.log.next_number, follower.log.ended
@@ -272,7 +272,7 @@ class EraCheck:
         self.result.ignored = follower.ignored
 
     def _take(self, era: Era, offset: int, copy: EraCopy | None, row: EraRow) -> EraRow:
-        """Count an era of the chain, lay down its ends, and hold the store against it."""
+        """Count an era of the chain, write its ends, and compare the store's with it."""
         result, held = self.result, self.marks.store
         result.eras = era.number + 1
         result.blocks += era.blocks
@@ -308,4 +308,4 @@ class EraCheck:
             self._differs("control topic", "missing", text, result.eras)
 
     def _differs(self, side: Side, kind: Kind, text: str, era: int | None) -> None:
-        self.result.differences.append(Difference(side, kind, self.result.stream, None, text, era=era))
+        self.result.differences.append(VerifyDifference(side, kind, self.result.stream, None, text, era=era))

@@ -40,7 +40,7 @@ from ...kafka.clients import consumer, read_batches
 from ...kafka.schema_registry import schemas_for_command
 from ...settings import Settings
 from .chain_check import ChainCheck, ChainTask
-from .reference_sample import Sample, SampleCheck, Sampler
+from .reference_sample import ReferenceSample, SampleCheck, Sampler
 from .verify_result import Advance, ChainResult
 
 
@@ -53,7 +53,7 @@ class PartitionTask:
     skips: frozenset[int]
     chains: Sequence[ChainTask]
     store: Path | None
-    sample: "Sample"
+    sample: "ReferenceSample"
 
     @property
     def partition(self) -> int:
@@ -159,7 +159,7 @@ class _PartitionCheck:
     def _parts(
         self, records: Sequence[SourceRecord], low: int, high: int
     ) -> Iterator[tuple[Sequence[SourceRecord], bool]]:
-        """Divide records where a carry stands, and around the sample ``[low, high)``; tell which parts are of it."""
+        """Divide records where there is a carry, and around the sample ``[low, high)``; say which parts are of it."""
         first, last = records[0].offset, records[-1].offset
         cuts = {offset for check in self._checks for offset in check.carries_within(first, last)}
         bounds = {0, low, high, len(records)}
@@ -308,7 +308,7 @@ def _work(connection: Connection, threads: int) -> None:
                 answer = error
             connection.send(answer)
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        return  # nobody listens any more
+        return  # the process that started this one is gone
 
 
 class _Reports:

@@ -21,10 +21,10 @@ from tokenmill.wire.message import Message
 
 from .chain_check import ChainCheck
 from .comparison import BlockBytes, compare_blocks
-from .verify_result import Difference
+from .verify_result import VerifyDifference
 
 
-class Ahead:
+class BatchedEngine:
     """An engine that remembers the ids of one batch of texts."""
 
     def __init__(self, engine: Engine) -> None:
@@ -64,12 +64,12 @@ class Ahead:
         return self._engine.token_id(token)
 
 
-class AheadStages:
+class BatchedStages:
     """The stages that the reference is given, and what is asked of them ahead of it."""
 
     def __init__(self, stages: Stages, split: str, skips: Collection[int]) -> None:
         """Look ahead for the chain of ``split``."""
-        self._engine = Ahead(stages.engine)
+        self._engine = BatchedEngine(stages.engine)
         self.stages = replace(stages, engine=self._engine)
         self._split = split
         self._skips = skips
@@ -87,7 +87,7 @@ class AheadStages:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ReferenceSample:
     """What the reference recomputes beside the fast way."""
 
     seed: int
@@ -106,7 +106,7 @@ FIRST_BYTES: Final = 256 * 1024
 class Sampler:
     """Chooses the runs of one partition: at its beginning, and one anywhere in each `EVERY_BYTES` after that."""
 
-    def __init__(self, sample: Sample, place: str) -> None:
+    def __init__(self, sample: ReferenceSample, place: str) -> None:
         """Choose by the sample's seed; ``place`` names the partition, so that each has places of its own."""
         self._random = Random(f"{sample.seed}/{place}")  # noqa: S311 - not secret; the same places for the same seed
         self._everything = sample.everything
@@ -146,15 +146,15 @@ class SampleCheck:
     """The reference at work on one run of records, for one chain."""
 
     def __init__(self, check: ChainCheck, stages: Stages, skips: Collection[int]) -> None:
-        """Stand where the chain stands now; ``stages`` with the engine that says which ids are right."""
+        """Begin where the chain is now; the engine of ``stages`` says which ids are right."""
         self._check = check
         self._skips = skips
         carry = check.mill.carry(check.mill.next_offset)
         self._point: ResumePoint | None = resume_point(carry) if carry is not None else None
-        self._stages = AheadStages(stages, check.recipe.split, skips)
+        self._stages = BatchedStages(stages, check.recipe.split, skips)
 
     def compare(self, records: Sequence[SourceRecord], milled: Mapping[str, Sequence[Message]]) -> None:
-        """Compute the records' blocks; hold the chain's messages in ``milled``, and what is left open, against them.
+        """Compute the records' blocks; compare with them the chain's messages in ``milled``, and what is left open.
 
         The first difference goes into the chain's result.
         """
@@ -172,7 +172,7 @@ class SampleCheck:
             where = f"in the records at offsets {place[0]} to {place[1] - 1}, {text}"
             result = check.result
             result.differences.append(
-                Difference("reference", "different", result.stream, result.partition, where, offset=place[0])
+                VerifyDifference("reference", "different", result.stream, result.partition, where, offset=place[0])
             )
             return
         check.result.sampled_blocks += len(blocks)
@@ -198,7 +198,7 @@ def _first_difference(check: ChainCheck, messages: Sequence[Message], blocks: Se
         if len(own) < message.count:
             return f"the reference makes {len(blocks)} blocks, and not those from {message.first + len(own)} on"
         if (message.after, message.cursor) != (own[-1].chain, own[-1].cursor):
-            return f"after block {own[-1].number} the reference stands at {own[-1].cursor}, not at {message.cursor}"
+            return f"after block {own[-1].number} the reference is at {own[-1].cursor}, not at {message.cursor}"
         if message.totals.pack() != own[-1].totals.pack():
             return f"the reference counts {own[-1].totals.to_dict()}, not {message.totals.to_dict()}"
     return None if at == len(blocks) else f"the reference makes {len(blocks) - at} blocks more"

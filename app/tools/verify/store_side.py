@@ -16,16 +16,16 @@ from tokenmill.store.rows import chain_after, entry_span, make_rows
 from tokenmill.store.sealed import check_sizes
 from tokenmill.store.segment import Segment
 
-from .comparison import BlockBytes, Expected, compare_blocks, difference
+from .comparison import BlockBytes, ExpectedBlocks, compare_blocks, difference
 from .verify_marks import StoreMark
-from .verify_result import ChainResult, Difference
+from .verify_result import ChainResult, VerifyDifference
 
 
 class StoreCopy:
     """The blocks ``[first, end)`` of one partition in a store; one segment mapped at a time."""
 
     def __init__(self, store: Path, info: StreamInfo, partition: int, mark: StoreMark, *, since: int = 0) -> None:
-        """Read nothing yet; what was verified before, the blocks below ``since``, is not asked for."""
+        """Take the blocks of ``mark``; those below ``since`` were verified before, and are not asked for."""
         self.next_block = max(mark.first, min(since, mark.end))
         """Number of the block after the last one taken."""
         self.first = mark.first
@@ -56,7 +56,7 @@ class StoreCopy:
         self.next_block = number + 1
         return BlockBytes(tokens, entry, chain_after(segment.rows, local))
 
-    def equal_run(self, number: int, blocks: Expected) -> int:
+    def equal_run(self, number: int, blocks: ExpectedBlocks) -> int:
         """Return how many of ``blocks``, from ``number`` on and within one segment, are there, all of them right.
 
         Their tokens, entries and hashes are equal, and their checksums fit. 0 where that is not so of all of them:
@@ -119,7 +119,7 @@ class StoreCopy:
         return self._segment
 
     def _check_sealed(self, segment: Segment, crcs: tuple[int, int]) -> None:
-        """Hold a full segment against its manifest and Megatron index; nothing where it is not sealed yet.
+        """Compare a full segment with its manifest and Megatron index; do nothing where it is not sealed yet.
 
         ``crcs``: of all its tokens and of its whole document table.
         """
@@ -149,8 +149,8 @@ class StoreSide:
         """Number of the block after the last one that was compared."""
         return self._copy.next_block
 
-    def compare(self, blocks: Expected) -> None:
-        """Hold the store's blocks of these numbers, as far as it has any, and their checksums against them."""
+    def compare(self, blocks: ExpectedBlocks) -> None:
+        """Compare the store's blocks of these numbers, as far as it has any, and their checksums."""
         number, end = max(blocks.first, self._copy.first), min(blocks.end, self._copy.end)
         while not self.broken and number < end:
             try:
@@ -164,7 +164,7 @@ class StoreSide:
                 number += 1
 
     def _compare_one(self, number: int, expected: BlockBytes) -> None:
-        """Find out what is the matter with a block, if anything is."""
+        """Find out what is wrong with a block, if anything is."""
         try:
             found = self._copy.take(number)
             finding = compare_blocks(expected, found, self._recipe.token_dtype)
@@ -190,6 +190,6 @@ class StoreSide:
             text = f"{source} makes {blocks} blocks, the store holds {held[1]}"
             self._stop(difference(self._result, "store", "extra", text, block=blocks))
 
-    def _stop(self, found: Difference) -> None:
+    def _stop(self, found: VerifyDifference) -> None:
         self.broken = True
         self._result.differences.append(found)

@@ -17,14 +17,14 @@ from tokenmill.wire.message import Message, encode_header
 
 from ...kafka.clients import read_range
 from ...kafka.message_reading import offered, readable
-from .comparison import BlockBytes, Expected, TopicRun, compare_blocks, difference, other_blocks
-from .earlier import Verified
+from .comparison import BlockBytes, ExpectedBlocks, TopicRun, compare_blocks, difference, other_blocks
+from .earlier import VerifiedChain
 from .era_check import EraEnds
-from .verify_result import ChainResult, Difference, Kind
+from .verify_result import ChainResult, Kind, VerifyDifference
 
 AHEAD_BYTES: Final = 512 * 1024 * 1024
 """Most tokens that are held ahead of the source: far more than the records of one fetch make, so that only messages
-whose cursors stand still get there."""
+whose cursors do not advance get there."""
 
 
 class RogueMessageError(TokenMillError):
@@ -38,7 +38,7 @@ class RogueMessageError(TokenMillError):
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedMessage:
     """A message with what was new in it."""
 
     offset: int
@@ -57,9 +57,9 @@ class TokenTopic:
         span: tuple[int, int],
         ignored: IgnoreList,
         *,
-        since: Verified | None = None,
+        since: VerifiedChain | None = None,
     ) -> None:
-        """Read ``span`` of the partition with ``client``, which is this object's alone; what lies ``since`` only."""
+        """Read ``span`` of the partition with ``client``, used by nothing else; from ``since`` on, where that is given."""
         self.next_block = since.carry.first if since is not None else 0
         """Number of the block after the last one taken."""
         self.messages = 0
@@ -71,7 +71,7 @@ class TokenTopic:
         self.first: int | None = None
         """Number of the first block that was found, if any; known after `start`."""
         self.carries: list[Message] = []
-        """Carries that were read; whoever checks them removes them."""
+        """Carries that were read and not yet checked; the check removes them."""
         self.carry_count = 0
         self.ignored: set[int] = set()
         """Offsets that were passed over, because they are on the ignore list."""
@@ -82,7 +82,7 @@ class TokenTopic:
         self._span = span
         self._since = since
         self._messages = self._accepted()
-        self._ahead: deque[Accepted] = deque()
+        self._ahead: deque[AcceptedMessage] = deque()
         self._ahead_bytes = 0
         self._hashed: dict[bytes, Blocks] = {}
         """The blocks of the messages that were read ahead, by the hash before them."""
@@ -123,7 +123,7 @@ class TokenTopic:
     def roll(self, before: bytes, tokens: bytes, entries: Sequence[bytes]) -> Sequence[bytes]:
         """Return what `tokenmill.wire.chain.roll` does; for the blocks of a message that was read ahead, its hashes.
 
-        These are the object that `take` gives with them, so that whoever has both need not compare the blocks again.
+        These are the object that `take` gives with them, so that the caller need not compare the blocks again.
         """
         read = self._hashed.get(before)
         if read is not None and bytes(read.tokens) == tokens and read.entries == entries:
@@ -136,7 +136,7 @@ class TokenTopic:
         The numbers asked for rise, and what holds them was read ahead.
 
         Raises:
-            RogueMessageError: what comes next in the topic is refused by its readers, or later blocks stand there
+            RogueMessageError: what comes next in the topic is refused by its readers, or it holds later blocks
                 without those before them.
 
         """
@@ -181,7 +181,7 @@ class TokenTopic:
             self._ahead_bytes += len(accepted.blocks.tokens)
             self._passed = accepted.message.cursor.next_offset
 
-    async def _accepted(self) -> AsyncIterator[Accepted]:
+    async def _accepted(self) -> AsyncIterator[AcceptedMessage]:
         """Yield each message that continues the chain, with its new blocks.
 
         A message after a gap is passed over. The missing blocks may have been written again above it, so what follows
@@ -202,7 +202,7 @@ class TokenTopic:
                     continue
                 acceptor, message, verdict = found
                 if isinstance(verdict, Taken):
-                    yield Accepted(record.offset, message, verdict.blocks)
+                    yield AcceptedMessage(record.offset, message, verdict.blocks)
                 elif isinstance(verdict, Gap) and gap is None:
                     gap, gap_offset = verdict, record.offset
             if acceptor is None or gap is None:
@@ -263,15 +263,15 @@ class TopicSide:
     """The token topic, followed up to its first difference, which goes into the result."""
 
     def __init__(self, topic: TokenTopic, recipe: Recipe, result: ChainResult, ends: EraEnds) -> None:
-        """Follow ``topic``, which must have been started, and hold the ``ends`` of eras against its blocks."""
+        """Follow ``topic``, which must have been started, and compare the ``ends`` of eras with its blocks."""
         self.broken = False
         self._topic = topic
         self._ends = ends
         self._recipe = recipe
         self._result = result
 
-    def compare(self, expected: Message, blocks: Expected) -> None:
-        """Hold the topic's blocks with the numbers of a message, as far as there are any, against its ``blocks``.
+    def compare(self, expected: Message, blocks: ExpectedBlocks) -> None:
+        """Compare the topic's blocks with the numbers of a message, as far as there are any, with its ``blocks``.
 
         Where one of the topic's messages ends, so does the expected one, or its cursor is wrong.
         """
@@ -280,7 +280,7 @@ class TopicSide:
             self._compare_run(run, blocks, expected)
             at = run.end
 
-    def take(self, first: int, end: int, near: Expected | None = None) -> TopicRun | None:
+    def take(self, first: int, end: int, near: ExpectedBlocks | None = None) -> TopicRun | None:
         """Return the next run of the topic's blocks; what its readers refuse is a difference, ``near`` some block."""
         if self.broken:
             return None
@@ -295,14 +295,14 @@ class TopicSide:
         return run
 
     def _check_ends(self, run: TopicRun) -> None:
-        """Hold the eras that end in a run against its hashes, up to the first that is wrong."""
+        """Compare the eras that end in a run with its hashes, up to the first that is wrong."""
         if not self._ends.wrong:
             found = self._ends.first_wrong(run)
             self._result.era_ends = self._ends.checked
             if found is not None:
                 self._result.differences.append(other_blocks(self._result, *found))
 
-    def _compare_run(self, run: TopicRun, blocks: Expected, expected: Message) -> None:
+    def _compare_run(self, run: TopicRun, blocks: ExpectedBlocks, expected: Message) -> None:
         count = len(run.entries)
         if run.chains is not blocks.chains and not self._is_equal(run, blocks):
             self._find(run, blocks)
@@ -317,7 +317,7 @@ class TopicSide:
             self._result.topic_equal += count
 
     @staticmethod
-    def _is_equal(run: TopicRun, blocks: Expected) -> bool:
+    def _is_equal(run: TopicRun, blocks: ExpectedBlocks) -> bool:
         """Compare all bytes; who has the run's own hashes was found equal when it got them (`TokenTopic.roll`)."""
         count, last = len(run.entries), run.end - 1 - blocks.first
         return (
@@ -326,7 +326,7 @@ class TopicSide:
             and run.entries == blocks.entries_from(run.first, count)
         )
 
-    def _find(self, run: TopicRun, blocks: Expected) -> None:
+    def _find(self, run: TopicRun, blocks: ExpectedBlocks) -> None:
         """Find the first block of a run that differs, and how."""
         size = self._recipe.block_bytes
         for index, entry in enumerate(run.entries):
@@ -343,13 +343,13 @@ class TopicSide:
         """Note that an era names blocks that the topic does not hold."""
         text = (
             f"the era names blocks up to {block - 1}, the topic ends before block {self._topic.next_block}: it lost "
-            "its end. Trainers wait for them: start the mill, which makes them anew, and verify again"
+            "its end. Trainers wait for them: start the mill, which makes them again, and verify again"
         )
         known = difference(self._result, "control topic", "missing", text, block=self._topic.next_block)
         self._result.differences.append(replace(known, era=era))
 
     def check_carry(self, found: Message, expected: Message) -> None:
-        """Hold a carry against the one that belongs there: cursor, totals, chain hash and open block."""
+        """Compare a carry with the one that belongs there: cursor, totals, chain hash and open block."""
         if encode_header(found) == encode_header(expected):
             self._result.carries_equal += 1
             return
@@ -369,7 +369,7 @@ class TopicSide:
         if not self.broken:
             self._stop(difference(self._result, "topic", kind, text, block=block, entry=entry))
 
-    def _stop(self, found: Difference) -> None:
+    def _stop(self, found: VerifyDifference) -> None:
         self.broken = True
         self._result.differences.append(found)
 

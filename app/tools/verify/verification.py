@@ -22,22 +22,22 @@ from ...kafka.control_topic import Settled
 from ...kafka.discovery import settled_streams, tokenizer_of
 from ...settings import Settings, dead_letter_topic
 from .chain_check import ChainTask
-from .earlier import NOTHING, Chains, Earlier, VerifiedEras, load_verified, save_verified, standing
+from .earlier import NOTHING, Chains, EarlierVerification, VerifiedEras, load_verified, save_verified, still_valid
 from .era_check import EraCheck, EraEndsFiles
 from .partition_check import PartitionTask, check_partitions, stages_key
-from .reference_sample import Sample
-from .verify_marks import ChainMarks, Marks, take_marks
-from .verify_result import Advance, ChainResult, Difference, EraResult, Progress, VerifyResult
+from .reference_sample import ReferenceSample
+from .verify_marks import ChainMarks, VerifyMarks, take_marks
+from .verify_result import Advance, ChainResult, EraResult, VerifyDifference, VerifyProgress, VerifyResult
 
 
 async def check_dead_letters(
     settings: Settings, raw_topic: str, chains: Sequence[ChainResult], spans: Mapping[int, tuple[int, int]] | None
-) -> tuple[list[Difference], list[str]]:
+) -> tuple[list[VerifyDifference], list[str]]:
     """Return the first missing dead letter of each partition of one raw topic, and notes.
 
     ``spans`` are the ranges of the dead-letter topic's partitions at the mark, None where there is none. Records that
-    stand there more than once, or that other streams of the topic dead-letter, are no difference; nor is what never
-    was a record, of which `produce` writes dead letters.
+    it holds more than once, or that other streams of the topic dead-letter, are no difference; nor is what never was a
+    record, of which `produce` writes dead letters.
     """
     wanted: dict[int, set[int]] = {}
     for chain in chains:
@@ -57,12 +57,12 @@ async def check_dead_letters(
     return [_missing(topic, partition, offsets, chains) for partition, offsets in missing.items()], []
 
 
-def _missing(topic: str, partition: int, offsets: set[int], chains: Sequence[ChainResult]) -> Difference:
+def _missing(topic: str, partition: int, offsets: set[int], chains: Sequence[ChainResult]) -> VerifyDifference:
     first = min(offsets)
     stream = next(c.stream for c in chains if c.partition == partition and first in c.dead_letters)
     more = f" (nor {len(offsets) - 1} more of the partition)" if len(offsets) > 1 else ""
     text = f"{topic} does not hold this record, which must be dead-lettered{more}"
-    return Difference("dead letters", "missing", stream, partition, text, offset=first)
+    return VerifyDifference("dead letters", "missing", stream, partition, text, offset=first)
 
 
 async def _places(settings: Settings, topic: str, spans: Mapping[int, tuple[int, int]]) -> AsyncIterator[RecordPlace]:
@@ -90,7 +90,7 @@ def verify(
     reference: bool = False,
     seed: int | None = None,
     processes: int | None = None,
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: Callable[[VerifyProgress], None] = lambda _: None,
 ) -> VerifyResult:
     """Recompute every chain of ``streams`` and compare token topic, ``store`` (None: no store) and dead letters.
 
@@ -116,17 +116,19 @@ def verify(
         EngineError: the fast engine contradicts the reference.
         StoreError: there is no such store, or its stream is another than the topics'.
         SourceError: retention removed records while they were read, or what was verified before was rewritten.
-        InputError: ``since`` is no such file, or tells of other streams or of another store.
+        InputError: ``since`` is no such file, or is about other streams or another store.
         BrokerError: no broker answers.
         RegistryError: the schema registry lacks a schema, or has not answered for long.
 
     """
     started = time.monotonic()
-    sample = Sample(secrets.randbits(32) if seed is None else seed, reference)
+    sample = ReferenceSample(secrets.randbits(32) if seed is None else seed, reference)
     found, marks = asyncio.run(_look(settings, streams, store))
     notes = _check_store(found, store) if store is not None else []
     known = load_verified(since, store) if since is not None else NOTHING
-    earlier, moved = asyncio.run(standing(settings, found, marks.chains, known)) if since is not None else (known, [])
+    earlier, moved = (
+        asyncio.run(still_valid(settings, found, marks.chains, known)) if since is not None else (known, [])
+    )
     notes += moved
     plain = PartitionTask(settings, None, frozenset(), (), store, sample)
     with TemporaryDirectory(prefix="tokenmill-verify-") as room:
@@ -144,7 +146,7 @@ def verify(
     if differences and any(settled.genesis.recipe.decode in FORMATS for settled in found):
         notes.append(
             f"records were decoded by the schemas that {settings.schema_registry_url} has under their ids: where that "
-            "is not the registry of the mill, or one that was set up anew, set schema_registry_url to the mill's"
+            "is not the registry of the mill, or one that was set up again, set schema_registry_url to the mill's"
         )
     result = VerifyResult(chains, differences, notes, time.monotonic() - started, sample.seed, eras)
     if since is not None and result.ok:
@@ -152,10 +154,10 @@ def verify(
     return result
 
 
-async def _look(settings: Settings, names: Sequence[str], store: Path | None) -> tuple[list[Settled], Marks]:
+async def _look(settings: Settings, names: Sequence[str], store: Path | None) -> tuple[list[Settled], VerifyMarks]:
     found = await settled_streams(settings, names)
     marks = await take_marks(settings, found, store)
-    # Once more: a record that was put on a skip list meanwhile may lie below the marks.
+    # Once more: a record that was put on a skip list meanwhile may be below the marks.
     return await settled_streams(settings, [settled.stream.name for settled in found]), marks
 
 
@@ -181,7 +183,7 @@ def _check_store(streams: Sequence[Settled], store: Path) -> list[str]:
 def _check_eras(
     plain: PartitionTask,
     streams: Sequence[Settled],
-    marks: Marks,
+    marks: VerifyMarks,
     earlier: Mapping[str, VerifiedEras],
     room: Path,
 ) -> tuple[list[EraResult], Ends]:
@@ -197,10 +199,10 @@ def _check_eras(
     return results, ends
 
 
-def _verified(result: VerifyResult) -> Earlier:
+def _verified(result: VerifyResult) -> EarlierVerification:
     """Return where the next verification may begin."""
     chains = {(chain.stream, chain.partition): chain.verified for chain in result.chains if chain.verified}
-    return Earlier(chains, {eras.stream: eras.verified for eras in result.eras if eras.verified})
+    return EarlierVerification(chains, {eras.stream: eras.verified for eras in result.eras if eras.verified})
 
 
 def _tasks(
@@ -226,7 +228,9 @@ def _tasks(
     return list(tasks.values())
 
 
-def _run(tasks: Sequence[PartitionTask], processes: int, progress: Callable[[Progress], None]) -> list[ChainResult]:
+def _run(
+    tasks: Sequence[PartitionTask], processes: int, progress: Callable[[VerifyProgress], None]
+) -> list[ChainResult]:
     """Verify the longest partitions first, so that the last ones to end are short; return their chains in order."""
     order = sorted(range(len(tasks)), key=lambda i: -_length(tasks[i].span))
     results: dict[tuple[str, int], ChainResult] = {}
@@ -239,7 +243,7 @@ def _run(tasks: Sequence[PartitionTask], processes: int, progress: Callable[[Pro
             size += answer.value_bytes
         else:
             results |= {(chain.stream, chain.partition): chain for chain in answer}
-        progress(Progress(len(results), of_chains, offsets, of_offsets, blocks, size))
+        progress(VerifyProgress(len(results), of_chains, offsets, of_offsets, blocks, size))
     return [results[key] for key in sorted(results)]
 
 

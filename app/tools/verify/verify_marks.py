@@ -30,7 +30,7 @@ class StoreEras:
 
     eras: int
     damage: str | None = None
-    """Why they cannot be read at all (then ``eras`` is 0), or what stands behind them."""
+    """Why they cannot be read at all (then ``eras`` is 0), or what comes after them."""
 
     @classmethod
     def look(cls, store: Path | None, stream: str) -> Self | None:
@@ -84,7 +84,7 @@ class EraMarks:
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class VerifyMarks:
     """All ranges of a verification."""
 
     chains: Sequence[ChainMarks]
@@ -94,7 +94,7 @@ class Marks:
     """By stream."""
 
 
-async def take_marks(settings: Settings, streams: Sequence[Settled], store: Path | None) -> Marks:
+async def take_marks(settings: Settings, streams: Sequence[Settled], store: Path | None) -> VerifyMarks:
     """Fix the marks in the order eras (store, topic), store, token topics, dead letters, raw topics.
 
     The data flows the other way, so each mark covers all that those before it were made of: what a later mark's data
@@ -114,7 +114,7 @@ async def take_marks(settings: Settings, streams: Sequence[Settled], store: Path
         topics = await client.topics()
         dead = {t: await _all_ranges(client, dead_letter_topic(t)) for t in counts if dead_letter_topic(t) in topics}
         raw = await _ranges(client, (TopicPartition(topic, p) for topic, n in counts.items() for p in range(n)))
-    return Marks(
+    return VerifyMarks(
         [
             ChainMarks(
                 s.stream.name,

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from tokenmill.wire.totals import Totals
 
-from .earlier import Verified, VerifiedEras
+from .earlier import VerifiedChain, VerifiedEras
 
 Side = Literal["topic", "store", "dead letters", "reference", "control topic"]
 Kind = Literal["different", "repeated", "skipped", "missing", "extra", "account", "foreign", "damaged"]
@@ -17,7 +17,7 @@ is wrong; a ``foreign`` or ``damaged`` message or file."""
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class VerifyDifference:
     """The first place where a side of a chain is not what it must be."""
 
     side: Side
@@ -29,7 +29,7 @@ class Difference:
     """What is wrong, for people."""
     block: int | None = None
     offset: int | None = None
-    """Offset in the raw partition of the document in which the difference lies."""
+    """Offset in the raw partition of the document that holds the difference."""
     document: str | int | None = None
     """Its id, where it has one."""
     era: int | None = None
@@ -56,8 +56,8 @@ class ChainResult:
     token_range: tuple[int, int]
     """The same of the token partition."""
     reference: bool = True
-    """Whether the chain was recomputed; where the raw topic no longer reaches its start, topic and store are held
-    against each other."""
+    """Whether the chain was recomputed; where the raw topic no longer reaches its start, topic and store are compared
+    with each other."""
     totals: Totals = field(default_factory=Totals)
     """What became of all records below the mark (without a reference: as the last message says)."""
     reference_blocks: int = 0
@@ -80,10 +80,10 @@ class ChainResult:
     sampled_blocks: int = 0
     """Blocks that became full in these runs, all of them as the reference has them."""
     dropped: int = 0
-    """Blocks that stand in the topic more than once; every reader drops all but the first."""
+    """Blocks that the topic holds more than once; every reader drops all but the first."""
     lost: int = 0
     """Blocks that the topic lacks although it holds later ones."""
-    verified: Verified | None = None
+    verified: VerifiedChain | None = None
     """Up to where topic and store hold all blocks, each of them right: there the next verification may begin."""
     since: int = 0
     """The source offset from which this verification recomputed the chain."""
@@ -93,8 +93,8 @@ class ChainResult:
     """Ends of eras that name the chain hash which the blocks have there."""
     notes: list[str] = field(default_factory=list)
     """What could not be verified, and why."""
-    differences: list[Difference] = field(default_factory=list)
-    """The first of the topic, the first of the store, and the first era that speaks of other blocks, if any."""
+    differences: list[VerifyDifference] = field(default_factory=list)
+    """The first of the topic, the first of the store, and the first era that names other blocks, if any."""
 
     @property
     def behind(self) -> int:
@@ -153,7 +153,7 @@ class EraResult:
     """Eras from `since` on whose line and row are what they must be, byte for byte."""
     verified: VerifiedEras | None = None
     """Up to where all is right, on the topic and in the store."""
-    differences: list[Difference] = field(default_factory=list)
+    differences: list[VerifyDifference] = field(default_factory=list)
     """The first on the control topic, and the first in the store."""
 
     @property
@@ -173,7 +173,7 @@ class VerifyResult:
     """What a whole verification says."""
 
     chains: Sequence[ChainResult]
-    differences: Sequence[Difference]
+    differences: Sequence[VerifyDifference]
     """All that is wrong: at most one of each side of a chain or of a stream's eras, and one of each partition's dead
     letters."""
     notes: Sequence[str]
@@ -265,7 +265,7 @@ class Advance(NamedTuple):
     value_bytes: int
 
 
-class Progress(NamedTuple):
+class VerifyProgress(NamedTuple):
     """How far a verification is."""
 
     chains: int

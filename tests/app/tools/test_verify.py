@@ -307,7 +307,7 @@ def test_the_place_of_another_stream_is_refused(milled: Milled, tmp_path: Path) 
     assert verify(bare(milled), [milled.train], since=place).ok
     other = milled.settings.streams()[1].name
     place.write_text(place.read_text().replace(milled.train, other))
-    with pytest.raises(InputError, match=f"tells of another stream {other}"):
+    with pytest.raises(InputError, match=f"is about another stream {other}"):
         verify(bare(milled), [other], since=place)
 
 

@@ -15,9 +15,9 @@ from tokenmill.app.kafka.control_topic import Settled
 from tokenmill.app.mill.recipes import RawTopicPlan, plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify.chain_check import ChainTask
-from tokenmill.app.tools.verify.earlier import Verified
+from tokenmill.app.tools.verify.earlier import VerifiedChain
 from tokenmill.app.tools.verify.partition_check import PartitionTask, check_partition
-from tokenmill.app.tools.verify.reference_sample import Sample
+from tokenmill.app.tools.verify.reference_sample import ReferenceSample
 from tokenmill.app.tools.verify.verify_marks import ChainMarks, StoreMark
 from tokenmill.app.tools.verify.verify_result import ChainResult
 from tokenmill.milling.chain_mill import ChainMill
@@ -42,7 +42,7 @@ class Known:
 
     store: Path | None = None
     store_mark: StoreMark | None = None
-    since: Verified | None = None
+    since: VerifiedChain | None = None
     ends: Path | None = None
     raw: tuple[int, int] | None = None
     tokens: tuple[int, int] | None = None
@@ -116,7 +116,9 @@ class MemoryVerification:
         )
         ignored = self.settled.control.ignored
         chain = ChainTask(self.genesis, self.tokens.topic, marks, ignored, known.since, known.ends)
-        task = PartitionTask(self.settings, None, frozenset(), [chain], known.store, Sample(1, everything=True))
+        task = PartitionTask(
+            self.settings, None, frozenset(), [chain], known.store, ReferenceSample(1, everything=True)
+        )
         (result,) = await check_partition(task, lambda _: self.plan.stages, lambda _: None)
         return result
 

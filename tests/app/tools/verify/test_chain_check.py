@@ -9,7 +9,7 @@ import pytest
 from tests.app.segments.mirror.memory_kafka import MemoryClient, MemoryKafka
 from tests.app.tools.verify.memory_stream import TEXTS, Known, MemoryVerification
 from tokenmill.app.tools.verify.chain_check import ChainCheck, ChainTask
-from tokenmill.app.tools.verify.earlier import Verified
+from tokenmill.app.tools.verify.earlier import VerifiedChain
 from tokenmill.app.tools.verify.era_check import EraEndsFiles
 from tokenmill.app.tools.verify.verify_marks import ChainMarks, StoreMark
 from tokenmill.app.tools.verify.verify_result import ChainResult
@@ -204,7 +204,7 @@ async def test_dead_letters_are_asked_for_up_to_what_was_published(
     whole = await stream.check()
     assert list(whole.dead_letters) == [0, 3]
     assert whole.totals.dead_lettered.total() == 3
-    rest = await stream.check(Known(since=Verified(stream.carry_after(2), 0)))
+    rest = await stream.check(Known(since=VerifiedChain(stream.carry_after(2), 0)))
     assert (list(rest.dead_letters), rest.since, rest.differences) == ([3], 2, [])
 
 
@@ -212,7 +212,7 @@ async def test_a_late_carry_from_before_the_beginning_is_passed_over(stream: Mem
     """A writer that resumed wrote it; what stands where the verification begins counts."""
     stream.publish([*stream.milled(1, slice(4))[:-1], stream.carry_after(2), stream.carry_after(4)])
     stream.publish(stream.milled(1)[15:])
-    result = await stream.check(Known(since=Verified(stream.carry_after(4), 0)))
+    result = await stream.check(Known(since=VerifiedChain(stream.carry_after(4), 0)))
     assert result.differences == []
     assert result.topic_equal == BLOCKS - 15
     assert result.verified is not None
@@ -243,7 +243,7 @@ async def test_ends_of_eras_are_held_against_every_block(
     stops = [4, 8, 20, BLOCKS]
     held = StoreMark(0, BLOCKS) if store else None
     where = stream.store(sent) if store else None
-    known = Known(where, held, ends=ends_of(stream, sent, stops, wrong), since=Verified(stream.carry_after(4), 5))
+    known = Known(where, held, ends=ends_of(stream, sent, stops, wrong), since=VerifiedChain(stream.carry_after(4), 5))
     result = await stream.check(known)
     wanted = [] if wrong is None else [("control topic", "different", wrong)]
     assert named(result) == wanted
@@ -287,7 +287,7 @@ def test_the_cursor_of_a_text_is_what_the_tests_take_it_for(stream: MemoryVerifi
 async def test_an_end_where_the_last_verification_ended_is_checked_without_a_block(stream: MemoryVerification) -> None:
     """Nothing came since: the carry that was kept knows the hash."""
     stream.publish(stream.milled(1, slice(4)))
-    since = Verified(stream.carry_after(4), 15)
+    since = VerifiedChain(stream.carry_after(4), 15)
     for wrong, found in ((None, []), (15, [("control topic", "different", 15)])):
         known = Known(raw=(0, 4), since=since, ends=ends_of(stream, [], [15], wrong))
         result = await stream.check(known)
@@ -313,7 +313,7 @@ async def test_dead_letters_below_the_beginning_are_another_chains(
     sent = stream.milled(1, slice(5))
     stream.publish(sent)
     marks = ChainMarks(stream.settled.stream.name, 0, (0, len(TEXTS)), (0, len(sent)), None)
-    since = Verified(stream.carry_after(2), 0)
+    since = VerifiedChain(stream.carry_after(2), 0)
     task = ChainTask(stream.genesis, stream.tokens.topic, marks, IgnoreList(), since)
     check = ChainCheck(task, MemoryClient(kafka), None)
     await check.start()

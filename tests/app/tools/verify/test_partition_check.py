@@ -19,7 +19,7 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.tools.verify import partition_check
 from tokenmill.app.tools.verify.chain_check import ChainTask
 from tokenmill.app.tools.verify.partition_check import PartitionTask, check_partition, check_partitions
-from tokenmill.app.tools.verify.reference_sample import Sample
+from tokenmill.app.tools.verify.reference_sample import ReferenceSample
 from tokenmill.app.tools.verify.verify_marks import take_marks
 from tokenmill.app.tools.verify.verify_result import Advance, ChainResult
 from tokenmill.errors import SourceError, TokenMillError
@@ -32,7 +32,7 @@ async def checked(published: Published, store: Path | None) -> ChainResult:
     found = await settled_stream(published.settings, published.names[0])
     (marks,) = (await take_marks(published.settings, [found], store)).chains
     chain = ChainTask(found.genesis, found.stream.tokens_topic, marks, found.control.ignored)
-    task = PartitionTask(published.settings, None, frozenset(), [chain], store, Sample(1))
+    task = PartitionTask(published.settings, None, frozenset(), [chain], store, ReferenceSample(1))
     (result,) = await check_partition(task, lambda _: published.plan.stages, lambda _: None)
     return result
 

@@ -15,7 +15,7 @@ from tokenmill.app.tools.verify.reference_sample import (
     EVERY_BYTES,
     FIRST_BYTES,
     RUN_BYTES,
-    Sample,
+    ReferenceSample,
     SampleCheck,
     Sampler,
 )
@@ -84,7 +84,7 @@ def counted(message: Message) -> Message:
 CHANGES: dict[str, tuple[Change, str]] = {
     "a token": (last(other_tokens), "block 14 is another than the reference's: token 3 is"),
     "an entry": (last(lambda m: replace(m, entries=[*m.entries[:-1], m.entries[0]])), "block 14 is another"),
-    "the hash": (last(lambda m: replace(m, after=bytes(16))), "after block 14 the reference stands at"),
+    "the hash": (last(lambda m: replace(m, after=bytes(16))), "after block 14 the reference is at"),
     "the cursor": (last(lambda m: replace(m, cursor=replace(m.cursor, taken=1))), "after block 14 the reference"),
     "the account": (last(counted), "the reference counts"),
     "a block too few": (lambda messages: messages[:-1] if len(messages) > 1 else [fewer(messages[0])], "block"),
@@ -137,7 +137,7 @@ VALUE = bytes(RUN_BYTES // 4)
 RECORDS = [Record(offset, 0, None, VALUE) for offset in range(4 * EVERY_BYTES // len(VALUE))]
 
 
-def chosen(sample: Sample, sizes: list[int], place: str = "raw/0") -> list[int]:
+def chosen(sample: ReferenceSample, sizes: list[int], place: str = "raw/0") -> list[int]:
     """Return the offsets that are chosen of all records, which come in batches of these sizes, again and again."""
     sampler, found, at = Sampler(sample, place), list[int](), 0
     while at < len(RECORDS):
@@ -152,7 +152,7 @@ def chosen(sample: Sample, sizes: list[int], place: str = "raw/0") -> list[int]:
 @given(st.integers(0, 2**32), st.lists(st.integers(100, 1500), min_size=1, max_size=3))
 def test_the_beginning_and_a_run_in_every_stretch_are_chosen(seed: int, sizes: list[int]) -> None:
     """Whatever comes at once: as long as said, and one in each stretch."""
-    found = chosen(Sample(seed), sizes)
+    found = chosen(ReferenceSample(seed), sizes)
     first = [offset for offset in found if offset * len(VALUE) < EVERY_BYTES // 2]
     assert first == list(range(FIRST_BYTES // len(VALUE)))
     later = found[len(first) :]
@@ -164,12 +164,12 @@ def test_the_beginning_and_a_run_in_every_stretch_are_chosen(seed: int, sizes: l
 
 def test_the_seed_decides_and_each_partition_has_places_of_its_own() -> None:
     """The same again for the same seed; else elsewhere."""
-    found = chosen(Sample(5), [1000])
-    assert chosen(Sample(5), [1000]) == found
-    assert chosen(Sample(6), [1000]) != found
-    assert chosen(Sample(5), [1000], "raw/1") != found
+    found = chosen(ReferenceSample(5), [1000])
+    assert chosen(ReferenceSample(5), [1000]) == found
+    assert chosen(ReferenceSample(6), [1000]) != found
+    assert chosen(ReferenceSample(5), [1000], "raw/1") != found
 
 
 def test_everything_is_everything() -> None:
     """Each record of each batch."""
-    assert chosen(Sample(5, everything=True), [777]) == [record.offset for record in RECORDS]
+    assert chosen(ReferenceSample(5, everything=True), [777]) == [record.offset for record in RECORDS]

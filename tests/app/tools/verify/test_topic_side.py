@@ -9,7 +9,7 @@ from tests.app.segments.mirror.memory_kafka import MemoryClient
 from tests.app.tools.verify.memory_stream import MemoryVerification
 from tokenmill.app.tools.verify import topic_side
 from tokenmill.app.tools.verify.comparison import TopicRun
-from tokenmill.app.tools.verify.earlier import Verified
+from tokenmill.app.tools.verify.earlier import VerifiedChain
 from tokenmill.app.tools.verify.topic_side import RogueMessageError, TokenTopic
 from tokenmill.wire.chain import roll
 from tokenmill.wire.ignoring import IgnoreList, record_hash
@@ -28,7 +28,7 @@ def topic(
     stream: MemoryVerification,
     span: tuple[int, int] | None = None,
     *,
-    since: Verified | None = None,
+    since: VerifiedChain | None = None,
     ignored: IgnoreList | None = None,
 ) -> TokenTopic:
     """Return the side over all that the token topic holds, unless a ``span`` is given."""
@@ -47,13 +47,13 @@ async def taken(side: TokenTopic) -> list[TopicRun]:
     return runs
 
 
-def at_block(stream: MemoryVerification, block: int, token_offset: int) -> Verified:
+def at_block(stream: MemoryVerification, block: int, token_offset: int) -> VerifiedChain:
     """Return what a verification left that ended before a block: its carry's hash and number are the chain's."""
     before = next(m for m in stream.milled(2) if m.first == block)
     last = next(m for m in stream.milled(2) if m.end == block)
     chain = before.before
     carry = replace(stream.carry_after(2), first=block, before=chain, after=chain, cursor=last.cursor)
-    return Verified(carry, token_offset)
+    return VerifiedChain(carry, token_offset)
 
 
 @pytest.mark.parametrize(

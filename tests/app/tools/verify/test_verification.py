@@ -15,7 +15,7 @@ from tokenmill.app.kafka.clients import consumer, offsets
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, dead_letter_topic
 from tokenmill.app.tools.verify import verify
-from tokenmill.app.tools.verify.earlier import load_verified, stands
+from tokenmill.app.tools.verify.earlier import holds_last_block, load_verified
 from tokenmill.app.tools.verify.verification import check_dead_letters
 from tokenmill.app.tools.verify.verify_result import ChainResult
 from tokenmill.wire.dead_letters import Place, RecordPlace, SourcePlace, encode_dead_letter
@@ -78,16 +78,16 @@ async def test_the_place_of_an_earlier_verification_counts_while_its_last_block_
     published = settled(broker, topic, tmp_path)
     name = published.names[0]
     messages = published.messages(name, 128)
-    published.publish(name, [*messages, messages[1]])  # a late writer's: what stands last is not the last block
+    published.publish(name, [*messages, messages[1]])  # a late writer's: the last message is not the last block
     await asyncio.to_thread(verify, published.settings, [name], since=tmp_path / "verified.json", processes=1)
     verified = load_verified(tmp_path / "verified.json", None).chains[name, 0]
     tokens = TopicPartition(f"tokens.{name}", 0)
     async with consumer(published.settings) as client:
         first, end = (await offsets(client, [tokens]))[tokens]
         assert (first, end) == (0, len(messages) + 1) == (0, verified.token_offset)
-        assert await stands(client, tokens, (0, end), verified)
-        assert not await stands(client, tokens, (0, end - 1), verified)
-        assert await stands(client, tokens, (end, end), verified)
+        assert await holds_last_block(client, tokens, (0, end), verified)
+        assert not await holds_last_block(client, tokens, (0, end - 1), verified)
+        assert await holds_last_block(client, tokens, (end, end), verified)
 
 
 RAW = "raw"
