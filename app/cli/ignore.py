@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ..settings import Settings
-from ..tools.ignore import ignore
+from ..tools.skip_and_ignore import ignore
 from .options import examples, with_settings
 from .output import AsJson, say, show, show_json
 

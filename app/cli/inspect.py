@@ -22,7 +22,7 @@ from ..tools.inspect import (
     inspect_stream,
     trace_block,
 )
-from ..tools.inspect.samples import beginning
+from ..tools.inspect.block_trace import beginning
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json, show_table, size
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ..settings import Settings
-from ..tools.skip import skip
+from ..tools.skip_and_ignore import skip
 from .options import examples, with_settings
 from .output import AsJson, say, show, show_json
 

@@ -12,7 +12,7 @@ from tokenmill.stages.engines import load_tokenizer
 
 from ..settings import Settings
 from ..tools.produce import Reading, Refused, Walk, find_sources, read_items, shape_for
-from ..tools.tokenizer_report import Report, report_on
+from ..tools.tokenizer_report import TokenizerReport, report_on
 from .options import examples, with_settings
 from .output import AsJson, count, messages, say, show, show_json, size
 from .produced import tell_not_read
@@ -63,7 +63,7 @@ def tokenizer_command(
         raise typer.Exit(EngineError.exit_code)
 
 
-def lines(report: Report) -> Iterator[str]:
+def lines(report: TokenizerReport) -> Iterator[str]:
     """Yield the report for people, a line a fact."""
     about = report.description
     yield f"{report.name}: {about.model}, {count(report.vocabulary_size, 'id')}, blocks of {report.dtype}"

@@ -17,7 +17,7 @@ from tokenmill.app.cli import main
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, dead_letter_topic
-from tokenmill.app.tools.resend import NOTE, RESENT, Resending, count_dead_letters, find_dead_letter, resend
+from tokenmill.app.tools.resend import NOTE, RESENT, ResendRequest, count_dead_letters, find_dead_letter, resend
 from tokenmill.app.tools.verify.verification import check_dead_letters
 from tokenmill.app.tools.verify.verify_result import ChainResult
 from tokenmill.errors import InputError, TopicError
@@ -95,9 +95,9 @@ def test_repaired_records_go_back_and_are_milled(
     counts = in_own_loop(lambda: count_dead_letters(settings, name))
     assert (counts.letters, counts.reasons) == (10, {"invalid_utf8": 5})
     with pytest.raises(InputError, match=f"holds no dead letter of {name}/0/0"):
-        in_own_loop(lambda: resend(settings, Resending(name, places=[RecordPlace(name, 0, 0)])))
+        in_own_loop(lambda: resend(settings, ResendRequest(name, places=[RecordPlace(name, 0, 0)])))
     again = in_own_loop(
-        lambda: resend(settings, Resending(name, places=[RecordPlace(name, 1, 1)], again=True), dry_run=True)
+        lambda: resend(settings, ResendRequest(name, places=[RecordPlace(name, 1, 1)], again=True), dry_run=True)
     )
     assert (again.sent, again.before) == (1, 0)
 
@@ -208,7 +208,9 @@ async def test_a_letter_is_sent_back_once_however_often_it_was_written(monkeypat
     monkeypatch.setattr("tokenmill.app.tools.resend.producer", client)
     reported: list[int] = []
 
-    done = await resend(Settings(), Resending("raw", reasons=["bad"]), progress=lambda now: reported.append(now.sent))
+    done = await resend(
+        Settings(), ResendRequest("raw", reasons=["bad"]), progress=lambda now: reported.append(now.sent)
+    )
 
     assert sent == [
         ("raw", b"value", b"key", 5, [("own", b"header"), (RESENT, b"raw/5/17")]),
@@ -217,10 +219,10 @@ async def test_a_letter_is_sent_back_once_however_often_it_was_written(monkeypat
     assert (done.sent, done.bytes, done.before, done.without_value) == (1, 5, 0, 1)
     assert reported == [1]
     with pytest.raises(InputError, match=r"no dead letter of raw/1/2: .*list raw"):
-        await resend(Settings(), Resending("raw", places=[RecordPlace("raw", 1, 2), record]))
+        await resend(Settings(), ResendRequest("raw", places=[RecordPlace("raw", 1, 2), record]))
     with pytest.raises(InputError, match="no value"):
-        await resend(Settings(), Resending("raw", places=[letters[3].place]))
-    repaired = Resending("raw", places=[letters[3].place], values={letters[3].place: b"repaired"})
+        await resend(Settings(), ResendRequest("raw", places=[letters[3].place]))
+    repaired = ResendRequest("raw", places=[letters[3].place], values={letters[3].place: b"repaired"})
     assert (await resend(Settings(), repaired)).bytes == 8
 
 

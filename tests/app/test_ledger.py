@@ -19,7 +19,13 @@ from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings, Stream
-from tokenmill.app.tools.inspect.ledger import ChainLedger, Ledger, Meeting, meetings, read_ledger
+from tokenmill.app.tools.inspect.record_ledger import (
+    ChainLedger,
+    RawPartitionAccount,
+    RecordLedger,
+    raw_partition_accounts,
+    read_ledger,
+)
 from tokenmill.milling.reference import Reference
 from tokenmill.wire.control_log import ControlLog
 from tokenmill.wire.genesis import Genesis
@@ -86,7 +92,7 @@ def test_a_record_or_a_token_too_many_does_not_balance() -> None:
     assert flushed.balanced
     assert flushed.padding == 3
     assert replace(good, taken=2, totals=Totals(2, 2, tokens=21)).balanced
-    assert not Ledger([replace(good, totals=Totals(4, 3))], []).balanced
+    assert not RecordLedger([replace(good, totals=Totals(4, 3))], []).balanced
 
 
 def test_sums_over_streams_are_made_at_equal_offsets_alone() -> None:
@@ -95,15 +101,15 @@ def test_sums_over_streams_are_made_at_equal_offsets_alone() -> None:
     train = ChainLedger("raw.train", "raw", 0, 10, totals=Totals(10, 5, tombstones=1, other_split=4))
     other = ChainLedger("raw.validation", "raw", 0, 10, totals=Totals(10, 2, tombstones=1, other_split=7))
 
-    (meeting,) = meetings(settled, [train, other])
-    assert (meeting.records, meeting.owned, meeting.shared, meeting.unowned) == (10, 7, 1, 2)
-    assert meeting.balanced
+    (raw_account,) = raw_partition_accounts(settled, [train, other])
+    assert (raw_account.records, raw_account.owned, raw_account.shared, raw_account.unowned) == (10, 7, 1, 2)
+    assert raw_account.balanced
 
-    (apart,) = meetings(settled, [train, replace(other, offset=11)])
-    assert apart == Meeting("raw", 0, {"raw.train": 10, "raw.validation": 11}, None)
+    (apart,) = raw_partition_accounts(settled, [train, replace(other, offset=11)])
+    assert apart == RawPartitionAccount("raw", 0, {"raw.train": 10, "raw.validation": 11}, None)
     assert apart.balanced
 
-    (claimed,) = meetings(settled, [train, replace(other, totals=Totals(10, 9, tombstones=1))])
+    (claimed,) = raw_partition_accounts(settled, [train, replace(other, totals=Totals(10, 9, tombstones=1))])
     assert not claimed.balanced
 
 
@@ -116,13 +122,13 @@ def test_streams_of_another_suffix_divide_the_records_once_more() -> None:
         for split, totals in (("train", Totals(10, 6, other_split=4)), ("validation", Totals(10, 4, other_split=6)))
     ]
 
-    found = meetings(settled, chains)
+    found = raw_partition_accounts(settled, chains)
 
-    assert [sorted(meeting.offsets) for meeting in found] == [
+    assert [sorted(raw_account.offsets) for raw_account in found] == [
         ["raw.train", "raw.validation"],
         ["raw.train-v2", "raw.validation-v2"],
     ]
-    assert [(meeting.records, meeting.owned, meeting.unowned) for meeting in found] == [(10, 10, 0)] * 2
+    assert [(raw_account.records, raw_account.owned, raw_account.unowned) for raw_account in found] == [(10, 10, 0)] * 2
 
 
 @pytest.mark.usefixtures("logging_restored")

@@ -15,7 +15,7 @@ from tests.service import Raw, send
 from tokenmill.app.cli import main
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.tools.inspect import inspect_partition
-from tokenmill.app.tools.repair.topic_donor import TopicDonor
+from tokenmill.app.tools.store_repair import TopicDonor
 from tokenmill.app.tools.verify import verify
 from tokenmill.store import PartitionWriter, Store, open_partition
 

@@ -14,15 +14,11 @@ from tokenmill.app.kafka.control_topic import read_on
 from tokenmill.app.mill import skip_list
 from tokenmill.app.mill.skip_list import SkipList
 from tokenmill.app.settings import Settings, dead_letter_topic
-from tokenmill.app.tools import ignore as ignoring
 from tokenmill.app.tools import resend as resending
-from tokenmill.app.tools import skip as skips
-from tokenmill.app.tools.ignore import ignore
-from tokenmill.app.tools.repair import topic_donor
-from tokenmill.app.tools.repair.description import described_in, mend_description
-from tokenmill.app.tools.repair.topic_donor import TopicDonor
-from tokenmill.app.tools.resend import NOTE, RESENT, Resending, Resent, count_dead_letters, resend
-from tokenmill.app.tools.skip import skip
+from tokenmill.app.tools import skip_and_ignore, store_repair
+from tokenmill.app.tools.resend import NOTE, RESENT, ResendOutcome, ResendRequest, count_dead_letters, resend
+from tokenmill.app.tools.skip_and_ignore import ignore, skip
+from tokenmill.app.tools.store_repair import TopicDonor, described_in, rewrite_description
 from tokenmill.errors import BrokerError, DamagedError, FingerprintError, InputError
 from tokenmill.store import Store, StreamInfo
 from tokenmill.wire.chain import roll
@@ -75,12 +71,12 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """Return a world that everything here speaks to."""
     world = World(tmp_path)
-    for module in (skips, ignoring, skip_list):
+    for module in (skip_and_ignore, skip_list):
         monkeypatch.setattr(module, "write_control", world.write)
-    for module in (skips, ignoring, resending, topic_donor):
+    for module in (skip_and_ignore, resending, store_repair):
         monkeypatch.setattr(module, "consumer", world.kafka.consumer)
-    monkeypatch.setattr(skips, "settled_streams", world.settled)
-    monkeypatch.setattr(ignoring, "settled_stream", world.one)
+    monkeypatch.setattr(skip_and_ignore, "settled_streams", world.settled)
+    monkeypatch.setattr(skip_and_ignore, "settled_stream", world.one)
     return world
 
 
@@ -253,12 +249,12 @@ async def test_a_kill_between_record_and_note_sends_a_record_again_and_loses_non
         before = len(world.kafka.logs[TopicPartition(RAW, 0)])
         first = Sending(world, fails_at)
         monkeypatch.setattr(resending, "producer", first.producer)
-        wish = Resending(RAW, reasons=["bad"])
+        wish = ResendRequest(RAW, reasons=["bad"])
         if fails_at < 4:
             with pytest.raises(BrokerError):
                 await resend(world.settings, wish)
         else:
-            assert await resend(world.settings, wish) == Resent(2, 10, 0, 0)
+            assert await resend(world.settings, wish) == ResendOutcome(2, 10, 0, 0)
         rest = Sending(world)
         monkeypatch.setattr(resending, "producer", rest.producer)
         done = await resend(world.settings, wish)
@@ -276,7 +272,7 @@ async def test_dead_letters_are_counted_by_place(world: World, monkeypatch: pyte
     world.kafka.append(LETTERS, 0, b"neither")
     sending = Sending(world)
     monkeypatch.setattr(resending, "producer", sending.producer)
-    wish = Resending(RAW, reasons=["bad"], places=[PLACES[2]])
+    wish = ResendRequest(RAW, reasons=["bad"], places=[PLACES[2]])
     assert (await resend(world.settings, wish, dry_run=True)).sent == 3
     assert sending.sent == []
     assert (await resend(world.settings, wish)).sent == 3
@@ -328,9 +324,9 @@ def test_a_description_is_mended_and_what_was_damaged_is_kept(world: World, file
         path.write_bytes(b"{")
     if state == "missing":
         path.unlink()
-    found, mended = mend_description(store.path, info.name, lambda: (info, b'{"a": 1}'))
+    found, rewritten = rewrite_description(store.path, info.name, lambda: (info, b'{"a": 1}'))
     assert found == info
-    assert mended == ([] if state == "whole" else [str(path)])
+    assert rewritten == ([] if state == "whole" else [str(path)])
     assert path.read_bytes() == whole
     broken = path.with_name(f"{file}.broken")
     assert broken.exists() == (state == "damaged")
@@ -347,7 +343,7 @@ def test_another_streams_description_is_not_written_over(world: World) -> None:
     store.add_stream(info, b"{}")
     before = (store.path / info.name / "stream.json").read_bytes()
     with pytest.raises(FingerprintError, match="made with other settings"):
-        mend_description(store.path, info.name, lambda: (other, b"{}"))
+        rewrite_description(store.path, info.name, lambda: (other, b"{}"))
     assert (store.path / info.name / "stream.json").read_bytes() == before
     with pytest.raises(DamagedError, match="is not the tokenizer of its stream"):
         described_in(store.path, info.name)

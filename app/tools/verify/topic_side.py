@@ -59,7 +59,7 @@ class TokenTopic:
         *,
         since: VerifiedChain | None = None,
     ) -> None:
-        """Read ``span`` of the partition with ``client``, used by nothing else; from ``since`` on, where that is given."""
+        """Read ``span`` of the partition with ``client``, used by nothing else; blocks ``since`` only, where given."""
         self.next_block = since.carry.first if since is not None else 0
         """Number of the block after the last one taken."""
         self.messages = 0

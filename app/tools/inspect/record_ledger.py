@@ -32,7 +32,7 @@ class ChainLedger:
     block_tokens: int = 0
     """Tokens in these blocks, padding included."""
     open_tokens: int = 0
-    """Tokens that wait in open blocks, as the last carries tell."""
+    """Tokens that wait in open blocks, as the last carries say."""
     totals: Totals = field(default_factory=Totals)
 
     @property
@@ -53,7 +53,7 @@ class ChainLedger:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class RawPartitionAccount:
     """All streams of one raw partition, which divide its records between them.
 
     A tombstone, a flush and a record of nobody's split are counted by each of them, all others by one.
@@ -62,7 +62,7 @@ class Meeting:
     raw_topic: str
     partition: int
     offsets: dict[str, int]
-    """Where each stream stands. Sums over streams balance only where all stand at one offset."""
+    """Source offset of each stream. Sums over streams balance only where all are at one offset."""
     records: int | None
     """Records below that offset; None where there is no such offset."""
     owned: int = 0
@@ -72,7 +72,7 @@ class Meeting:
 
     @property
     def unowned(self) -> int | None:
-        """Records of no stream's split; None where the streams stand at different offsets."""
+        """Records of no stream's split; None where the streams are at different offsets."""
         return None if self.records is None else self.records - self.owned - self.shared
 
     @property
@@ -86,11 +86,11 @@ class Meeting:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class RecordLedger:
     """The accounts of all chains, by stream and partition."""
 
     chains: Sequence[ChainLedger]
-    meetings: Sequence[Meeting]
+    raw_partitions: Sequence[RawPartitionAccount]
 
     @property
     def streams(self) -> list[ChainLedger]:
@@ -106,7 +106,7 @@ class Ledger:
     @property
     def balanced(self) -> bool:
         """Whether all accounts are."""
-        return all(chain.balanced for chain in self.chains) and all(meeting.balanced for meeting in self.meetings)
+        return all(chain.balanced for chain in self.chains) and all(raw.balanced for raw in self.raw_partitions)
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types."""
@@ -114,15 +114,15 @@ class Ledger:
             "balanced": self.balanced,
             "chains": [chain.to_dict() for chain in self.chains],
             "streams": [stream.to_dict() for stream in self.streams],
-            "raw_partitions": [meeting.to_dict() for meeting in self.meetings],
+            "raw_partitions": [raw.to_dict() for raw in self.raw_partitions],
         }
 
 
-async def read_ledger(settings: Settings, streams: Sequence[str] = ()) -> Ledger:
+async def read_ledger(settings: Settings, streams: Sequence[str] = ()) -> RecordLedger:
     """Return the ledger of ``streams``, or without names of all streams of the settings' raw topics.
 
     Reads the last messages of each token partition and nothing else, so it costs the same however much was milled.
-    The streams are read one after the other: while the service runs they stand at different moments.
+    The streams are read one after the other: while the service runs they show different moments.
 
     Raises:
         TopicError: a stream is missing.
@@ -135,7 +135,7 @@ async def read_ledger(settings: Settings, streams: Sequence[str] = ()) -> Ledger
         for one in settled:
             partitions = range(await require_topic(client, one.stream.tokens_topic))
             chains += [await _chain(client, one, partition) for partition in partitions]
-    return Ledger(chains, meetings(settled, chains))
+    return RecordLedger(chains, raw_partition_accounts(settled, chains))
 
 
 async def _chain(client: AIOKafkaConsumer, settled: Settled, partition: int) -> ChainLedger:
@@ -145,7 +145,7 @@ async def _chain(client: AIOKafkaConsumer, settled: Settled, partition: int) -> 
 
 
 def account(empty: ChainLedger, head: Message, settled: Settled) -> ChainLedger:
-    """Return the account that a chain's furthest message tells."""
+    """Return the account that a chain's furthest message holds."""
     recipe = settled.genesis.recipe
     return replace(
         empty,
@@ -173,8 +173,8 @@ def added(name: str, chains: Sequence[ChainLedger]) -> ChainLedger:
     )
 
 
-def meetings(settled: Sequence[Settled], chains: Sequence[ChainLedger]) -> list[Meeting]:
-    """Return where the streams that divide one raw topic stand, for each of its partitions."""
+def raw_partition_accounts(settled: Sequence[Settled], chains: Sequence[ChainLedger]) -> list[RawPartitionAccount]:
+    """Return how the streams that divide one raw topic add up, for each of its partitions."""
     groups: dict[tuple[bytes, str, str, int], list[ChainLedger]] = {}
     by_name = {one.stream.name: one for one in settled}
     for chain in chains:
@@ -183,17 +183,17 @@ def meetings(settled: Sequence[Settled], chains: Sequence[ChainLedger]) -> list[
         # With another suffix the same division is made once more: each record is in one split of each.
         suffix = chain.stream.removeprefix(f"{own.stream.raw_topic}.{own.stream.split}")
         groups.setdefault((division, suffix, chain.raw_topic, chain.partition or 0), []).append(chain)
-    return [_meeting(group) for group in groups.values() if len(group) > 1]
+    return [_raw_partition_account(group) for group in groups.values() if len(group) > 1]
 
 
-def _meeting(chains: Sequence[ChainLedger]) -> Meeting:
+def _raw_partition_account(chains: Sequence[ChainLedger]) -> RawPartitionAccount:
     first = chains[0]
     offsets = {chain.stream: chain.offset or 0 for chain in chains}
-    meeting = Meeting(first.raw_topic, first.partition or 0, offsets, None)
+    raw = RawPartitionAccount(first.raw_topic, first.partition or 0, offsets, None)
     same = {(chain.offset, chain.totals.records) for chain in chains}
     if len(same) > 1 or any(chain.taken for chain in chains):
-        return meeting
+        return raw
     owned = sum(c.totals.kept + c.totals.filtered.total() + c.totals.dead_lettered.total() for c in chains)
     return replace(
-        meeting, records=first.totals.records, owned=owned, shared=first.totals.tombstones + first.totals.flushes
+        raw, records=first.totals.records, owned=owned, shared=first.totals.tombstones + first.totals.flushes
     )

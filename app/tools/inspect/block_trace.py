@@ -1,24 +1,147 @@
-"""From one block back to the Kafka records that it came from."""
+"""One block of a chain, from a store or the token topic, and back to the Kafka records that it came from."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.errors import BrokerError, RecordError, RegistryError, SettingsError, SourceError, TopicError
+from tokenmill.errors import (
+    BrokerError,
+    InputError,
+    RecordError,
+    RegistryError,
+    SettingsError,
+    SourceError,
+    StoreError,
+    TopicError,
+)
 from tokenmill.recipe import Recipe
 from tokenmill.stages.decoding import Decoder, open_decoder
-from tokenmill.wire.pieces import PADDING, Piece
+from tokenmill.stages.engines import RAW_BYTES, REFERENCE, Engine, TokenizerFile, open_engine
+from tokenmill.store import StreamInfo, open_partition, read_stream
+from tokenmill.store.layout import TOKENIZER_FILE, SegmentPaths, partition_directory, stream_directory
+from tokenmill.store.segment import Segment
+from tokenmill.untrusted import MAX_TOKENIZER_BYTES, read_regular
+from tokenmill.wire.genesis import Genesis
+from tokenmill.wire.pieces import PADDING, Piece, decode_entry
 
-from ...kafka.clients import consumer, read_range
+from ...kafka.clients import consumer, offsets, read_range
 from ...kafka.control_topic import require_topic
+from ...kafka.discovery import settled_stream, tokenizer_of
+from ...kafka.gap_search import message_with
+from ...kafka.message_reading import message_of
 from ...kafka.schema_registry import schemas_for_command
 from ...settings import Settings
-from .find_block import FoundBlock, find_block
-from .samples import decode, meta_of
+
+SAMPLE_CHARACTERS: Final = 200
+"""Enough to recognise a text."""
+
+
+def beginning(text: str, characters: int = SAMPLE_CHARACTERS) -> str:
+    """Return the beginning of a text, with a sign where something is left out."""
+    return text if len(text) <= characters else f"{text[:characters]}…"
+
+
+def decode(engine: Engine, tokens: npt.NDArray[np.unsignedinteger] | Sequence[int]) -> str:
+    """Return the text of token ids."""
+    return engine.decode([int(token) for token in tokens])
+
+
+def genesis_in(info: StreamInfo) -> Genesis:
+    """Return the genesis that a store's ``stream.json`` repeats."""
+    values: dict[str, Any] = info.values["genesis"]
+    return Genesis.from_dict(values)
+
+
+def engine_in(store: Path, info: StreamInfo) -> Engine:
+    """Return the engine of a stream in a store, which holds its tokenizer."""
+    path = stream_directory(store, info.name) / TOKENIZER_FILE
+    if not path.exists():
+        return open_engine(TokenizerFile(RAW_BYTES, None), REFERENCE)
+    return open_engine(TokenizerFile(str(path), read_regular(path, most=MAX_TOKENIZER_BYTES)), REFERENCE)
+
+
+def meta_of(piece: Piece) -> dict[str, Any]:
+    """Return the id and carried fields of a piece's document; nothing of a piece whose meta cannot be read."""
+    try:
+        meta = json.loads(piece.meta) if piece.meta else {}
+    except ValueError:
+        return {}
+    return meta if isinstance(meta, dict) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBlock:
+    """A block, where it was found, and what is needed to understand it."""
+
+    genesis: Genesis
+    engine: Engine
+    tokens: npt.NDArray[np.unsignedinteger]
+    pieces: list[Piece]
+    chain: bytes
+    """The chain hash after it."""
+    where: str
+    """The file, or the message."""
+
+
+async def find_block(settings: Settings, stream: str, partition: int, block: int, store: Path | None) -> FoundBlock:
+    """Return a block from ``store`` where that holds it, else from the token topic.
+
+    Raises:
+        InputError: neither holds it.
+        TopicError, BrokerError: it is not in the store, and the topic cannot be asked.
+
+    """
+    found = _in_store(store, stream, partition, block) if store is not None else None
+    return found or await _in_topic(settings, stream, partition, block)
+
+
+def _in_store(store: Path, stream: str, partition: int, block: int) -> FoundBlock | None:
+    try:
+        info = read_stream(store, stream)
+        reader = open_partition(store, stream, partition, check=True)
+    except StoreError:
+        return None
+    if not reader.first_block <= block < reader.blocks:
+        return None
+    first = block - block % info.segment_blocks
+    segment = Segment(SegmentPaths(partition_directory(store, stream, partition), first), info, partition)
+    tokens = reader.read(block)
+    chain = reader.chain_before(block + 1) or b""
+    pieces = decode_entry(segment.entry(block - first))
+    where = f"{segment.paths.tokens} block {block - first}"
+    return FoundBlock(genesis_in(info), engine_in(store, info), tokens, pieces, chain, where)
+
+
+async def _in_topic(settings: Settings, stream: str, partition: int, block: int) -> FoundBlock:
+    settled = await settled_stream(settings, stream)
+    recipe = settled.genesis.recipe
+    tokens = TopicPartition(settled.stream.tokens_topic, partition)
+    async with consumer(settings) as client:
+        span = (await offsets(client, [tokens]))[tokens]
+        record = await message_with(client, tokens, recipe.fingerprint, block, span)
+    if record is None:
+        raise InputError(
+            f"{tokens.topic}[{partition}] does not hold block {block} (nor does a store): "
+            f"`tokenmill inspect stream {stream}` says which blocks there are"
+        )
+    message = message_of(record, tokens)
+    index = block - message.first
+    size = recipe.block_bytes
+    return FoundBlock(
+        settled.genesis,
+        open_engine(tokenizer_of(settled), REFERENCE),
+        np.frombuffer(message.tokens[index * size : (index + 1) * size], recipe.token_dtype),
+        decode_entry(message.entries[index]),
+        message.after if block == message.end - 1 else b"",
+        f"{tokens.topic}[{partition}] offset {record.offset} block {index}",
+    )
 
 
 @dataclass(frozen=True, slots=True)
