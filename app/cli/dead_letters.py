@@ -172,7 +172,7 @@ def resend_command(
     What produce refused goes to a partition that its place decides, without a key.
     """
     request = _request(what, reasons, value, again=again)
-    with Reporter() as report:
+    with ResendProgressLine() as report:
         done = asyncio.run(resend(settings, request, dry_run=dry_run, progress=report))
     if as_json:
         numbers = {"sent": done.sent, "bytes": done.bytes, "sent_before": done.before}
@@ -259,7 +259,7 @@ def moment(letter: DeadLetter) -> str:
         return ""
 
 
-class Reporter(Line):
+class ResendProgressLine(Line):
     """Called with what was sent, says how much."""
 
     def __init__(self) -> None:

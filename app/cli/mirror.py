@@ -51,7 +51,7 @@ def mirror(settings: Settings, streams: Streams = None, *, once: Once = False, k
     """
     store = Store.open_or_create(settings.store)
     lock = StoreLock(store.path, alone=True)
-    with Reporter() as report:
+    with MirrorProgressLine() as report:
         set_up_logging(settings.log_format, settings.log_level)
         work = Mirror(settings, store, streams or (), once=once, keep_from=keep_from or (), progress=report)
 
@@ -80,7 +80,7 @@ def described(found: Behind) -> str:
     return f"{has}; " + (f"{' and '.join(missing)} behind" if missing else "complete")
 
 
-class Reporter(Line):
+class MirrorProgressLine(Line):
     """Called with how far behind each stream is, shows it."""
 
     def __init__(self) -> None:

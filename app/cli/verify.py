@@ -70,7 +70,7 @@ def verify_command(
     store = None if no_store else settings.store
     if since is not None:
         require_file("--since", since)
-    with Reporter() as report:
+    with VerifyProgressLine() as report:
         result = verify(
             settings,
             streams or (),
@@ -180,7 +180,7 @@ def verdict(result: VerifyResult) -> str:
     return f"equal: {', '.join(parts)} ({result.seconds:.1f} s)"
 
 
-class Reporter(Line):
+class VerifyProgressLine(Line):
     """Called with the progress, shows it."""
 
     def __init__(self) -> None:

@@ -34,10 +34,10 @@ from tokenmill.records import SourceRecord
 from tokenmill.stages.engines import RAW_BYTES, TokenizerFile, reference_of
 from tokenmill.wire.genesis import Genesis
 
-from ...gc_tuning import collect_seldom, keep_loaded
 from ...kafka.chain_logs import check_source
 from ...kafka.clients import consumer, read_batches
 from ...kafka.schema_registry import schemas_for_command
+from ...process import collect_seldom, keep_loaded
 from ...settings import Settings
 from .chain_check import ChainCheck, ChainTask
 from .reference_sample import ReferenceSample, SampleCheck, Sampler

@@ -1,4 +1,4 @@
-"""``tokenmill broker``: a Kafka of one's own, for a first try, the demo and the tests."""
+"""``tokenmill broker`` and ``up``: a local Kafka, and with it topics and service in one terminal."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,13 +9,22 @@ from tokenmill.errors import BrokerError
 
 from ..local.broker import Broker
 from ..local.places import require_directory
-from .options import examples
-from .output import AsJson, say, show, show_json
+from ..local.state import DEMO_DIRECTORY, State
+from ..settings import Loaded
+from .options import examples, with_loaded
+from .output import AsJson, data, say, show, show_json
 
 DEFAULT_DIRECTORY = Path(".tokenmill/broker")
 DEFAULT_PORT = 9092  # Kafka's own, and so the default of bootstrap_servers
 
 Directory = Annotated[Path, typer.Option("--directory", help="Where the broker keeps all that it writes.")]
+StateDirectory = Annotated[
+    Path, typer.Option("--state", metavar="DIR", help="Where all of it lies; a new directory is a new beginning.")
+]
+Partitions = Annotated[int, typer.Option(min=1, help="Partitions of raw topics that are made.")]
+Port = Annotated[
+    int | None, typer.Option(help="Kafka's port on 127.0.0.1; default: the one of last time, at first a free one.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -25,6 +34,9 @@ def register(app: typer.Typer) -> None:
     group.command()(stop)
     group.command()(status)
     app.add_typer(group, name="broker")
+    app.command("up", epilog=examples("tokenmill up", "tokenmill up --state ~/try --raw-topics notes,mail"))(
+        with_loaded(up, "raw_topics", "tokenizer", "sequence_length", "store", "workers")
+    )
 
 
 def start(
@@ -57,3 +69,17 @@ def status(directory: Directory = DEFAULT_DIRECTORY, *, as_json: AsJson = False)
     show_json({"running": broker.running, "bootstrap_servers": broker.bootstrap_servers, "directory": str(directory)})
     if not broker.running:
         raise typer.Exit(BrokerError.exit_code)
+
+
+def up(
+    loaded: Loaded, *, state: StateDirectory = DEMO_DIRECTORY, partitions: Partitions = 4, port: Port = None
+) -> None:
+    """Run a local Kafka and the whole service until Ctrl-C, and show what they do.
+
+    On the demo's state, if nothing else is said, with the settings of its last run.
+    """
+    from ..local.up import run_up, settings_in  # noqa: PLC0415 - `broker` needs no service
+
+    place = State(state.absolute())
+    require_directory("--state", state)
+    raise typer.Exit(run_up(place, settings_in(place, loaded), data(), partitions=partitions, port=port))

@@ -1,4 +1,4 @@
-"""``tokenmill retire``: old segments of a store are freed."""
+"""``tokenmill retire`` and ``adopt``: old segments of a store are freed; a copy gets an identity of its own."""
 
 from typing import Annotated
 
@@ -6,12 +6,12 @@ import typer
 
 from tokenmill.errors import InputError
 from tokenmill.samples import first_needed, read_state
-from tokenmill.store import open_partition, partitions_in, read_stream
+from tokenmill.store import Store, open_partition, partitions_in, read_stream
 from tokenmill.store.retiring import Retired, retire
 
 from ..settings import Settings
 from .options import KeepFrom, OneStream, SomePartitions, examples, with_settings
-from .output import AsJson, DryRun, Yes, agree, asks, count, show, show_json, size
+from .output import AsJson, DryRun, Yes, agree, asks, count, say, show, show_json, size
 
 Below = Annotated[
     int | None, typer.Option("--below", metavar="BLOCK", min=0, help="Free segments that end below this block.")
@@ -22,7 +22,7 @@ Keep = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the commands."""
     app.command(
         "retire",
         epilog=examples(
@@ -31,6 +31,7 @@ def register(app: typer.Typer) -> None:
             "tokenmill retire raw-text.train 0 --below 8192",
         ),
     )(with_settings(retire_command, "store"))
+    app.command("adopt", epilog=examples("tokenmill adopt --store /mnt/copy"))(with_settings(adopt, "store"))
 
 
 def retire_command(
@@ -101,3 +102,17 @@ def _outcome(retired: Retired, *, dry: bool) -> str:
         f"begins with block {retired.first} now (before: {retired.before}); "
         f"{count(retired.segments, 'segment')}, {size(retired.freed_bytes)} freed"
     )
+
+
+def adopt(settings: Settings, *, as_json: AsJson = False) -> None:
+    """Give the store, a copy or one that was moved, a new identity, so that a segment worker may go on with it here.
+
+    Its consumer group is named after the identity: a copy with the old one would share the original's partitions. What
+    the store holds stays as it is. Not for a store that another process writes to.
+    """
+    store = Store.adopt(settings.store)
+    if as_json:
+        show_json({"store": store.path, "id": store.id})
+        return
+    show(store.id)
+    say(f"{store.path} belongs here now; start a segment worker, and it goes on where the store ends")
