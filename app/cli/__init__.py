@@ -1,7 +1,7 @@
 """The command line, ``tokenmill``. A new command is a module beside this one and a line in `COMMANDS`.
 
 Data goes to standard output, messages to standard error. The exit code says what kind of thing went wrong
-(`tokenmill.errors`); 2 also stands for wrong usage, 130 for Ctrl-C.
+(`tokenmill.errors`); 2 also means wrong usage, 130 for Ctrl-C.
 """
 
 import os
@@ -16,7 +16,7 @@ from tokenmill.extras import missing_extra
 from ..process import collect_seldom
 from ..terminal import escaped, escaped_lines, guard_streams
 
-if TYPE_CHECKING:  # typer comes with an extra, and who lacks it is told so (`main`)
+if TYPE_CHECKING:  # typer comes with an extra, and `main` says so where it is missing
     import typer
 
 BLAS_THREADS: Final = ("OPENBLAS_NUM_THREADS", "1")

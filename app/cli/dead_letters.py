@@ -252,7 +252,7 @@ def encoded(data: bytes | None) -> str | None:
 
 
 def moment(letter: DeadLetter) -> str:
-    """Return when the original was written, or refused by produce; nothing where nobody says, or no calendar has it."""
+    """Return when the original was written, or refused by produce; empty where that is not known, or is no date."""
     try:
         return datetime.fromtimestamp(letter.timestamp / 1000, UTC).isoformat(timespec="seconds")
     except (ValueError, OverflowError, OSError):

@@ -19,7 +19,7 @@ DEFAULT_PORT = 9092  # Kafka's own, and so the default of bootstrap_servers
 
 Directory = Annotated[Path, typer.Option("--directory", help="Where the broker keeps all that it writes.")]
 StateDirectory = Annotated[
-    Path, typer.Option("--state", metavar="DIR", help="Where all of it lies; a new directory is a new beginning.")
+    Path, typer.Option("--state", metavar="DIR", help="Where all of it is kept; a new directory is a new beginning.")
 ]
 Partitions = Annotated[int, typer.Option(min=1, help="Partitions of raw topics that are made.")]
 Port = Annotated[

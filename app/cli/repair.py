@@ -59,12 +59,12 @@ def repair_command(
         show_json({"partitions": [partition.to_dict() for partition in found], "descriptions": rewritten})
     else:
         for path in rewritten:
-            show(f"{path}: written anew")
+            show(f"{path}: written again")
         for partition in found:
             for line in _lines(partition, check=check):
                 show(line)
     if check and any(partition.segments for partition in found):
-        raise DamagedError(f"{stream} is damaged in {settings.store}", f"`tokenmill repair {stream}` mends it")
+        raise DamagedError(f"{stream} is damaged in {settings.store}", f"`tokenmill repair {stream}` repairs it")
     _require_all(found, settings.store)
 
 
@@ -88,7 +88,7 @@ def _outcome(segment: Repaired) -> str:
     if segment.lost:
         return f"{name} stays as it is: {_ranges(segment.lost)} cannot be given back"
     if not segment.blocks:
-        return f"{name} held nothing that was committed, and is begun anew{kept}"
+        return f"{name} held nothing that was committed, and is begun again{kept}"
     given = f", {count(segment.given, 'block')} of them given back" if segment.given else ", all of its own"
     return f"{name} is whole: {count(segment.blocks, 'block')}{given}{kept}"
 

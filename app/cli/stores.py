@@ -46,7 +46,7 @@ def retire_command(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Free the oldest segments of a stream in the store; whoever reads newer blocks, or writes, goes on meanwhile.
+    """Free the oldest segments of a stream in the store; readers of newer blocks, and writers, go on meanwhile.
 
     With --keep-from, nothing that a run needs which goes on from one of these states. Whole sealed segments only; the
     newest one always stays. Interrupted, the same command goes on, and so does the

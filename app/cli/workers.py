@@ -60,7 +60,7 @@ def serve(
     supervisor = Supervisor(settings, only=only, limits=WatchLimits(heartbeat=heartbeat, grace=grace))
 
     async def run() -> int:
-        await require_ready(settings)  # what is wrong from the beginning is told once, not by every worker
+        await require_ready(settings)  # what is wrong from the beginning is said once, not by every worker
         await supervisor.run()
         return 0
 

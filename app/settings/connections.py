@@ -141,7 +141,7 @@ class ConnectionSettings(BaseModel):
         if self.logs_in:
             self._check_login(here)
         elif useless := self._said("sasl_"):
-            raise ValueError(f"{useless} is set and {here}, which logs nobody in: set SASL_SSL, or remove {useless}")
+            raise ValueError(f"{useless} is set and {here}, which has no login: set SASL_SSL, or remove {useless}")
         if not self.encrypts and (useless := self._said("ssl_")):
             wanted = "SASL_SSL" if self.logs_in else "SSL"
             raise ValueError(f"{useless} is set and {here}, without TLS: set {wanted}, or remove {useless}")
@@ -173,4 +173,4 @@ def _secret(groups: Iterable[type[BaseModel]]) -> frozenset[str]:
 
 
 SECRETS: Final = _secret((ConnectionSettings, RegistrySettings))
-"""Settings whose values are shown to nobody, and are no flags: everyone on a machine can read its command lines."""
+"""Settings whose values are never shown, and are no flags: everyone on a machine can read its command lines."""

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from .connections import SECRETS
 
 DEFAULT_ORIGIN: Final = "default"
-"""Where a value comes from that nobody wrote."""
+"""Where a value comes from that was not written anywhere."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -1,8 +1,8 @@
-"""The dead letters of a raw topic: reading them, and sending records back once somebody has repaired them.
+"""The dead letters of a raw topic: reading them, and sending records back once they are repaired.
 
 A resent record has the key and the headers of the original, goes to its partition, and says in the header `RESENT`
 where it came from. What `produce` refused never was a record: it goes to a partition that its place decides. That it
-was sent is noted on the dead-letter topic, by a record without a value, so that it is not sent again unless somebody
+was sent is noted on the dead-letter topic, by a record without a value, so that it is not sent again unless a person
 asks for that; killed in between, it may be sent twice.
 """
 

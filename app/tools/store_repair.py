@@ -62,7 +62,7 @@ class TopicDonor:
                 if oldest is None or (span[0] and message_of(oldest, self._tokens).first >= end):
                     return []
                 low = await offset_before(client, self._tokens, self._recipe.fingerprint, first, span)
-            except DamagedError as error:  # somebody else's message: what is wanted may be anywhere
+            except DamagedError as error:  # another writer's message: what is wanted may be anywhere
                 log.warning("reading the whole partition", reason=str(error))
             found = await self._collect(client, (low, span[1]), first, end)
             if _numbers(found) < end - first and low > span[0]:  # written again, below what the search looked at

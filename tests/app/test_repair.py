@@ -93,7 +93,7 @@ def test_what_is_damaged_is_rebuilt_from_the_token_topic(milled: Milled, store: 
     kept = "the damaged files are kept: 000000000016.bin.broken"
     assert mended.code == 0
     assert mended.out.splitlines() == [
-        f"{store / stream / 'stream.json'}: written anew",
+        f"{store / stream / 'stream.json'}: written again",
         f"{stream}/0: segment 000000000016 is whole: 16 blocks, 1 block of them given back; {kept}",
         f"{stream}/1: segment 000000000000 is whole: 16 blocks, 16 blocks of them given back",
     ]

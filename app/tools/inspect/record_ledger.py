@@ -56,7 +56,7 @@ class ChainLedger:
 class RawPartitionAccount:
     """All streams of one raw partition, which divide its records between them.
 
-    A tombstone, a flush and a record of nobody's split are counted by each of them, all others by one.
+    A tombstone, a flush and a record of no split are counted by each of them, all others by one.
     """
 
     raw_topic: str

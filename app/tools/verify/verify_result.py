@@ -71,8 +71,11 @@ class ChainResult:
     topic_equal: int = 0
     """Blocks of the topic that are equal byte for byte, with their entries, hashes, cursors and totals."""
     store_equal: int = 0
+    """Blocks of the store that are equal byte for byte, with their entries, hashes and checksums."""
     messages: int = 0
+    """Messages of the token topic that were read, carries included."""
     carries: int = 0
+    """Messages of these that hold no block."""
     carries_equal: int = 0
     """Carries whose cursor, totals, chain hash and open block are right."""
     sampled: list[tuple[int, int]] = field(default_factory=list)
@@ -261,8 +264,11 @@ class Advance(NamedTuple):
     """How much further one chain's check is."""
 
     records: int
+    """Source records read."""
     blocks: int
+    """Blocks made of them, over all chains of the partition."""
     value_bytes: int
+    """Bytes of their values."""
 
 
 class VerifyProgress(NamedTuple):
@@ -271,8 +277,12 @@ class VerifyProgress(NamedTuple):
     chains: int
     """Chains done."""
     of_chains: int
+    """Chains in all."""
     offsets: int
-    """Source records read, over all chains."""
+    """Source offsets read; those of a raw partition count once for each pass over it."""
     of_offsets: int
+    """Source offsets to read in all."""
     blocks: int
+    """Blocks made of those read."""
     value_bytes: int
+    """Bytes of the values read."""
