@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from aiokafka import TopicPartition
 
-from tests.app import test_verify_eras as damages
 from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
+from tests.app.tools.verify import test_store_eras as damages
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify import verify_marks
 from tokenmill.app.tools.verify.earlier import VerifiedEras
