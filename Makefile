@@ -23,7 +23,7 @@ HAS_TORCH = $(1) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torc
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup env demo test test-stack faults soak bench bench-loader growth latency profile lint format docs lock clean
+.PHONY: help setup env demo test test-quick test-stack faults soak bench bench-loader growth latency profile lint format docs lock clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -45,6 +45,9 @@ demo: $(VENV)/.installed $(if $(filter 0,$(TRAIN)),,$(VENV)/.train) ## text flow
 test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## all tests, against a real broker (ARGS="-k cursor" chooses)
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
+test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## pure and unit tests, in a minute: no broker, no service, few examples
+	$(BIN)/python -m pytest --quick --numprocesses 2 --dist loadfile $(ARGS)
+
 test-stack: $(VENV)/.installed ## the container image and the compose stack, really run (Docker, or as root podman and buildah)
 	$(BIN)/python -m pytest -m stack tests/stack $(ARGS)
 
@@ -57,7 +60,7 @@ soak: $(VENV)/.installed ## breaks a running service at random for an hour (MINU
 bench: $(VENV)/.installed $(VENV)/.test-data ## how fast it is, beside what one would write instead (ARGS="--rounds 5"); some 20 minutes
 	$(BIN)/python -m benchmarks.ingest $(ARGS)
 
-bench-loader: $(VENV)/.installed $(VENV)/.train $(VENV)/.loader-peers ## how fast trainers read, beside other loaders (ARGS="--rounds 3"); some 10 minutes, 12 GB
+bench-loader: $(VENV)/.installed $(VENV)/.train $(VENV)/.loader-peers ## how fast trainers read, beside other loaders (ARGS="--rounds 3"); some 15 minutes, 12 GB
 	$(BIN)/python -m benchmarks.loader $(ARGS)
 
 latency: $(VENV)/.installed $(VENV)/.test-data ## how soon a text is trainable: at low load, after a stop, after a kill

@@ -15,16 +15,26 @@ from rich.console import Console
 from benchmarks.loaders.gpu import measure_gpu
 from benchmarks.loaders.large import measure_large
 from benchmarks.loaders.place import Stock
+from benchmarks.loaders.shapes import measure_shapes
 from benchmarks.loaders.stock import make_stock
-from benchmarks.loaders.table import print_large, print_speeds
+from benchmarks.loaders.table import print_large, print_shapes, print_speeds
 from benchmarks.measuring import BenchmarkError
 from benchmarks.workplace import RESULTS, about_this_run, workplace, write_result
 
 DIRECTORY: Final = Path(".tokenmill/loader")
 PACKAGES: Final = Path(".venv/loader-peers")
 """Where `make bench-loader` puts the other loaders' packages."""
-NAMES: Final = ("tokenmill", "limit", "nanogpt", "litdata", "mosaicml-streaming", "datasets", "lance")
-OWN: Final = 3
+NAMES: Final = (
+    "tokenmill",
+    "tokenmill-unchecked",
+    "limit",
+    "nanogpt",
+    "litdata",
+    "mosaicml-streaming",
+    "datasets",
+    "lance",
+)
+OWN: Final = 4
 """The first ones, which run with the project's packages."""
 CELLS: Final = [
     {"shuffle": shuffle, "wide": wide, "cold": False} for wide in (False, True) for shuffle in (True, False)
@@ -40,6 +50,7 @@ def main(
         int, typer.Option(help="Blocks of 1025 tokens; 2 kB each, once for each of six formats.")
     ] = 1_000_000,
     large: Annotated[int, typer.Option(help="Small blocks in the large store; 0 leaves it out.")] = 10_000_000,
+    shapes: Annotated[bool, typer.Option(help="Measure an era of many segments, and many small eras.")] = True,
     seconds: Annotated[float, typer.Option(help="How long each loader reads in each cell.")] = 1.0,
     only: Annotated[str, typer.Option(help="These loaders, with commas.")] = ",".join(NAMES),
     directory: Annotated[Path, typer.Option(help="Where the tokens go, 12 kB a block; emptied first.")] = DIRECTORY,
@@ -69,8 +80,10 @@ def main(
         gpu = measure_gpu(stock)
         sizes = measure_large(directory.absolute(), stock, large) if large else []
         print_large(sizes, console)
+        found_shapes = measure_shapes(directory.absolute(), rounds) if shapes else []
+        print_shapes(found_shapes, console)
     result = about | {"loaders": versions, "rounds": rounds, "blocks": stock.blocks, "speeds": speeds}
-    result |= {"sizes": sizes, "gpu": gpu}
+    result |= {"sizes": sizes, "shapes": found_shapes, "gpu": gpu}
     write_result(output, "loader.json", result)
 
 
@@ -90,22 +103,27 @@ def _cell(cell: dict[str, bool], runs: dict[str, list[Any]]) -> dict[str, Any]:
     """Return the medians of one cell, and TokenMill's rate divided by each other's, round by round."""
     kind = "wall_seconds" if cell["cold"] else "cpu_seconds"  # a disk is waited for
     rates = {name: [run["tokens"] / run[kind] for run in all_] for name, all_ in runs.items() if all_[0]}
-    ours = rates.get("tokenmill", [])
-    ratios = {
-        name: median(mine / its for mine, its in zip(ours, theirs, strict=True))
-        for name, theirs in rates.items()
-        if ours and name != "tokenmill"
-    }
+    unchecked = _ratios(rates, "tokenmill-unchecked")
     return cell | {
         "tokens_per_second_of": "wall clock" if cell["cold"] else "one core",
         "tokens_per_second": {
             name: {"median": round(median(found)), "min": round(min(found)), "max": round(max(found))}
             for name, found in rates.items()
         },
-        "tokenmill_to": {name: round(ratio, 3) for name, ratio in ratios.items()},
+        "tokenmill_to": _ratios(rates, "tokenmill"),
+        "unchecked_to_limit": unchecked.get("limit"),
         "first_batch_seconds": {
             name: round(median(run["first_seconds"] for run in all_), 5) for name, all_ in runs.items() if all_[0]
         },
+    }
+
+
+def _ratios(rates: dict[str, list[float]], ours: str) -> dict[str, float]:
+    """Return how many times as fast one of them is as each other, round by round."""
+    return {
+        name: round(median(mine / its for mine, its in zip(rates[ours], theirs, strict=True)), 3)
+        for name, theirs in rates.items()
+        if ours in rates and name != ours
     }
 
 

@@ -36,9 +36,12 @@ class EraDataset(Dataset[Sample]):
         *,
         sequence_length: int,
         eras: range | None = None,
-        check: bool = False,
+        check: bool = True,
     ) -> None:
         """Open the eras ``range(first, stop)``; None: all whose blocks are in the store now.
+
+        With ``check``, every block is held against its CRC when it is first read in this process, and refused if it is
+        damaged; else samples are whatever the files hold.
 
         Raises:
             StoreError: the store holds no such stream.
@@ -71,6 +74,7 @@ class EraDataset(Dataset[Sample]):
                 f"the eras {eras} of {stream} are not in {self._store}, which has {index.eras}: wait for them, or give "
                 "a range of one era or more that are there, such as range(0, 8)"
             )
+        self._content = index.hash_of(eras.stop - 1).hex()
         merged = _merge(index.era(eras.start), index.era(eras.stop - 1))
         if not trainable.is_trainable(merged):
             raise InputError(f"not all blocks of the eras {eras} of {stream} are in {self._store} yet: wait for them")
@@ -95,7 +99,7 @@ class EraDataset(Dataset[Sample]):
             IndexError: there is no sample of that number; a loop over all ends with it.
             InputError: the indices are no whole numbers.
             StoreError: the store is not there any more.
-            DamagedError: a file is damaged.
+            DamagedError: a file is damaged or cut off (with ``check``: a block).
 
         """
         wanted = arguments.places_in_row("indices", indices)
@@ -118,7 +122,7 @@ class EraDataset(Dataset[Sample]):
         # Grain holds a checkpoint against it, so it says what decides the samples, and nothing of this process or host.
         return (
             f"EraDataset(stream={self._info.name!r}, fingerprint={self._info.fingerprint.hex()!r}, "
-            f"sequence_length={self._length}, eras={self.eras})"
+            f"sequence_length={self._length}, eras={self.eras}, content={self._content!r})"
         )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.store import MapWatch
+
 _INTERFACE_VERSION: Final = 3
 """Of numpy's array interface: https://numpy.org/doc/stable/reference/arrays.interface.html."""
 
@@ -42,10 +44,15 @@ class Gathering:
     and so the memory of the copy before, still in the core's cache, if that was let go.
     """
 
-    __slots__ = ("_columns", "_dtype", "_items", "_maps", "_memory")
+    __slots__ = ("_columns", "_dtype", "_items", "_maps", "_memory", "watch")
 
     def __init__(
-        self, addresses: Addresses, columns: int, dtype: "np.dtype[np.unsignedinteger]", maps: Sequence[Rows]
+        self,
+        addresses: Addresses,
+        columns: int,
+        dtype: "np.dtype[np.unsignedinteger]",
+        maps: Sequence[Rows],
+        watch: MapWatch,
     ) -> None:
         """Prepare.
 
@@ -54,8 +61,10 @@ class Gathering:
             columns: tokens to copy from each; all of them lie in the array that the address is of.
             dtype: of the tokens.
             maps: the arrays that the addresses are of.
+            watch: looks at the files under them before they are read, so that one that was cut off is an error.
 
         """
+        self.watch = watch
         self._maps = maps
         self._columns = columns
         self._dtype = dtype
@@ -64,8 +73,19 @@ class Gathering:
         count = int(self._items.max(initial=-1)) + 1
         self._memory = np.asarray(_Memory(first, count, columns * dtype.itemsize))
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row."""
+        return self._columns * self._dtype.itemsize
+
     def rows(self, start: int = 0, stop: int | None = None) -> Rows:
-        """Return those of the rows, ``[stop - start, columns]``, in memory of their own."""
+        """Return those of the rows, ``[stop - start, columns]``, in memory of their own.
+
+        Raises:
+            DamagedError: a file was cut off since it was mapped.
+
+        """
+        self.watch.look(self._maps)
         return self._memory[self._items[start:stop]].view(self._dtype).reshape(-1, self._columns)
 
     def stretches(self, size: int) -> Iterator[Rows]:
@@ -73,9 +93,13 @@ class Gathering:
 
         Contiguous, in memory that they have together: whoever keeps one batch, keeps 256 KiB.
         """
-        together = max(_STRETCH_BYTES // (size * self._columns * self._dtype.itemsize), 1) * size
+        together = self.together(size)
         for start in range(0, len(self._items), together):
             yield self.rows(start, start + together).reshape(-1, size, self._columns)
+
+    def together(self, size: int) -> int:
+        """Return how many rows `stretches` copies in one go."""
+        return max(_STRETCH_BYTES // (size * self.row_bytes), 1) * size
 
 
 class _Memory:

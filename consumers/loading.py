@@ -1,5 +1,6 @@
 """Batches through torch's ``DataLoader`` and torchdata's ``StatefulDataLoader``, read by worker processes."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,15 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tokenmill.errors import InputError
+from tokenmill.samples import UNPINNED
 
 from . import arguments
 from .batches import Batches
 
 Step = tuple[torch.Tensor, torch.Tensor, int]
 """x and y, ``[batch_size, sequence_length]`` each, on the CPU and as `Batch` has them, and the number of the step."""
+
+log = logging.getLogger(__name__)
 
 
 class StepDataset(IterableDataset[Step]):
@@ -46,6 +50,8 @@ class StepDataset(IterableDataset[Step]):
         self._state = Batches(**self._options).state_dict()
         self._made = 0
         """Items that this process has yielded since ``_state``."""
+        self._used: list[Any] | None = None
+        """The content of the state of `Batches` after the last of them."""
         self._begin = 0
         """With how many of them the next iteration begins: with none, unless a worker's state was loaded."""
 
@@ -63,6 +69,7 @@ class StepDataset(IterableDataset[Step]):
         self._made, self._begin = self._begin, 0
         for batch in batches:
             self._made += 1
+            self._used = batches.state_dict()["content"]
             yield batch.x, batch.y, batch.step
 
     def state_after(self, step: int) -> dict[str, Any]:
@@ -90,10 +97,11 @@ class StepDataset(IterableDataset[Step]):
         batches.load_state_dict(state)
         self._state = batches.state_dict()
         self._made = self._begin = 0
+        self._used = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return where this worker stands, as ``StatefulDataLoader`` wants it."""
-        return {"data": self._state, "made": self._made}
+        return {"data": self._state | {"content": self._used or self._state["content"]}, "made": self._made}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where the worker of the same number, of as many, stood.
@@ -106,6 +114,9 @@ class StepDataset(IterableDataset[Step]):
         state = arguments.state_of(state_dict, {"data", "made"}, taken)
         made = arguments.whole("made", state["made"], 0, "items")
         self.resume(state["data"])
+        self._used = state["data"].get("content")
+        if made and self._used is None:
+            log.warning("%s", UNPINNED)
         self._made = self._begin = made
 
 

@@ -1,18 +1,28 @@
 """The tokens of samples, many batches at a time, in numpy."""
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from zlib_ng.zlib_ng import crc32
 
+from tokenmill.errors import DamagedError
 from tokenmill.samples import EraOrder, Numbers, Ranks, Samples, TrainableSamples, join
+from tokenmill.store import MapWatch, PartitionReader
+from tokenmill.store.checking import Crcs, crcs_of_runs
 
 from .gathering import Addresses, Gathering, Rows, addresses_of, rows_of
 
 _TABLE_BLOCKS: Final = 1 << 20
 """Blocks of an era up to which it is kept where each lies in memory, in 8 MiB at most."""
+
+_FIRST_SAMPLES: Final = 256
+"""What is looked up first, so that the first batch comes soon where each sample may be in another era or segment; then
+four times as much each time."""
+_UNKNOWN: Final = -1
+"""No address."""
 
 Items = Sequence[tuple[EraOrder, Numbers]]
 """Samples behind each other, as items of eras."""
@@ -21,7 +31,7 @@ Items = Sequence[tuple[EraOrder, Numbers]]
 class Chunk:
     """Consecutive batches of one rank: where their samples lie."""
 
-    __slots__ = ("_gathering", "_items", "_samples", "batch_size", "kept", "steps", "trainable")
+    __slots__ = ("_crcs", "_gathering", "_items", "_samples", "batch_size", "kept", "steps", "trainable")
 
     def __init__(
         self,
@@ -32,8 +42,12 @@ class Chunk:
         batch_size: int,
         trainable: TrainableSamples,
         kept: npt.NDArray[np.bool_] | None = None,
+        crcs: Crcs | None = None,
     ) -> None:
-        """Take ``steps * batch_size`` items of ``trainable``, and the rows of those that are ``kept``; None: of all."""
+        """Take ``steps * batch_size`` items of ``trainable``, and the rows of those that are ``kept``; None: of all.
+
+        With ``crcs``, `stretches` holds each row against its own when it was copied: the row is a whole block then.
+        """
         self.steps = steps
         self.batch_size = batch_size
         self.trainable = trainable
@@ -41,6 +55,7 @@ class Chunk:
         """Which of the samples are there: with ``on_damage="skip"``, those that are not damaged; None: all."""
         self._items = items
         self._gathering = gathering
+        self._crcs = crcs
         self._samples: Samples | None = None
 
     def rows(self) -> Rows:
@@ -51,12 +66,50 @@ class Chunk:
         """Yield the batches, one or several at a time: ``[batches, samples, sequence_length + 1]``.
 
         With `kept`, one at a time, and those samples of it that are there: none, perhaps.
+
+        Raises:
+            DamagedError: a block is not what was committed, or a file was cut off since it was mapped.
+
         """
         size = self.batch_size
         if self.kept is None:
-            return self._gathering.stretches(size)
+            stretches = self._gathering.stretches(size)
+            return stretches if self._crcs is None else self._checked(stretches, self._crcs)
         stops = np.cumsum(self.kept)[size - 1 :: size].tolist()
         return (self._gathering.rows(start, stop)[None] for start, stop in pairwise([0, *stops]))
+
+    def _checked(self, stretches: Iterator[Rows], crcs: Crcs) -> Iterator[Rows]:
+        """Yield the same, each after its CRC was looked at, while it still is in the core's cache."""
+        together = self._gathering.together(self.batch_size)
+        start = 0
+        for crc in crcs_of_runs(crcs, self._gathering.row_bytes, together):
+            stretch = next(stretches)
+            if crc32(stretch) != crc:
+                at = self._first_damaged(stretch, crcs[start:])
+                whole = at // self.batch_size
+                if whole:
+                    yield stretch[:whole]
+                self._refuse(start + at)
+            yield stretch
+            del stretch  # its memory can be the next one's
+            start += together
+
+    @staticmethod
+    def _first_damaged(stretch: Rows, crcs: Crcs) -> int:
+        rows = stretch.reshape(-1, stretch.shape[-1])
+        return [crc32(row) == crc for row, crc in zip(rows, crcs.tolist(), strict=False)].index(False)
+
+    def _refuse(self, at: int) -> None:
+        """Raise the error for the sample at this place, whose block is not what was committed."""
+        samples = self.samples()
+        partition, block = int(samples.partitions[at]), int(samples.blocks[at])
+        self._gathering.watch.expire()  # a repair will put another file in its place, or has done so
+        self.trainable.reader(partition).read(block)
+        raise DamagedError(
+            f"block {block} of partition {partition} of {self.trainable.stream} was not what was committed when it was "
+            "read, and is now",
+            "Its file was repaired or changed meanwhile: iterate again, and test the host's memory if this comes again",
+        )
 
     def samples(self) -> Samples:
         """Return all samples, also those that are not there; computed when it is first asked for."""
@@ -66,25 +119,76 @@ class Chunk:
 
 
 class _EraTable:
-    """Where the blocks of one era lie in memory: to look them up is cheaper than to find them."""
+    """Where the blocks of one era lie in memory: to look them up is cheaper than to find them.
+
+    A segment is mapped when the first of its blocks is asked for: an era of thousands costs nothing at its beginning.
+    """
 
     def __init__(self, order: EraOrder, trainable: TrainableSamples) -> None:
         self.maps: list[Rows] = []
+        """Of all that were asked for."""
         self._views = order.views
-        self._starts = np.empty(order.blocks, np.int64)
-        begin = 0
-        for partition, first, stop in order.ranges:
-            for tokens in trainable.reader(partition).between(first, stop):
-                end = begin + len(tokens)
-                self._starts[begin:end] = rows_of(tokens)
-                self.maps.append(tokens)
-                begin = end
+        self._trainable = trainable
+        self._checks_copies = trainable.checks and order.views == 1
+        self._starts = np.full(order.blocks, _UNKNOWN, np.int64)
+        self._crcs = np.empty(order.blocks if self._checks_copies else 0, np.uint32)
+        self._sound = np.full(order.blocks, self._checks_copies or not trainable.checks)
+        """Which of the blocks need not be looked at where they lie (any more)."""
+        counts = [stop - first for _, first, stop in order.ranges]
+        self._ranges = list(zip(order.ranges, accumulate(counts, initial=0)))  # noqa: B905 - one sum more than ranges
+        """With each partition's blocks, how many there are in the partitions before."""
 
     def addresses(self, items: Numbers, view_bytes: int) -> Addresses:
-        """Return where items begin; a view begins with the last token of the one before."""
+        """Return where items begin; a view begins with the last token of the one before.
+
+        Raises:
+            DamagedError: a block of theirs is missing, or not what was committed.
+
+        """
         blocks, views = (items, 0) if self._views == 1 else np.divmod(items, self._views)
-        found: Addresses = self._starts[blocks] + views * view_bytes
+        starts = self._starts[blocks]
+        if starts.min(initial=0) < 0:
+            self._map(blocks[starts < 0])
+            starts = self._starts[blocks]
+        unknown = blocks[~self._sound[blocks]]
+        if len(unknown):
+            self._check(unknown)
+        found: Addresses = starts + views * view_bytes
         return found
+
+    def crcs(self, items: Numbers) -> Crcs | None:
+        """Return what the CRCs of items must be; None where they are no blocks, or need no check."""
+        return self._crcs[items] if self._checks_copies else None
+
+    def _map(self, blocks: Numbers) -> None:
+        """Map the segments that these blocks lie in."""
+        for reader, mine, (first, stop), begin in self._by_partition(blocks):
+            size = reader.info.segment_blocks
+            for segment in np.unique((mine + first - begin) // size).tolist():
+                bounds = max(segment * size, first), min((segment + 1) * size, stop)
+                span = slice(begin + bounds[0] - first, begin + bounds[1] - first)
+                if self._checks_copies:
+                    tokens, self._crcs[span] = next(reader.between_with_crcs(*bounds))
+                else:
+                    tokens = next(reader.between(*bounds))
+                self._starts[span] = rows_of(tokens)
+                self.maps.append(tokens)
+
+    def _check(self, blocks: Numbers) -> None:
+        """Refuse damage to these blocks; note what became known of others beside them."""
+        for reader, mine, (first, stop), begin in self._by_partition(blocks):
+            for segment, marks in reader.sound(mine + first - begin):
+                low, high = max(segment, first), min(segment + len(marks), stop)
+                self._sound[begin + low - first : begin + high - first] = marks[low - segment : high - segment]
+
+    def _by_partition(self, blocks: Numbers) -> Iterator[tuple[PartitionReader, Numbers, tuple[int, int], int]]:
+        """Yield each partition's reader, those of the blocks that are its own, its blocks in the era, and where these
+        begin in the era.
+        """  # noqa: D205 - one sentence
+        for (partition, first, stop), begin in self._ranges:
+            mine = blocks[(begin <= blocks) & (blocks < begin + stop - first)]
+            if len(mine):
+                yield self._trainable.reader(partition), mine, (first, stop), begin
 
 
 class RowReader:
@@ -97,25 +201,36 @@ class RowReader:
         self._skip = skip
         self._tables: dict[EraOrder, _EraTable] = {}
         """Of the eras that the last chunk was from."""
+        self._watch = MapWatch()
+        self._most_samples = _FIRST_SAMPLES
 
     def read(self, first: int, steps: int) -> Chunk | None:
-        """Return the next steps from sample ``first`` on, as many as are there, ``steps`` at most; None if none is.
+        """Return the next steps from sample ``first`` on, ``steps`` at most, and at first fewer; None if none is there.
 
         Raises:
-            as in `TrainableSamples.ready`.
+            as in `TrainableSamples.ready`; and DamagedError where a block is not what was committed.
 
         """
+        steps = min(steps, max(self._most_samples // self._ranks.batch_size, 1))
         ready = self._ranks.steps_in(self.trainable.ready(first, steps * self._ranks.turn))
         if not ready:
             return None
+        self._most_samples *= 4
         items = self.trainable.items(self._ranks.samples(first, ready))
-        if self.trainable.checks or any(order.blocks > _TABLE_BLOCKS for order, _ in items):
+        if self._skip or any(order.blocks > _TABLE_BLOCKS for order, _ in items):
             return self.find(items, ready)
+        if not self._watch.look(tokens for table in self._tables.values() for tokens in table.maps):
+            self._tables = {}  # a repair put other files in their place, or they were changed
         self._tables = {order: self._tables.get(order) or _EraTable(order, self.trainable) for order, _ in items}
         view_bytes = self._length * self.trainable.dtype.itemsize
-        addresses = [self._tables[order].addresses(part, view_bytes) for order, part in items]
+        try:
+            addresses = [self._tables[order].addresses(part, view_bytes) for order, part in items]
+        except DamagedError:  # a repair will put another file in the place of what was looked up
+            self._tables = {}
+            raise
         maps = [tokens for table in self._tables.values() for tokens in table.maps]
-        return self._chunk(items, ready, np.concatenate(addresses), maps)
+        crcs = [found for order, part in items if (found := self._tables[order].crcs(part)) is not None]
+        return self._chunk(items, ready, np.concatenate(addresses), maps, crcs=np.concatenate(crcs) if crcs else None)
 
     def find(self, items: Items, steps: int = 1) -> Chunk:
         """Return samples, one at least, as a chunk; costs nothing that grows with their eras.
@@ -138,7 +253,7 @@ class RowReader:
                 if kept is not None:
                     kept[into] = True
         there = addresses if kept is None else addresses[kept]
-        return self._chunk(items, steps, there, maps, kept)
+        return self._chunk(items, steps, there, maps, kept=kept)
 
     def _chunk(
         self,
@@ -146,8 +261,10 @@ class RowReader:
         steps: int,
         addresses: Addresses,
         maps: list[Rows],
+        *,
         kept: npt.NDArray[np.bool_] | None = None,
+        crcs: Crcs | None = None,
     ) -> Chunk:
-        gathering = Gathering(addresses, self._length + 1, self.trainable.dtype, maps)
+        gathering = Gathering(addresses, self._length + 1, self.trainable.dtype, maps, self._watch)
         size = self._ranks.batch_size
-        return Chunk(items, gathering, steps=steps, batch_size=size, trainable=self.trainable, kept=kept)
+        return Chunk(items, gathering, steps=steps, batch_size=size, trainable=self.trainable, kept=kept, crcs=crcs)

@@ -25,14 +25,14 @@ class Windows:
     ever. Documents follow each other as they were packed, padding included. No order and no state: that is `Batches`.
     """
 
-    def __init__(self, store: Path | str, stream: str, length: int, *, check: bool = False) -> None:
+    def __init__(self, store: Path | str, stream: str, length: int, *, check: bool = True) -> None:
         """Open the partitions that there are.
 
         Args:
             store: directory of the store.
             stream: name of the stream.
             length: tokens of x, and of y.
-            check: hold every block that is touched against its CRC.
+            check: hold every block against its CRC when it is first touched, and refuse damage.
 
         Raises:
             StoreError: the store holds no such stream.
@@ -93,7 +93,7 @@ class Windows:
         Raises:
             InputError: there is no such partition, or a window is not wholly there (`indices`).
             StoreError: the store is not there any more.
-            DamagedError: a file is damaged (with ``check``: a block).
+            DamagedError: a file is damaged or cut off (with ``check``: a block).
 
         """
         reader = self._reader(partition)

@@ -12,6 +12,7 @@ and tiny on a CPU. What to take from here is `Run` and `train`.
 # ruff: noqa: INP001 - a script, no part of a package
 
 import argparse
+import faulthandler
 import hashlib
 import json
 import math
@@ -255,6 +256,7 @@ def wait_for_stream(store: Path, stream: str) -> StreamInfo:
 
 def main() -> None:
     """Train, and print progress."""
+    faulthandler.enable()  # a file that is cut off while it is read ends the process: at least it is said where
     arguments = parse_arguments()
     if arguments.threads:
         torch.set_num_threads(arguments.threads)

@@ -7,8 +7,8 @@ from types import ModuleType
 import pytest
 
 import tokenmill
-from tests.store.chains import STREAM, make_info
 from tests.docs.test_training_page import store_of
+from tests.store.chains import STREAM, make_info
 from tokenmill import consumers
 
 WORDS = ("sample", "era", "step", "state", "store")

@@ -57,7 +57,7 @@ COMMANDS: Final = {
     "skip": "skip_ignore",
     "ignore": "skip_ignore",
     "topics": "settings_and_topics",
-    "train-tokenizer": "train_tokenizer",
+    "train-tokenizer": "tokenizer",
     "tokenizer": "tokenizer",
     "broker": "local_kafka",
     "config": "settings_and_topics",

@@ -24,7 +24,7 @@ from ..tools.resend import ResendOutcome, ResendRequest, count_dead_letters, fin
 from .inspect import pairs
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json, show_table, size
-from .progress import Line
+from .progress import ProgressLine
 
 LINE_CHARACTERS = 80  # of a value, where it is one of many
 STANDARD_INPUT = "-"
@@ -259,7 +259,7 @@ def moment(letter: DeadLetter) -> str:
         return ""
 
 
-class ResendProgressLine(Line):
+class ResendProgressLine(ProgressLine):
     """Called with what was sent, says how much."""
 
     def __init__(self) -> None:

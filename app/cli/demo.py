@@ -6,10 +6,9 @@ from typing import Annotated
 import typer
 
 from ..local.demo import DemoPlan, run_demo
-from ..local.demo.plan import FEED_SECONDS, TRAIN_SECONDS
-from ..local.demo.text import own_text, standard_library
-from ..local.places import require_directory
-from ..local.state import DEMO_DIRECTORY
+from ..local.demo.plan import FEED_SECONDS, TRAIN_SECONDS, own_text, standard_library
+from ..local.local_state import DEMO_DIRECTORY
+from ..local.output_files import require_directory
 from .options import examples
 from .output import data
 from .produce import parse_rate

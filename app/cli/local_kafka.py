@@ -8,8 +8,8 @@ import typer
 from tokenmill.errors import BrokerError
 
 from ..local.broker import Broker
-from ..local.places import require_directory
-from ..local.state import DEMO_DIRECTORY, State
+from ..local.local_state import DEMO_DIRECTORY, LocalState
+from ..local.output_files import require_directory
 from ..settings import Loaded
 from .options import examples, with_loaded
 from .output import AsJson, data, say, show, show_json
@@ -80,6 +80,6 @@ def up(
     """
     from ..local.up import run_up, settings_in  # noqa: PLC0415 - `broker` needs no service
 
-    place = State(state.absolute())
+    place = LocalState(state.absolute())
     require_directory("--state", state)
     raise typer.Exit(run_up(place, settings_in(place, loaded), data(), partitions=partitions, port=port))

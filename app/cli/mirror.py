@@ -18,7 +18,7 @@ from ..tasks import run_until_signalled
 from ..terminal_console import PlainColumn
 from .options import KeepFrom, examples, with_settings
 from .output import count, messages, say, size
-from .progress import PLAIN_SECONDS, Line
+from .progress import PLAIN_SECONDS, ProgressLine
 
 Streams = Annotated[
     list[str] | None,
@@ -80,7 +80,7 @@ def described(found: Behind) -> str:
     return f"{has}; " + (f"{' and '.join(missing)} behind" if missing else "complete")
 
 
-class MirrorProgressLine(Line):
+class MirrorProgressLine(ProgressLine):
     """Called with how far behind each stream is, shows it."""
 
     def __init__(self) -> None:

@@ -13,12 +13,12 @@ from tokenmill.stages.decoding import FORMATS
 from ..settings import Settings
 from ..settings.values import parse_size
 from ..tools.produce import (
-    Identity,
-    Plan,
+    FolderWalk,
     Reading,
+    RunIdentity,
+    RunPlan,
+    ShapeOptions,
     Summary,
-    Walk,
-    Wishes,
     dry_run,
     find_sources,
     flush,
@@ -29,25 +29,25 @@ from ..tools.produce import (
 )
 from ..tools.produce.conditions import Condition
 from ..tools.produce.formats import Choice
-from ..tools.produce.identity import deciding
 from ..tools.produce.mapping import CALL_SECONDS, Mapping
 from ..tools.produce.recoding import known_encoding
-from ..tools.produce.refusals import OnError
-from .interrupted import until_interrupted
+from ..tools.produce.run_notes import deciding_options
+from ..tools.produce.summary import OnError
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json
-from .produced import (
+from .produce_output import (
+    ProduceProgress,
     interrupted_line,
+    say_changed_sources,
+    say_not_read,
+    say_open_tokens,
+    say_refusals,
+    say_unmet,
+    show_dry_run,
     summary_json,
     summary_line,
-    tell_dry,
-    tell_left_out,
-    tell_not_read,
-    tell_open,
-    tell_refusals,
-    tell_unmet,
 )
-from .progress import Reporter, with_outages_told
+from .progress import until_interrupted, with_outage_messages
 
 HOW_READ = "How files are read"
 WHAT_SENT = "What is sent"
@@ -234,7 +234,7 @@ def produce_command(
     fields that are named. Folders and zip archives are read file by file; .gz, .zst, .bz2 and .xz files are
     decompressed. Interrupted, the same command goes on where it was.
     """
-    wishes = Wishes(
+    shape_options = ShapeOptions(
         fields=tuple(field or ()),
         id_field=id_field,
         carry=None if carry is None else tuple(name.strip() for name in carry.split(",") if name.strip()),
@@ -249,22 +249,22 @@ def produce_command(
     mapping = None if map_name is None else Mapping(map_name, map_processes, map_batch, map_timeout)
     try:
         reading = Reading(
-            shape_for(settings, topic, wishes),
+            shape_for(settings, topic, shape_options),
             "lines" if lines else format_name,
             mapping,
             parse_delimiter(delimiter),
             None if encoding is None else known_encoding(encoding),
         )
-        walk = Walk(follow_links)
+        walk = FolderWalk(follow_links)
         try:
             sources = find_sources(paths, reading, split, walk)
         finally:
-            tell_not_read(walk)
+            say_not_read(walk)
         if dry:
-            tell_dry(dry_run(sources, topic, limit), as_json=as_json)
+            show_dry_run(dry_run(sources, topic, limit), as_json=as_json)
             return
-        options = deciding(reading, split, shuffle_buffer, seed)
-        plan = Plan(
+        options = deciding_options(reading, split, shuffle_buffer, seed)
+        plan = RunPlan(
             rate=parse_rate(rate),
             limit=limit,
             on_error=on_error,
@@ -275,10 +275,10 @@ def produce_command(
             restart=restart,
             only_new=only_new,
         )
-        with Reporter() as report:
+        with ProduceProgress() as report:
             work = produce(settings, topic, sources, plan, report)
-            told = with_outages_told(work, settings.bootstrap_servers, report.tell)
-            summary, interrupted = until_interrupted(told)
+            work_shown = with_outage_messages(work, settings.bootstrap_servers, report.say)
+            summary, interrupted = until_interrupted(work_shown)
     finally:
         if mapping is not None:
             mapping.close()
@@ -311,7 +311,7 @@ def parse_rate(rate: str | None) -> float | None:
     """Return bytes a second of ``2MB`` or ``2MB/s``.
 
     Raises:
-        typer.BadParameter: it is no such size.
+        typer.BadParameter: it is no size, or less than a byte a second.
 
     """
     if rate is None:
@@ -326,10 +326,10 @@ def parse_rate(rate: str | None) -> float | None:
 
 
 def parse_delimiter(delimiter: str | None) -> str | None:
-    r"""Return the character that somebody means; a tab may be written as ``\t``.
+    r"""Return the delimiter; a tab may be written as ``\t``.
 
     Raises:
-        typer.BadParameter: it is none that a table can have between its fields.
+        typer.BadParameter: it cannot be between the fields of a table.
 
     """
     found = "\t" if delimiter in ("\\t", "tab") else delimiter
@@ -341,28 +341,28 @@ def parse_delimiter(delimiter: str | None) -> str | None:
 
 
 def _require_run(paths: list[str], *, resume: bool, restart: bool, only_new: bool) -> None:
-    """Check that what is new can be told from what was sent, where that is asked for."""
+    """Check that what is new can be distinguished from what was sent, if only that is wanted."""
     if only_new and (restart or not resume or any(map(is_piped, paths))):
         other = "--restart" if restart else "standard input or a pipe" if resume else "--no-resume"
         raise InputError(f"--only-new goes on behind what was sent before; {other} does not: leave one of them out")
 
 
-def _identity(topic: str, paths: list[str], options: dict[str, object]) -> Identity | None:
-    """Return the run's identity; none for one that nobody could take up again.
+def _identity(topic: str, paths: list[str], options: dict[str, object]) -> RunIdentity | None:
+    """Return the run's identity; None for a run that cannot be continued.
 
-    Links that are followed are no part of it: as with any other file of a folder, it is noticed what is new.
+    Links that are followed are no part of it: as with any other file of a folder, a new one is noticed.
     """
     if any(map(is_piped, paths)):
         return None
-    return Identity.of(topic, options, paths)
+    return RunIdentity.of(topic, options, paths)
 
 
 def _finish(
     settings: Settings, topic: str, paths: list[str], summary: Summary, *, then_flush: bool, as_json: bool
 ) -> None:
-    tell_refusals(summary)
-    tell_left_out(summary)
-    tell_unmet(summary)
+    say_refusals(summary)
+    say_changed_sources(summary)
+    say_unmet(summary)
     sent = summary.documents or summary.before
     if then_flush and sent:
         asyncio.run(flush(settings, topic))
@@ -378,7 +378,7 @@ def _finish(
     else:
         show(summary_line(summary))
         if not then_flush:
-            tell_open(settings, summary)
+            say_open_tokens(settings, summary)
     if summary.broken:
         named = "what earlier calls of this run said, and above" if summary.broken_before else "above"
         raise InputError(f"{count(summary.broken, 'file')} could not be read to the end; see {named}")

@@ -1,32 +1,33 @@
-"""Progress of long commands: a bar that renews itself on a terminal, a plain line every few seconds elsewhere."""
+"""Long commands: their progress, brokers that do not answer meanwhile, and signals that interrupt them."""
 
 import asyncio
+import signal
+import threading
 import time
 from collections.abc import Callable, Coroutine
-from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from rich.progress import BarColumn, Progress, ProgressColumn, TimeRemainingColumn
+from rich.progress import Progress, ProgressColumn
 
 from ..broker_contact import CONTACT, Contact, no_answer
 from ..terminal import escaped
-from ..terminal_console import PlainColumn
-from ..tools.produce import Summary
-from .output import count, messages, say, size
+from .output import messages, say
 
 PLAIN_SECONDS: Final = 5.0
-"""How often a log file hears of it."""
+"""Between two lines where there is no terminal."""
 OUTAGE_SECONDS: Final = 20.0
-"""How often it is said that no broker answers."""
+"""Between two messages that no broker answers."""
 LOOK_SECONDS: Final = 0.5
-"""How often it is looked whether one does."""
+"""Between two looks at whether a broker answers."""
+
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 T = TypeVar("T")
 
 
-class Line:
-    """One line on a terminal, or now and then one in a log; a context manager that clears the terminal's at the end."""
+class ProgressLine:
+    """One line on a terminal, or a line now and then in a log; a context manager that clears the terminal's line."""
 
     def __init__(self, *columns: ProgressColumn, description: str = "") -> None:
         """Show these columns on a terminal; ``description`` is theirs until `show` gives another."""
@@ -47,14 +48,14 @@ class Line:
             self._bar.stop()
 
     def show(self, description: str, done: int, total: int, plain: Callable[[], str]) -> None:
-        """Show how much of ``total`` (0: nobody knows) is done; ``plain`` is asked when a log is to hear of it."""
+        """Show how much of ``total`` (0: unknown) is done; ``plain`` gives the line for a log."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, description=escaped(description), total=total or None, completed=done)
         elif time.monotonic() - self._said >= PLAIN_SECONDS:
             self._said = time.monotonic()
             say(plain())
 
-    def tell(self, message: str) -> None:
+    def say(self, message: str) -> None:
         """Write a message that stays, above the line of a terminal."""
         if self._bar is not None:
             self._bar.console.print(f"tokenmill: {escaped(message)}", soft_wrap=True)
@@ -62,16 +63,16 @@ class Line:
             say(message)
 
 
-async def with_outages_told(work: Coroutine[Any, Any, T], servers: str, tell: Callable[[str], None]) -> T:
-    """Return what ``work`` does; meanwhile say that no broker answers, again and again, and when one does again."""
-    telling = asyncio.ensure_future(_tell_outages(servers, tell, CONTACT))
+async def with_outage_messages(work: Coroutine[Any, Any, T], servers: str, write: Callable[[str], None]) -> T:
+    """Return what ``work`` does; meanwhile say, now and then, that no broker answers, and when one does again."""
+    saying = asyncio.ensure_future(_say_outages(servers, write, CONTACT))
     try:
         return await work
     finally:
-        telling.cancel()
+        saying.cancel()
 
 
-async def _tell_outages(servers: str, tell: Callable[[str], None], contact: Contact) -> None:
+async def _say_outages(servers: str, write: Callable[[str], None], contact: Contact) -> None:
     said: float | None = None
     loop = asyncio.get_running_loop()
     while True:
@@ -79,54 +80,46 @@ async def _tell_outages(servers: str, tell: Callable[[str], None], contact: Cont
         since = contact.away_since
         if since is not None and (said is None or loop.time() - said >= OUTAGE_SECONDS):
             said = loop.time()
-            tell(f"{no_answer(servers, since)}; waiting for one")
+            write(f"{no_answer(servers, since)}; waiting for one")
         elif since is None and said is not None:
             said = None
-            tell(f"a broker answers again at {servers}")
+            write(f"a broker answers again at {servers}")
         await asyncio.sleep(LOOK_SECONDS)
 
 
-class Reporter(Line):
-    """Called with a run's summary, says where it is.
+def until_interrupted(work: Coroutine[Any, Any, T]) -> tuple[T | None, signal.Signals | None]:
+    """Run ``work``; return what it returned, or the signal that cancelled it: SIGINT, SIGTERM or SIGHUP.
 
-    The bar ends at the run's limit, where it has one, else at the end of all files, where their sizes are known; with
-    both, it is as far as the one that is closer to its end. By it the time that is left is told.
+    It is cancelled once, and may close its clients; a second signal does what it does to any program. One that was
+    ignored when the process began (``nohup``) stays so.
     """
-
-    def __init__(self) -> None:
-        columns = (PlainColumn("  {task.description}"), BarColumn(20), TimeRemainingColumn())
-        super().__init__(*columns, description="starting")
-        self._began = time.monotonic()
-        self._done_before: int | None = None
-        self.latest: Summary | None = None
-        """What it was called with last; its numbers grow on."""
-
-    def __call__(self, summary: Summary) -> None:
-        """Show how far the run is."""
-        self.latest = summary
-        rate = summary.bytes / summary.seconds if summary.seconds else 0.0
-        line = f"{count(summary.documents, 'document')}, {size(summary.bytes)}, {size(rate)}/s"
-        line += f", {summary.refused:,} passed over" if summary.refused else ""
-        described = f"{summary.topic}: {line}"
-        done, total = _done(summary)
-        self.show(described, done, total, lambda: line + self._left(summary, done, total))
-
-    def _left(self, summary: Summary, done: int, total: int) -> str:
-        """Return how much is done and how long the rest takes; nothing if nobody knows."""
-        if not total:
-            return ""
-        told = f", {done / total:.0%} {'read' if summary.limit is None else f'of the limit of {summary.limit:,}'}"
-        if self._done_before is None:  # an interrupted run begins in the middle
-            self._done_before, self._began = done, time.monotonic()
-            return told
-        speed = (done - self._done_before) / max(time.monotonic() - self._began, 1e-9)
-        seconds = (total - done) / speed if speed else 0
-        return told + (f", {timedelta(seconds=round(seconds))} left" if seconds else "")
+    return asyncio.run(_run(work))
 
 
-def _done(summary: Summary) -> tuple[int, int]:
-    """Return how far the run is, and where it ends: in documents with a limit, else in bytes; 0: nobody knows."""
-    if summary.limit is None:
-        return summary.bytes_read, summary.bytes_total
-    read = summary.limit * summary.bytes_read // summary.bytes_total if summary.bytes_total else 0
-    return min(summary.limit, max(summary.before + summary.documents, read)), summary.limit
+async def _run(work: Coroutine[Any, Any, T]) -> tuple[T | None, signal.Signals | None]:
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+    received: list[signal.Signals] = []
+
+    def interrupt(number: signal.Signals) -> None:
+        received.append(number)
+        leave()
+        task.cancel()
+
+    def leave() -> None:
+        for number in handled:
+            loop.remove_signal_handler(number)
+        handled.clear()
+
+    handled: list[signal.Signals] = []
+    if threading.current_thread() is threading.main_thread():
+        handled += [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in handled:
+        loop.add_signal_handler(number, interrupt, number)
+    try:
+        return await task, None
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        return None, received[0]
+    finally:
+        leave()

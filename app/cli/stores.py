@@ -1,11 +1,12 @@
 """``tokenmill retire`` and ``adopt``: old segments of a store are freed; a copy gets an identity of its own."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tokenmill.errors import InputError
-from tokenmill.samples import first_needed, read_state
+from tokenmill.samples import UNPINNED, Position, first_needed, read_state
 from tokenmill.store import Store, open_partition, partitions_in, read_stream
 from tokenmill.store.retiring import Retired, retire
 
@@ -59,7 +60,7 @@ def retire_command(
         raise InputError("say what may go: either --below BLOCK, or --keep BLOCKS, or --keep-from STATE.json")
     store = settings.store
     info = read_stream(store, stream)
-    needed = first_needed(store, info, [read_state(file) for file in keep_from]) if keep_from else None
+    needed = first_needed(store, info, [_read(file) for file in keep_from]) if keep_from else None
     below_of: dict[int, int] = {}
     for partition in partitions or partitions_in(store, stream):
         borders = [] if below is None else [below]
@@ -79,6 +80,14 @@ def retire_command(
         return
     for partition, retired in found.items():
         show(f"{stream}/{partition}: {_outcome(retired, dry=dry)}")
+
+
+def _read(file: Path) -> Position:
+    """Return the position of a state in a file, an old one with a warning."""
+    position = read_state(file)
+    if position.unpinned:
+        say(f"warning: {file}: {UNPINNED}")
+    return position
 
 
 def _warning(settings: Settings, stream: str, planned: dict[int, Retired]) -> str:

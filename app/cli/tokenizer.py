@@ -1,6 +1,7 @@
-"""``tokenmill tokenizer``: what a tokenizer is, which engine is used for it, how fast, and whether engines agree."""
+"""``tokenmill tokenizer`` and ``train-tokenizer``: what a tokenizer is, and a new one from the user's own text."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,13 +10,16 @@ from rich.status import Status
 
 from tokenmill.errors import EngineError
 from tokenmill.stages.engines import load_tokenizer
+from tokenmill.stages.training_tokenizer import train_tokenizer
 
+from ..local.output_files import require_file
 from ..settings import Settings
-from ..tools.produce import Reading, Refused, Walk, find_sources, read_items, shape_for
+from ..tools.produce import FolderWalk, Reading, Refused, find_sources, read_items, shape_for
 from ..tools.tokenizer_report import TokenizerReport, report_on
 from .options import examples, with_settings
 from .output import AsJson, count, messages, say, show, show_json, size
-from .produced import tell_not_read
+from .produce import FormatName, Lines, Paths
+from .produce_output import say_not_read
 
 SHOWN_TOKENS = 12  # special tokens in a line; --json has all
 SHOWN_IDS = 16
@@ -28,10 +32,21 @@ Text = Annotated[
     typer.Option("--text", metavar="PATH", help="Text to try it on, as `produce` reads it; may be given again."),
 ]
 Seconds = Annotated[float, typer.Option("--search", min=0, metavar="SECONDS", help="How long to look for differences.")]
+DEFAULT_VOCABULARY = 16_384  # ids of uint16 with room; small models spend little on their embedding
+
+Output = Annotated[Path, typer.Option("--output", help="The file to write.")]
+Size = Annotated[int, typer.Option("--vocabulary-size", min=257, help="Number of ids, the 256 bytes included.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the commands."""
+    app.command(
+        "train-tokenizer",
+        epilog=examples(
+            "tokenmill train-tokenizer corpus.jsonl notes/",
+            "tokenmill train-tokenizer notes/ --vocabulary-size 4096 --output small.json",
+        ),
+    )(with_settings(train_command, "text_fields"))
     app.command(
         "tokenizer",
         epilog=examples(
@@ -51,7 +66,7 @@ def tokenizer_command(
     tokenizer = load_tokenizer(name)
     with _progress(messages()) as status:
         report = report_on(
-            *(tokenizer, _texts(settings, text or []), settings.engine, seconds),
+            *(tokenizer, _Texts(settings, text, "auto") if text else (), settings.engine, seconds),
             tick=lambda tried: status.update(f"searching for differences: {count(tried, 'text')} tried"),
         )
     if as_json:
@@ -94,15 +109,38 @@ def _progress(console: Console) -> Status:
     return console.status("timing the engines")
 
 
-def _texts(settings: Settings, paths: list[str]) -> Iterator[str]:
-    if not paths:
-        return
-    reading = Reading(shape_for(settings, settings.raw_topics[0]))
-    walk = Walk()
-    sources = find_sources(paths, reading, walk=walk)
-    tell_not_read(walk)
-    for item in read_items(sources):
-        if isinstance(item, Refused):
-            say(f"{item.where}: {item.why}")
-        else:
-            yield item.text
+def train_command(
+    settings: Settings,
+    paths: Paths,
+    *,
+    output: Output = Path("tokenizer.json"),
+    vocabulary_size: Size = DEFAULT_VOCABULARY,
+    format_name: FormatName = "auto",
+    lines: Lines = False,
+) -> None:
+    """Train a byte-level BPE tokenizer on files, folders or standard input, read as `produce` reads them."""
+    require_file("--output", output)  # before minutes of work
+    texts = _Texts(settings, paths, "lines" if lines else format_name)
+    tokenizer = train_tokenizer(iter(texts), vocabulary_size=vocabulary_size)
+    output.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
+    say(f"{count(tokenizer.get_vocab_size(), 'id')} learnt from {count(texts.documents, 'document')}")
+    show(str(output))
+
+
+class _Texts:
+    """The documents' texts; counts them, and names those that cannot be used."""
+
+    def __init__(self, settings: Settings, paths: list[str], choice: FormatName) -> None:
+        reading = Reading(shape_for(settings, settings.raw_topics[0]), choice)
+        walk = FolderWalk()
+        self._items = read_items(find_sources(paths, reading, walk=walk))
+        say_not_read(walk)
+        self.documents = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for item in self._items:
+            if isinstance(item, Refused):
+                say(f"{item.where}: {item.why}")
+            else:
+                self.documents += 1
+                yield item.text

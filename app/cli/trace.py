@@ -18,7 +18,7 @@ from ..tools.inspect.block_trace import RecordText, beginning
 from ..tools.inspect.tracing import Fate, Place, fate_of, record_texts
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json
-from .progress import Line
+from .progress import ProgressLine
 
 State = Annotated[
     Path,
@@ -77,6 +77,8 @@ def trace_command(
     if len(asked) != 1:
         raise InputError("give one of --step, --sample, --block, --record and --document")
     tracer = Tracer(settings.store, read_state(state))
+    if tracer.doubt is not None:
+        say(f"warning: {tracer.doubt}")
     printer = _Printer(settings, tracer, text=text, as_json=as_json)
     if step is not None:
         printer.samples({"step": step}, list(tracer.step(step)))
@@ -99,7 +101,7 @@ def _scan(tracer: Tracer, wanted: str) -> list[Place]:
     """Return the records with an id, showing how far the search is."""
     columns = (PlainColumn("search"), BarColumn(), TaskProgressColumn(), PlainColumn("{task.description}"))
     found: list[Place] = []
-    with Line(*columns, TimeRemainingColumn()) as line:
+    with ProgressLine(*columns, TimeRemainingColumn()) as line:
         for done, total, places in tracer.documents(wanted):
             found += places
             told = f"{count(done, 'block')} of {total:,}, {count(len(found), 'record')} found"

@@ -9,13 +9,13 @@ from rich.table import Table
 
 from tokenmill.errors import TokenMillError
 
-from ..local.places import require_file
+from ..local.output_files import require_file
 from ..settings import Settings
 from ..terminal_console import PlainColumn
 from ..tools.verify import ChainResult, VerifyProgress, VerifyResult, verify
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json, show_table, size
-from .progress import Line
+from .progress import ProgressLine
 
 Streams = Annotated[
     list[str] | None,
@@ -180,7 +180,7 @@ def verdict(result: VerifyResult) -> str:
     return f"equal: {', '.join(parts)} ({result.seconds:.1f} s)"
 
 
-class VerifyProgressLine(Line):
+class VerifyProgressLine(ProgressLine):
     """Called with the progress, shows it."""
 
     def __init__(self) -> None:

@@ -1,9 +1,9 @@
 """A local Apache Kafka: one KRaft node, from its jars, on loopback, with all that it writes in one directory.
 
-For the demo, the tests and a first try; a real cluster is somebody else's. The directory holds
+For the demo, the tests and a first try; it is no replacement for a cluster. The directory holds
 
 - ``address.json``: the ports and the cluster's id, chosen once, so that a restart has the same address and data,
-- ``server.properties``: written anew at each start; for its owner's eyes, because it may hold passwords,
+- ``server.properties``: written at each start; only its owner can read it, because it may hold passwords,
 - ``data/``, ``tmp/``, ``broker.log`` (Kafka's warnings and errors), and ``broker.pid`` while a broker runs.
 
 A broker ends with the process that started it, however that ends, unless it was started with ``detached=True``. It has
@@ -16,6 +16,7 @@ import os
 import secrets
 import signal
 import socket
+import struct
 import subprocess
 import time
 from base64 import urlsafe_b64encode
@@ -28,9 +29,8 @@ from tokenmill.errors import BrokerError
 
 from ..process import POLL_SECONDS, Process
 from ..process import start as start_process
-from .handshake import answers
 from .jars import find_java, kafka_jars
-from .secure_files import write_private
+from .output_files import write_private
 
 HOST = "127.0.0.1"
 # Below the kernel's range for outgoing connections (32768 and up on Linux). A port in that range can be lost while the
@@ -81,7 +81,7 @@ SETTINGS = {
 
 
 class Broker:
-    """A Kafka broker of one's own, as a context manager: started on entry, stopped on exit.
+    """A local Kafka broker, as a context manager: started on entry, stopped on exit.
 
     ``directory`` is made if need be. ``port`` is the port for clients; without it a free one is chosen, once for all.
     ``settings`` are Kafka's (``server.properties``) and win over ours. ``listeners`` are security protocols that are
@@ -274,3 +274,24 @@ def _is_free(port: int) -> bool:
 def _check_free(port: int) -> None:
     if not _is_free(port):
         raise BrokerError(f"port {port} on {HOST} is taken by another program. End that, or choose another: --port")
+
+
+METADATA, VERSION = 3, 1
+CLIENT = b"tokenmill"
+# Header (API, version, correlation id, client id), then an empty array of topics: none.
+REQUEST = struct.pack(f">hhih{len(CLIENT)}si", METADATA, VERSION, 1, len(CLIENT), CLIENT, 0)
+SECONDS = 2.0  # for one attempt; a broker on loopback answers within milliseconds
+
+
+def answers(host: str, port: int) -> bool:
+    """Return whether the broker at ``host``:``port`` answers and knows of a live broker (itself) to send clients to.
+
+    A KRaft broker that accepts connections may not have joined its cluster yet; until then it names no broker.
+    """
+    try:
+        with socket.create_connection((host, port), timeout=SECONDS) as link, link.makefile("rb") as replies:
+            link.sendall(struct.pack(">i", len(REQUEST)) + REQUEST)
+            head = replies.read(12)  # length, correlation id, number of brokers
+    except OSError:
+        return False
+    return len(head) == 12 and struct.unpack(">iii", head)[2] > 0  # noqa: PLR2004 - three 4-byte integers

@@ -1,10 +1,14 @@
-"""A local broker, the topics and the service in one process and its children, with a view."""
+"""A local broker that is kept running, the topics and the service, in one process and its children, with a view."""
 
 import asyncio
 import shlex
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NoReturn
 
+import structlog
 from rich.console import Console
+
+from tokenmill.errors import BrokerError
 
 from ..kafka.topics import ensure_topics
 from ..process import allow_more_files
@@ -13,17 +17,23 @@ from ..settings.explain import DEFAULT_ORIGIN
 from ..supervisor import Event, Supervisor, run_until_signalled
 from ..tasks import beside
 from .broker import Broker
-from .keeping import keep_broker
-from .live import Scene, View, log_to_file, telling_of_its_end
-from .state import State, program
+from .live import LiveScene, LiveView, log_to_file, saying_when_cancelled
+from .local_state import LocalState, program
 
 STYLES: Final = {"ended": "red", "not started": "red", "suspected": "red", "took over": "green"}
+LOOK_SECONDS: Final = 1.0
+"""Between two looks at whether the broker's process exists; a look reads a file and a line of the kernel's."""
+PAUSE_SECONDS: Final = 10.0
+"""Between two attempts to start the broker: a full disk or a taken port waits for a person."""
+END_SECONDS: Final = 0.2
+"""Between two attempts to end a broker that is just starting, and no longer wanted."""
+log = structlog.get_logger(__name__)
 
 
-def settings_in(state: State, loaded: Loaded) -> Settings:
-    """Return the settings for a state: what was said now, else what was last time, else the defaults.
+def settings_in(state: LocalState, loaded: Loaded) -> Settings:
+    """Return the settings for a state: what is given now, else what was saved last time, else the defaults.
 
-    The store is the state's unless another one was said. Where nobody ever said a tokenizer, it is raw bytes.
+    The store is the state's unless another one is given. Without any tokenizer, tokens are raw bytes.
 
     Raises:
         SettingsError: the state's settings cannot be used.
@@ -35,7 +45,7 @@ def settings_in(state: State, loaded: Loaded) -> Settings:
     return Settings(**{"tokenizer": "bytes", "store": state.store, **before, **said})
 
 
-def run_up(state: State, settings: Settings, console: Console, *, partitions: int, port: int | None) -> int:
+def run_up(state: LocalState, settings: Settings, console: Console, *, partitions: int, port: int | None) -> int:
     """Run broker and service until Ctrl-C or SIGTERM; return the exit code. On return no process is left.
 
     A Kafka that ends meanwhile is started again.
@@ -46,7 +56,7 @@ def run_up(state: State, settings: Settings, console: Console, *, partitions: in
     """
     log_to_file(state.logs / "supervisor.log", settings.log_level)
     allow_more_files()
-    view = View(console)
+    view = LiveView(console)
     view.say(f"starting Apache Kafka in {state.broker} (the very first start downloads 45 MB)")
     with Broker(state.broker, port=port) as broker:
         settings = settings.at(broker.bootstrap_servers)
@@ -54,26 +64,26 @@ def run_up(state: State, settings: Settings, console: Console, *, partitions: in
         return run_until_signalled(_serve(broker, state, settings, view, partitions), serves=True)
 
 
-async def _serve(broker: Broker, state: State, settings: Settings, view: View, partitions: int) -> int:
+async def _serve(broker: Broker, state: LocalState, settings: Settings, view: LiveView, partitions: int) -> int:
     await ensure_topics(settings, partitions=partitions)
-    supervisor = Supervisor(settings, log_directory=state.logs, on_event=lambda event: _tell(view, event))
+    supervisor = Supervisor(settings, log_directory=state.logs, on_event=lambda event: _show_event(view, event))
     title = f"{', '.join(settings.raw_topics)} at {settings.bootstrap_servers}"
     _explain(state, settings, view)
     with view:
         async with (
             beside(
                 supervisor.run(),
-                view.run(lambda: Scene(title, supervisor.status())),
+                view.run(lambda: LiveScene(title, supervisor.status())),
                 keep_broker(broker, lambda text: view.say(text, "red")),
             ),
-            telling_of_its_end(view),
+            saying_when_cancelled(view),
         ):
             await asyncio.Event().wait()
     return 0
 
 
-def _explain(state: State, settings: Settings, view: View) -> None:
-    """Say where it all is, and how text gets in."""
+def _explain(state: LocalState, settings: Settings, view: LiveView) -> None:
+    """Say where everything is, and how to send text."""
     topic = settings.raw_topics[0]
     if settings.tokenizer == "bytes":
         view.say("tokens are raw bytes; --tokenizer with a new --state chooses others")
@@ -86,5 +96,45 @@ def _explain(state: State, settings: Settings, view: View) -> None:
     view.show("Ctrl-C ends all of it; what is on disk stays.")
 
 
-def _tell(view: View, event: Event) -> None:
+def _show_event(view: LiveView, event: Event) -> None:
     view.say(event.text, STYLES.get(event.kind, "dim"))
+
+
+async def keep_broker(broker: Broker, say: Callable[[str], None]) -> NoReturn:
+    """Start ``broker`` again whenever it has ended, until cancelled; ``say`` is told of each end and each start.
+
+    On return, which is by cancellation alone, no start is under way: `Broker.stop` is safe then.
+    """
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        if broker.running:
+            continue
+        log.error("Kafka ended", directory=str(broker.directory))
+        say(f"Kafka ended by itself or was killed ({broker.log_path} may say why); starting it again")
+        try:
+            await _start(broker)
+        except BrokerError as error:
+            log.error("Kafka does not start", reason=str(error))  # noqa: TRY400 - the reason is all there is
+            say(f"Kafka does not start: {error}; next attempt in {PAUSE_SECONDS:.0f} s")
+            await asyncio.sleep(PAUSE_SECONDS)
+        else:
+            log.info("Kafka started again", servers=broker.bootstrap_servers)
+            say(f"Kafka serves again at {broker.bootstrap_servers}")
+
+
+async def _start(broker: Broker) -> None:
+    """Start the broker in a thread, for that takes seconds; on return a cancelled start has ended.
+
+    Raises:
+        BrokerError: as `Broker.start`.
+
+    """
+    starting = asyncio.ensure_future(asyncio.to_thread(broker.start))
+    try:
+        await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        while not starting.done():
+            await asyncio.to_thread(broker.kill)  # so that `Broker.start` returns
+            await asyncio.wait({starting}, timeout=END_SECONDS)
+        starting.exception()  # retrieved, so that asyncio does not log it
+        raise

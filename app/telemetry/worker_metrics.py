@@ -13,6 +13,7 @@ from tokenmill.milling.outcomes import NO_TOKENS, SKIPPED
 from tokenmill.stages.decoding import REASONS
 from tokenmill.stages.engines import TOKENIZER_FAILED
 from tokenmill.stages.steps.min_chars import TOO_SHORT
+from tokenmill.stages.steps.normalized_length import NORMALIZED_TOO_LARGE
 from tokenmill.stages.steps.not_empty import EMPTY
 from tokenmill.stages.user_function import FUNCTION_FAILED, REJECTED
 
@@ -219,7 +220,7 @@ ENGINE: Final = Gauge(
 )
 
 
-DEAD_LETTER_REASONS: Final = REASONS | {SKIPPED, FUNCTION_FAILED, TOKENIZER_FAILED}
+DEAD_LETTER_REASONS: Final = REASONS | {SKIPPED, FUNCTION_FAILED, TOKENIZER_FAILED, NORMALIZED_TOO_LARGE}
 FILTER_REASONS: Final = frozenset({EMPTY, TOO_SHORT, NO_TOKENS, REJECTED})
 """A user's own function may have more, few and closed as well: they appear when they are first given."""
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.loaders.place import Stock, forget, warm
 
-OURS = ("tokenmill", "limit", "nanogpt")
+OURS = ("tokenmill", "tokenmill-unchecked", "limit", "nanogpt")
 FIRST_PASS_SECONDS = 5.0
 """Enough for a whole pass of a fast loader, and for all that a slow one reads later."""
 
@@ -25,7 +25,9 @@ def contender(name: str) -> Any:
     if name in OURS:
         from benchmarks.loaders import ours
 
-        return {"tokenmill": ours.TokenMill, "limit": ours.Limit, "nanogpt": ours.NanoGpt}[name]()
+        if name.startswith("tokenmill"):
+            return ours.TokenMill(check=name == "tokenmill")
+        return {"limit": ours.Limit, "nanogpt": ours.NanoGpt}[name]()
     from benchmarks.loaders import peers
 
     return peers.PEERS[name]()

@@ -14,9 +14,12 @@ BATCH = 16
 
 
 class TokenMill:
-    """`Batches`, on the CPU."""
+    """`Batches`, on the CPU; with checks or without."""
 
     packages = ("tokenmill", "torch", "numpy")
+
+    def __init__(self, *, check: bool) -> None:
+        self._check = check
 
     def folder(self, stock: Stock) -> str:
         """Return the name of its folder."""
@@ -29,7 +32,14 @@ class TokenMill:
         """Open the stream."""
         length = stock.block_tokens - 1
         return Batches(
-            stock.store, STREAM, batch_size=BATCH, sequence_length=length, seed=SEED, shuffle=shuffle, widen=wide
+            stock.store,
+            STREAM,
+            batch_size=BATCH,
+            sequence_length=length,
+            seed=SEED,
+            shuffle=shuffle,
+            widen=wide,
+            check=self._check,
         )
 
     def batches(self, stock: Stock, *, shuffle: bool, wide: bool) -> Iterator[Any]:

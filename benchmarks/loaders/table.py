@@ -25,6 +25,8 @@ def _shown(cell: Mapping[str, Any], name: str) -> str:
     found, ratio = cell["tokens_per_second"].get(name), cell["tokenmill_to"].get(name)
     if found is None:
         return ""
+    if name == "tokenmill-unchecked" and cell["unchecked_to_limit"]:
+        return f"{found['median'] / 1e6:,.0f} ({cell['unchecked_to_limit']:,.2f} of the limit)"
     return f"{found['median'] / 1e6:,.0f}" + (f" ({ratio:,.2f})" if ratio else "")
 
 
@@ -38,4 +40,16 @@ def print_large(sizes: Sequence[Mapping[str, Any]], console: Console) -> None:
     for name in names:
         table.add_row(name.replace("_", " "), *(f"{size[name]:,}" for size in sizes))
     if sizes:
+        console.print(table)
+
+
+def print_shapes(shapes: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Print what stores of an odd shape cost."""
+    table = Table(title="TokenMill, by the shape of the store", title_justify="left")
+    table.add_column("")
+    for shape in shapes:
+        table.add_column(f"{shape['store']}\n{'checked' if shape['check'] else 'unchecked'}", justify="right")
+    for name in [name for name in (shapes[0] if shapes else {}) if name not in {"store", "check"}]:
+        table.add_row(name.replace("_", " "), *(f"{shape[name]:,}" for shape in shapes))
+    if shapes:
         console.print(table)

@@ -18,7 +18,7 @@ from tokenmill import errors
 from tokenmill.app.cli import main
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import SECRETS, Settings
-from tokenmill.app.tools.produce.chunks import CHUNK_ENTRIES
+from tokenmill.app.tools.produce.sources import CHUNK_ENTRIES
 from tokenmill.records import FLUSH_HEADER
 from tokenmill.store import Store
 

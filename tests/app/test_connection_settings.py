@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from tokenmill.app.local.state import State
+from tokenmill.app.local.local_state import LocalState
 from tokenmill.app.settings import SECRETS, ConnectionSettings, Settings, load_settings
 from tokenmill.app.settings.values import as_variable
 from tokenmill.errors import SettingsError
@@ -126,7 +126,7 @@ def test_the_environment_hands_passwords_on(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_saved_settings_hold_no_password_and_are_their_owners_alone(tmp_path: Path) -> None:
     """Also where an older file could be read by everyone."""
-    state = State(tmp_path)
+    state = LocalState(tmp_path)
     state.settings_file.write_text("old")
     state.settings_file.chmod(0o644)
 

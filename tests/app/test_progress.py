@@ -1,16 +1,19 @@
-"""Progress: how far, how fast, and how long it takes."""
+"""Progress: how far, how fast, and how long it takes; and work that is interrupted."""
 
 import asyncio
+import os
 import re
+import signal
 from collections.abc import Callable
 
 import pytest
 
 from tests.outages import Hands
 from tokenmill.app.cli import progress
-from tokenmill.app.cli.progress import Reporter, with_outages_told
+from tokenmill.app.cli.produce_output import ProduceProgress
+from tokenmill.app.cli.progress import SIGNALS, until_interrupted, with_outage_messages
 from tokenmill.app.tools.produce import Refused, Summary
-from tokenmill.app.tools.produce.sender import Sent
+from tokenmill.app.tools.produce.sender import Acknowledged
 
 
 def test_a_log_hears_how_much_was_read_and_what_is_left(
@@ -18,9 +21,9 @@ def test_a_log_hears_how_much_was_read_and_what_is_left(
 ) -> None:
     """By the files' bytes, from where an interrupted run went on; nothing is promised before anything was read."""
     monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
-    summary = Summary("raw", {0: Sent(1000, 4_000_000)}, seconds=2.0, bytes_total=1000, bytes_read=250)
+    summary = Summary("raw", {0: Acknowledged(1000, 4_000_000)}, seconds=2.0, bytes_total=1000, bytes_read=250)
     summary.refuse(Refused("a:1", "why"))
-    with Reporter() as report:
+    with ProduceProgress() as report:
         report(summary)
         summary.bytes_read = 750
         report(summary)
@@ -35,13 +38,13 @@ def test_a_limit_is_where_the_bar_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[tuple[int, int]] = []
     told: list[str] = []
 
-    def show(_line: progress.Line, _described: str, done: int, total: int, plain: Callable[[], str]) -> None:
+    def show(_line: progress.ProgressLine, _described: str, done: int, total: int, plain: Callable[[], str]) -> None:
         shown.append((done, total))
         told.append(plain())
 
-    monkeypatch.setattr(progress.Line, "show", show)
-    summary = Summary("raw", {0: Sent(30, 300)}, before=20, limit=200, bytes_total=1000, bytes_read=10)
-    with Reporter() as report:
+    monkeypatch.setattr(progress.ProgressLine, "show", show)
+    summary = Summary("raw", {0: Acknowledged(30, 300)}, before=20, limit=200, bytes_total=1000, bytes_read=10)
+    with ProduceProgress() as report:
         report(summary)
         summary.bytes_total = 0
         report(summary)
@@ -59,8 +62,8 @@ def test_nothing_is_said_of_what_nobody_knows(
 ) -> None:
     """A pipe has no size."""
     monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
-    with Reporter() as report:
-        report(Summary("raw", {0: Sent(1, 10)}, seconds=1.0))
+    with ProduceProgress() as report:
+        report(Summary("raw", {0: Acknowledged(1, 10)}, seconds=1.0))
 
     assert capsys.readouterr().err == "tokenmill: 1 document, 10 B, 10 B/s\n"
 
@@ -82,7 +85,7 @@ async def test_a_log_hears_that_no_broker_answers(monkeypatch: pytest.MonkeyPatc
         await until(lambda: len(told) == 2)
         return 7
 
-    assert await with_outages_told(work(), "broker:9092", told.append) == 7
+    assert await with_outage_messages(work(), "broker:9092", told.append) == 7
     assert told == [
         "no broker answers at broker:9092 since 1970-01-01T00:16:40Z; waiting for one",
         "a broker answers again at broker:9092",
@@ -93,3 +96,63 @@ async def until(condition: Callable[[], bool]) -> None:
     """Wait for a condition."""
     while not condition():  # noqa: ASYNC110 - no event tells
         await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_cancels_work_once(number: signal.Signals) -> None:
+    """It may end in order; afterwards the signal is what it was before."""
+    before = [signal.getsignal(one) for one in SIGNALS]
+    ended: list[bool] = []
+
+    async def work() -> None:
+        os.kill(os.getpid(), number)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append(True)
+
+    assert until_interrupted(work()) == (None, number)
+    assert ended == [True]
+    assert [signal.getsignal(one) for one in SIGNALS] == before
+
+
+def test_a_second_signal_ends_it_at_once() -> None:
+    """Where the end in order takes too long: Ctrl-C again."""
+
+    async def work() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.Event().wait()
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(0)
+
+    with pytest.raises(KeyboardInterrupt):
+        until_interrupted(work())
+
+
+def test_what_was_ignored_stays_ignored() -> None:
+    """A terminal that closes does not end what `nohup` began."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+
+        async def work() -> str:
+            os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.sleep(0)
+            return "done"
+
+        assert until_interrupted(work()) == ("done", None)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_what_work_raises_is_raised() -> None:
+    """Also that it was cancelled by somebody else."""
+
+    async def fail(error: BaseException) -> None:
+        raise error
+
+    for error in (ValueError("why"), asyncio.CancelledError()):
+        with pytest.raises(type(error)):
+            until_interrupted(fail(error))

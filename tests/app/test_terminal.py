@@ -27,11 +27,11 @@ from rich.table import Table
 
 import tokenmill
 from tokenmill.app.cli import inspect as inspect_command
-from tokenmill.app.cli import output, produced
+from tokenmill.app.cli import output, produce_output
 from tokenmill.app.cli.dead_letters import cells, values
-from tokenmill.app.cli.progress import Line
+from tokenmill.app.cli.progress import ProgressLine
 from tokenmill.app.kafka.clients import connection
-from tokenmill.app.local.live import View
+from tokenmill.app.local.live import LiveView
 from tokenmill.app.logs import set_up_logging
 from tokenmill.app.settings import ConnectionSettings
 from tokenmill.app.terminal import GuardedStream, escaped, escaped_json, escaped_lines
@@ -111,9 +111,9 @@ def shown_letter(text: str) -> None:
 def told(text: str) -> None:
     """Say it as a message, a refusal, a line above a progress bar, and in a view."""
     output.say(text)
-    produced.tell_refusals(PassedOver(refused=1, examples=[Refused(text, text)]))
-    Line(PlainColumn("{task.description}")).tell(text)
-    view = View(output.data())
+    produce_output.say_refusals(PassedOver(refused=1, examples=[Refused(text, text)]))
+    ProgressLine(PlainColumn("{task.description}")).say(text)
+    view = LiveView(output.data())
     view.say(text, "red")
     view.show(text)
 

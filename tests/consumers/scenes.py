@@ -1,6 +1,7 @@
 """Stores with eras for the tests of the training side, and the slow, plain answer to what comes in which order."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from tests.store.chains import STREAM, fill, make_chain, make_info, make_store, 
 from tests.store.eras import make_eras, write_eras
 from tokenmill.consumers import Batch, Batches
 from tokenmill.eras import Era, Permutation
+from tokenmill.reading.acceptance import Blocks
 from tokenmill.store import Store
+from tokenmill.wire.chain import genesis_hash, roll
 
 INFO = make_info()
 CHAINS = {partition: make_chain(INFO, 40, partition=partition, seed=partition) for partition in range(3)}
@@ -21,18 +24,38 @@ OPEN_ERAS = ERAS[:-1]
 BLOCKS = 40
 
 
-def era_store(path: Path, eras: Sequence[Era] = ERAS) -> Store:
+@cache
+def other_chains(kept: int = 0) -> dict[int, Blocks]:
+    """Return chains of other tokens, as those of another cluster with the same recipe; up to ``kept`` eras the same."""
+    reached = {number: part.stop for number, part in enumerate(ERAS[kept - 1].ranges)} if kept else {}
+    chains = {}
+    for partition, chain in CHAINS.items():
+        same, other = reached.get(partition, 0), make_chain(INFO, 40, partition=partition, seed=100 + partition)
+        tokens = bytes(chain.tokens)[: same * INFO.block_bytes] + bytes(other.tokens)[same * INFO.block_bytes :]
+        entries = [*chain.entries[:same], *other.entries[same:]]
+        hashes = roll(genesis_hash(INFO.fingerprint, partition), tokens, entries)
+        chains[partition] = Blocks(0, tokens, entries, hashes)
+    return chains
+
+
+@cache
+def other_eras(kept: int = 0) -> list[Era]:
+    """Return the eras of these chains, with the borders of `ERAS`."""
+    return make_eras(INFO, other_chains(kept), STOPS, end=True)
+
+
+def era_store(path: Path, eras: Sequence[Era] = ERAS, chains: Mapping[int, Blocks] = CHAINS) -> Store:
     """Make a store with these eras and their blocks."""
     store = make_store(path, INFO)
-    grow(store, eras)
+    grow(store, eras, chains)
     return store
 
 
-def grow(store: Store, eras: Sequence[Era]) -> None:
+def grow(store: Store, eras: Sequence[Era], chains: Mapping[int, Blocks] = CHAINS) -> None:
     """Bring eras, all from the first on, and their blocks into a store."""
     for partition, part in enumerate(eras[-1].ranges):
         if part.stop:
-            fill(store, INFO, CHAINS[partition], [part.stop], partition=partition)
+            fill(store, INFO, chains[partition], [part.stop], partition=partition)
     write_eras(store, eras)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tests.consumers.scenes import era_store, expected, open_batches, rows_of
+from tests.consumers.scenes import ERAS, era_store, expected, open_batches, rows_of
 from tests.store.chains import STREAM
 from tokenmill.consumers import Batches, EraDataset, StepDataset, Windows
 from tokenmill.consumers.staging import device_of
@@ -30,7 +30,10 @@ def test_numbers_of_numpy_are_numbers(store: Store) -> None:
         store, batch_size=np.int64(2), seed=np.uint8(1), shuffle=np.bool_(1), timeout=np.float32(1), rank=np.int16(0)
     )
     assert rows_of(batches) == expected()
-    assert batches.state_dict() == open_batches(store).state_dict() | {"sample": 40}
+    assert batches.state_dict() == open_batches(store).state_dict() | {
+        "sample": 40,
+        "content": [4, ERAS[4].hash.hex()],
+    }
     assert all(type(value) in {int, str, bool, list} for value in batches.state_dict().values())
 
 

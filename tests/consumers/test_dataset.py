@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, RandomSampler
 
-from tests.consumers.scenes import CHAINS, ERAS, INFO, OPEN_ERAS, era_store, grow
+from tests.consumers.scenes import CHAINS, ERAS, INFO, OPEN_ERAS, era_store, grow, other_chains, other_eras
 from tests.store.chains import STREAM, fill, make_store, tokens_of
 from tests.store.eras import write_eras
 from tokenmill.consumers import EraDataset
@@ -133,3 +133,11 @@ def test_a_dataset_is_a_source_for_grain(store: Store, tmp_path: Path) -> None:
         EraDataset(store.path, STREAM, sequence_length=4, eras=range(5)),
     ]
     assert len({repr(one) for one in [dataset, *others]}) == 3
+
+
+def test_a_source_for_grain_knows_its_content(store: Store, tmp_path: Path) -> None:
+    """A checkpoint of Grain is refused where the repr is another: so it is for other text of the same recipe."""
+    for kept, same in ((0, False), (3, False), (4, True)):
+        other = era_store(tmp_path / str(kept), other_eras(kept), other_chains(kept))
+        datasets = [EraDataset(one.path, STREAM, sequence_length=4, eras=range(4)) for one in (store, other)]
+        assert (repr(datasets[0]) == repr(datasets[1])) is same

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenmill.consumers.gathering import Gathering, addresses_of
+from tokenmill.store import MapWatch
 
 DTYPES = ["uint8", "<u2", "<u4"]
 
@@ -25,7 +26,7 @@ def test_rows_come_from_wherever_they_are(dtype: str, columns: int, data: st.Dat
     )
     wanted = data.draw(st.lists(place, max_size=30))
     addresses = np.array([addresses_of(arrays[number], np.array([start]))[0] for number, start in wanted], np.int64)
-    gathering = Gathering(addresses, columns, np.dtype(dtype), arrays)
+    gathering = Gathering(addresses, columns, np.dtype(dtype), arrays, MapWatch())
     cut = data.draw(st.integers(0, len(wanted)))
     rows = np.concatenate([gathering.rows(0, cut), gathering.rows(cut)])
     assert rows.dtype == np.dtype(dtype)
@@ -36,7 +37,7 @@ def test_rows_come_from_wherever_they_are(dtype: str, columns: int, data: st.Dat
 def test_what_was_gathered_is_a_copy(dtype: str) -> None:
     """It stays when the arrays change, and can be written to."""
     tokens = np.arange(12).reshape(3, 4).astype(dtype)
-    rows = Gathering(addresses_of(tokens, np.array([8, 0])), 4, tokens.dtype, [tokens]).rows()
+    rows = Gathering(addresses_of(tokens, np.array([8, 0])), 4, tokens.dtype, [tokens], MapWatch()).rows()
     tokens[:] = 0
     rows[0, 0] += 1
     assert rows.tolist() == [[9, 9, 10, 11], [0, 1, 2, 3]]
@@ -47,7 +48,7 @@ def test_arrays_are_kept_for_as_long_as_rows_can_be_asked_for() -> None:
     """Addresses alone keep nothing: the memory of a map that is let go is unmapped, and reading it ends the process."""
     tokens = np.arange(12, dtype=np.uint16).reshape(3, 4)
     kept = weakref.ref(tokens)
-    gathering = Gathering(addresses_of(tokens, np.array([8, 0])), 4, tokens.dtype, [tokens])
+    gathering = Gathering(addresses_of(tokens, np.array([8, 0])), 4, tokens.dtype, [tokens], MapWatch())
     del tokens
     gc.collect()
     assert kept() is not None

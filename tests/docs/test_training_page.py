@@ -59,6 +59,7 @@ def test_the_example_leads_to_the_bytes_that_a_rank_gets(example: dict[str, Any]
     info = make_info(block_tokens=1025, segment_blocks=4096)
     store = store_of(tmp_path, info, example["ranges"])
     batches = Batches(store.path, STREAM, batch_size=4, sequence_length=512, seed=1, rank=1, world_size=4)
+    assert example["agrees"](example["state"], (tmp_path / STREAM / "eras.jsonl").read_bytes().splitlines())
     batches.load_state_dict(example["state"])
     batch = next(iter(batches))
 
@@ -72,6 +73,7 @@ def test_the_example_leads_to_the_bytes_that_a_rank_gets(example: dict[str, Any]
     state = batches.state_dict()
     assert f'`"sample": {state["sample"]}` and `"ranges": {state["ranges"]}`' in PAGE
     assert batch.step == 625
+    assert state["content"] == example["state"]["content"]
 
 
 @given(st.integers(1, 3000), st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 9), st.integers(0, 1 << 40))

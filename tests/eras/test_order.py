@@ -1,6 +1,7 @@
 """The order inside an era: a permutation that anyone computes alike, at any place, in constant memory."""
 
 from collections import Counter
+from hashlib import sha256
 from math import factorial
 
 import numpy as np
@@ -77,6 +78,26 @@ def test_neighbours_do_not_stay_together() -> None:
 def test_order_is_the_same_for_ever() -> None:
     """Checkpoints of years ago continue: these numbers never change."""
     assert Permutation(10, seed=42, passed=1, era=7)(np.arange(10)).tolist() == [9, 5, 6, 2, 3, 0, 1, 7, 4, 8]
+    digest = sha256()
+    for size in range(300):
+        order = Permutation(size, seed=size - 150, passed=size % 3, era=11 * size)
+        digest.update(order(np.arange(size)).astype("<i8").tobytes())
+    assert digest.hexdigest() == "ae886f98853d10b87516a296b6d0eb41394dd9e86634ea598216fd3af73ada38"
+
+
+def test_small_orders_are_not_walked_through_as_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two items in a square of 64 values that takes dozens of steps, each as dear as one for thousands of values."""
+
+    def walked(*_: object) -> None:
+        pytest.fail("the network was computed value by value")
+
+    expected = [Permutation(size, seed=3, passed=0, era=1)(np.arange(size)).tolist() for size in range(65)]
+    for name in ("_encipher", "_decipher", "_walk"):
+        monkeypatch.setattr(Permutation, name, walked)
+    for size, items in enumerate(expected):
+        order = Permutation(size, seed=3, passed=0, era=1)
+        assert [int(order(np.array([position]))[0]) for position in range(size)] == items
+        assert order.inverse(np.array(items, np.int64)).tolist() == list(range(size))
 
 
 @given(st.integers(1, 5000), st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 9))

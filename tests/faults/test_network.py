@@ -77,6 +77,7 @@ def mended(network: Network) -> Iterator[None]:
 
 @pytest.mark.fault("network-broken")
 @pytest.mark.timeout(1800)
+@pytest.mark.needs("minutes")
 def test_broken_connections_lose_and_repeat_nothing(network: Network, tmp_path: Path, trial: Trial) -> None:
     """Delayed, reset, half open, under load: the service comes back by itself each time, all right at the end."""
     proxy, settings = network.proxy, network.settings(tmp_path, 2)
@@ -121,6 +122,7 @@ async def test_client_that_only_looks_for_leaders_leaves_a_silent_connection(net
 
 
 @pytest.mark.fault("network-broken")
+@pytest.mark.needs("minutes")
 def test_mill_that_stands_still_is_replaced_and_a_quiet_one_is_not(
     network: Network, tmp_path: Path, trial: Trial
 ) -> None:

@@ -23,7 +23,7 @@ from tests.store.chains import (
 from tests.store.dying import dies
 from tests.store.giving import ChainDonor
 from tokenmill.errors import DamagedError, DifferenceError, LockedError
-from tokenmill.store import PartitionWriter, Store, open_partition
+from tokenmill.store import PartitionWriter, Store, maps, open_partition
 from tokenmill.store.donor import Donor, StoreDonor
 from tokenmill.store.layout import SegmentPaths
 from tokenmill.store.repairing import Repaired, repair_partition
@@ -315,8 +315,12 @@ def test_a_reader_goes_on_behind_a_rebuilt_commit_log(whole: Store, tmp_path: Pa
         assert reader.gather(range(end)).tobytes() == tokens_of(right, INFO)[:end].tobytes()
 
 
-def test_a_reader_sees_the_repair_without_being_opened_again(whole: Store, tmp_path: Path) -> None:
+def test_a_reader_sees_the_repair_without_being_opened_again(
+    whole: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It refuses the block before, and reads it after; views from before stay as they are."""
+    for name in ("_LOOK_SECONDS", "_LOOK_SHARE"):
+        monkeypatch.setattr(maps, name, 0)  # whether a file is what it was, each time that it is read
     store = copy(whole, tmp_path)
     rng = random.Random(1)
     readers = [open_partition(store.path, STREAM, 0, check=True) for _ in range(2)]
@@ -328,8 +332,11 @@ def test_a_reader_sees_the_repair_without_being_opened_again(whole: Store, tmp_p
             at = (number - first) * INFO.block_bytes + rng.randrange(INFO.block_bytes)
             file.seek(at)
             byte = file.read(1)[0]
-            file.seek(at)
-            file.write(bytes([byte ^ 1]))  # in the very file that the readers have mapped
+            changed = path.stat().st_ctime_ns
+            while path.stat().st_ctime_ns == changed:  # as long as the kernel's clock has not gone on
+                file.seek(at)
+                file.write(bytes([byte ^ 1]))  # in the very file that the readers have mapped
+                file.flush()
     for reader in readers:
         for number in damaged:
             with pytest.raises(DamagedError):

@@ -5,6 +5,7 @@ A Feistel network over the smallest square of a power of two that holds the doma
 asked for by itself, in constant memory. It shuffles; it keeps no secrets.
 """
 
+from functools import cached_property
 from struct import Struct
 from typing import Final
 
@@ -18,6 +19,10 @@ _BITS_AT_LEAST: Final = 3
 likely as each other only with more rounds, and halves of three bits or more: measured by chi squared."""
 _WORTH_A_TABLE: Final = 4
 """A table of the whole square is cheaper from one position for four of its items on."""
+_SMALL: Final = 1 << 2 * _BITS_AT_LEAST
+"""Up to so many items, all of which the smallest square holds, the whole order is computed at once: where few of its
+values are items, arrays would walk through it in dozens of steps, each of which costs as much for two values as for
+thousands."""
 _BYTE_BITS: Final = 8
 """Halves of so many bits are looked up as bytes, at half the cost: eras of up to 65,536 samples."""
 _KEY: Final = Struct("<qQQB")
@@ -53,6 +58,8 @@ class Permutation:
 
     def __call__(self, positions: Positions) -> Positions:
         """Return the items at ``positions``, an int64 array of any shape with values in ``range(size)``."""
+        if self._size <= _SMALL:
+            return self._few[positions]
         if positions.size * _WORTH_A_TABLE >= 1 << 2 * self._bits:
             return self._walk(positions)
         items = self._encipher(positions.astype(np.uint64))
@@ -64,12 +71,30 @@ class Permutation:
 
     def inverse(self, items: Positions) -> Positions:
         """Return the positions of items: what `__call__` makes of these positions is the items again."""
+        if self._size <= _SMALL:
+            return np.argsort(self._few)[items]
         positions = self._decipher(items.astype(np.uint64))
         outside = positions >= self._size
         while outside.any():
             positions[outside] = self._decipher(positions[outside])
             outside = positions >= self._size
         return positions.astype(np.int64)
+
+    @cached_property
+    def _few(self) -> Positions:
+        """The items at all positions, of which there are `_SMALL` at most."""
+        bits, size, items = self._bits, self._size, []
+        values = np.arange(_SMALL)
+        left, right = values >> bits, values & (1 << bits) - 1
+        for table in self._tables().view(np.int64):
+            left, right = right, left ^ table.take(right)
+        square = (left << bits | right).tolist()
+        for position in range(size):
+            item = square[position]
+            while item >= size:
+                item = square[item]
+            items.append(item)
+        return np.array(items, np.int64)
 
     def _walk(self, positions: Positions) -> Positions:
         """Do the same with a table of the whole square: walking then costs look-ups."""

@@ -70,7 +70,7 @@ class Era:
     @property
     def hash(self) -> bytes:
         """The hash that the next era names: of this record, and through ``before`` of all before it."""
-        return xxhash.xxh3_128_digest(self.pack())
+        return era_hash(self.pack())
 
     def pack(self) -> bytes:
         """Return the record's value."""
@@ -108,6 +108,23 @@ class Era:
             raise ValueError("no era: spelled in another way")
         _require_sound(era)
         return era
+
+
+def era_hash(value: bytes) -> bytes:
+    """Return the hash of the era whose record has this value."""
+    return xxhash.xxh3_128_digest(value)
+
+
+def why_no_era(value: bytes | None) -> str | None:
+    """Return why the value of a record whose key is `ERA_KEY` is no era of any stream; None where it is one.
+
+    An era that does not continue the chain is one: of two writers that close the same era, the second writes such.
+    """
+    try:
+        Era.unpack(value or b"")
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def first_hash(fingerprint: bytes) -> bytes:

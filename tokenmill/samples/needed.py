@@ -37,7 +37,8 @@ def first_needed(store: Path, info: StreamInfo, positions: Iterable[Position]) -
     sequence is at its end, it needs what follows the last era that it was through.
 
     Raises:
-        InputError: a position is one in another stream, or in one of that name that was made with other settings.
+        InputError: a position is one in another stream, or in one of that name that was made with other settings or
+            of other text.
         DamagedError: the store's eras are damaged.
 
     """
@@ -56,6 +57,7 @@ def _needed(store: Path, info: StreamInfo, position: Position) -> list[int]:
         )
     views = count_views(info.block_tokens, sequence.sequence_length)
     samples = TrainableSamples(store, info, sequence, views, check=False, on_damage="refuse")
+    samples.content.compare(position)
     eras, total = samples.eras, samples.total()
     passed = position.sample * sequence.passes // total if total else 0
     if passed < sequence.passes - 1:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, NamedTuple, Self
 
 from tokenmill.errors import InputError
+from tokenmill.wire.chain import HASH_BYTES
 
 _FORMAT: Final = 1
 
@@ -30,6 +31,17 @@ class SequenceId:
 _NAMES: Final = tuple(field.name for field in fields(SequenceId))
 
 
+class Content(NamedTuple):
+    """What pins the samples that a run has taken: an era, whose hash covers all eras before it and their blocks."""
+
+    era: int
+    hash: str
+    """Of the era, hexadecimal."""
+
+    def __str__(self) -> str:
+        return f"era {self.era} hash {self.hash}"
+
+
 class StepRange(NamedTuple):
     """Steps that took the same number of samples, up to the next range."""
 
@@ -46,6 +58,8 @@ class Position:
     sample: int
     """The number of the next one."""
     ranges: tuple[StepRange, ...]
+    content: Content | None = None
+    """That of an era that the run has come through, as a rule of the last one; None: of none, or it is not known."""
 
     @classmethod
     def beginning(cls, sequence: SequenceId, global_batch: int) -> Self:
@@ -57,6 +71,11 @@ class Position:
         """The number of the next step."""
         last = self.ranges[-1]
         return last.first_step + (self.sample - last.first_sample) // last.global_batch
+
+    @property
+    def unpinned(self) -> bool:
+        """Whether the run took samples, and nothing says of which content: so it is with old states."""
+        return self.sample > 0 and self.content is None
 
     def after(self, steps: int) -> "Position":
         """Return where the run stands so many steps later."""
@@ -97,10 +116,11 @@ class Position:
         """Return the state: small, of JSON's types alone."""
         return {
             "format": _FORMAT,
-            **asdict(self.sequence),
+            **{name: getattr(self.sequence, name) for name in _NAMES},
             "eras": list(self.sequence.eras),
             "sample": self.sample,
             "ranges": [list(part) for part in self.ranges],
+            "content": None if self.content is None else list(self.content),  # an object DCP would take apart
         }
 
     @classmethod
@@ -142,7 +162,8 @@ class Position:
                     f"the state's format is {state['format']!r}: use the version of tokenmill that wrote it"
                 )
             named = {name: state[name] for name in _NAMES}
-            position = cls(_read_sequence(named), state["sample"], tuple(StepRange(*part) for part in state["ranges"]))
+            ranges = tuple(StepRange(*part) for part in state["ranges"])
+            position = cls(_read_sequence(named), state["sample"], ranges, _read_content(state.get("content")))
             position.require_sound()
         except (LookupError, TypeError, ValueError) as error:
             raise InputError(f"this is no state of Batches ({error!r}): give what state_dict() returned") from error
@@ -176,3 +197,13 @@ def _read_sequence(named: Mapping[str, Any]) -> SequenceId:
     if not all(isinstance(text, str) for text in (found.stream, found.fingerprint)) or type(found.shuffle) is not bool:
         raise TypeError("the sequence's names cannot be")
     return found
+
+
+def _read_content(value: Any) -> Content | None:
+    """Return the content that a state names; raises TypeError or ValueError where it cannot be."""
+    if value is None:  # an old state, or one of a run that took nothing
+        return None
+    era, found = value
+    if type(era) is not int or era < 0 or len(bytes.fromhex(found)) != HASH_BYTES:
+        raise ValueError("the content's era or hash cannot be")
+    return Content(era, bytes.fromhex(found).hex())

@@ -108,7 +108,7 @@ class Tracer:
 
         Raises:
             StoreError: the store holds no such stream.
-            InputError: it is a stream of that name with other tokens.
+            InputError: it is a stream of that name with other tokens: made with other settings, or of other text.
             DamagedError: the files are damaged.
 
         """
@@ -125,6 +125,8 @@ class Tracer:
         """Samples in each block."""
         self._length = sequence.sequence_length
         self._samples = TrainableSamples(self._store, self._info, sequence, self.views, check=False, on_damage="refuse")
+        self.doubt = self._samples.content.doubt(position)
+        """Why it is not known whether the run read this content, for people; None: it did."""
 
     @property
     def topic(self) -> str:
@@ -215,7 +217,7 @@ class Tracer:
             )
         places = places_of(self._samples.locate(np.arange(samples.start, samples.stop)))
         for sample, (partition, block, view) in zip(samples, places, strict=True):
-            place = self._samples.place(sample)
+            place = self._samples.places.place(sample)
             if place is None:  # `ready` has just found it
                 raise InputError(f"sample {sample} of {self._info.name} is gone from {self._store}: try again")
             era, passed, first = place
@@ -240,7 +242,7 @@ class Tracer:
     def _uses(self, number: int, partition: int, block: int, view: int) -> list[Use]:
         era = self._samples.eras.era(number)
         uses = []
-        for passed, first in enumerate(self._samples.first_samples(number)):
+        for passed, first in enumerate(self._samples.places.first_samples(number)):
             position = self._samples.order(era, passed).position_of(partition, block, view)
             uses.append(self._use(first + position, passed, number, position))
         return uses

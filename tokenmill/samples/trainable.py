@@ -8,6 +8,8 @@ import numpy as np
 
 from tokenmill.eras import Era
 from tokenmill.errors import DamagedError, DifferenceError, InputError
+from tokenmill.samples.content import UsedContent
+from tokenmill.samples.places import EraPlace, EraPlaces
 from tokenmill.samples.position import SequenceId
 from tokenmill.samples.sequence import EraOrder, Numbers, Samples, join
 from tokenmill.store import OnDamage, PartitionReader, StreamInfo, open_eras
@@ -46,6 +48,10 @@ class TrainableSamples:
     ) -> None:
         """Open the eras of a stream; ``whole``: all samples of an era will be read, one after the other."""
         self.eras = open_eras(store, info.name)
+        self.places = EraPlaces(self.eras, sequence, views)
+        """Which eras hold which samples."""
+        self.content = UsedContent(store, info, sequence, views)
+        """What pins the content of this store that a position of the sequence has used."""
         self._store = store
         self._info = info
         self._sequence = sequence
@@ -91,8 +97,7 @@ class TrainableSamples:
 
     def total(self) -> int | None:
         """Return how many samples the sequence has; None while its last era has not come."""
-        one = self._samples_in_pass()
-        return None if one is None else one * self._sequence.passes
+        return self.places.total()
 
     def ready(self, sample: int, wanted: int) -> int:
         """Return how many samples from ``sample`` on are trainable, at most ``wanted``.
@@ -128,31 +133,19 @@ class TrainableSamples:
 
     def next_era(self, sample: int) -> int:
         """Return the era that holds a sample, or the one that must come before that is known."""
-        place = self.place(sample)
-        return self.eras.eras if place is None else place[0]
+        place = self.places.place(sample)
+        return self.eras.eras if place is None else place.era
 
     def order(self, era: Era, passed: int) -> EraOrder:
         """Return the order of an era's samples in a pass."""
         sequence = self._sequence
         return EraOrder(era, views=self._views, shuffle=sequence.shuffle, seed=sequence.seed, passed=passed)
 
-    def first_samples(self, number: int) -> list[int]:
-        """Return the number of an era's first sample in each pass; empty if the sequence has no such era.
-
-        As far as that is known: while the last era has not come, only the first pass is.
-        """
-        first, stop = self._sequence.eras
-        if not first <= number < (self.eras.eras if stop is None else min(stop, self.eras.eras)):
-            return []
-        one = self._samples_in_pass()
-        within = (self.eras.blocks_before(number) - self.eras.blocks_before(first)) * self._views
-        return [within + passed * (one or 0) for passed in range(1 if one is None else self._sequence.passes)]
-
     def _span_at(self, sample: int) -> _Span | None:
         """Return the era of a sample if it is trainable; its first sample is the span's."""
-        place = self._following(sample) or self.place(sample)
+        place = self._following(sample) or self.places.place(sample)
         if place is None and self.eras.refresh():
-            place = self.place(sample)
+            place = self.places.place(sample)
         if place is None:
             return None
         number, passed, start = place
@@ -162,9 +155,10 @@ class TrainableSamples:
                 return None
             self._trainable = number
         order = self.order(era, passed)
+        self.content.remember(place, order.samples)
         return _Span(start, start + order.samples, number, passed, order)
 
-    def _following(self, sample: int) -> tuple[int, int, int] | None:
+    def _following(self, sample: int) -> EraPlace | None:
         """Return what `place` does, without a search, if the sample is the first of the next era in the same pass."""
         if not self._spans or self._spans[-1].stop != sample:
             return None
@@ -172,33 +166,7 @@ class TrainableSamples:
         number = last.number + 1
         if number >= self.eras.eras - self.eras.ended or (stop is not None and number >= stop):
             return None
-        return number, last.passed, sample
-
-    def place(self, sample: int) -> tuple[int, int, int] | None:
-        """Return era, pass and the era's first sample of a sample; None where the eras that are known do not reach."""
-        first = self._sequence.eras[0]
-        if self.eras.eras <= first:
-            return None
-        one = self._samples_in_pass()
-        passed = 0
-        if one is not None:
-            if sample >= one * self._sequence.passes:
-                return None
-            passed = sample // one
-        before = self.eras.blocks_before(first)
-        block = before + (sample - passed * (one or 0)) // self._views
-        if block >= self.eras.blocks:
-            return None
-        number = self.eras.find(block)
-        return number, passed, passed * (one or 0) + (self.eras.blocks_before(number) - before) * self._views
-
-    def _samples_in_pass(self) -> int | None:
-        first, stop = self._sequence.eras
-        if stop is None or stop > self.eras.eras:
-            if not self.eras.ended:
-                return None
-            stop = self.eras.eras
-        return (self.eras.blocks_before(stop) - self.eras.blocks_before(min(first, stop))) * self._views
+        return EraPlace(number, last.passed, sample)
 
     def is_trainable(self, era: Era) -> bool:
         """Return whether the blocks of an era are in the store; raises as `ready` does."""

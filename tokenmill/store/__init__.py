@@ -8,6 +8,7 @@ partition appends accepted blocks; a block is visible when its commit record is 
 from tokenmill.store.era_reader import EraReader
 from tokenmill.store.era_writer import EraWriter
 from tokenmill.store.lock import StoreLock
+from tokenmill.store.maps import MapWatch
 from tokenmill.store.opening import open_eras, open_partition
 from tokenmill.store.reader import OnDamage, PartitionReader
 from tokenmill.store.start import Start
@@ -20,6 +21,7 @@ __all__ = [
     "DocumentPiece",
     "EraReader",
     "EraWriter",
+    "MapWatch",
     "OnDamage",
     "PartitionReader",
     "PartitionWriter",

@@ -6,7 +6,7 @@ from typing import Final
 
 from zlib_ng.zlib_ng import crc32
 
-from tokenmill.eras import Era
+from tokenmill.eras import Era, era_hash
 from tokenmill.errors import DamagedError, InputError
 from tokenmill.store.damage import too_short
 from tokenmill.store.era_rows import COMMIT_ROWS, END, ROW_BYTES, EraRow, EraScan, row_seed, scan
@@ -79,15 +79,33 @@ class EraReader:
             DamagedError: it is not what was committed.
 
         """
+        line = self._committed(number)
+        try:
+            return _unpacked(line, number)
+        except ValueError as error:
+            self._forget()
+            what = f"era {number}, at byte {self.row(number - 1).stop}, cannot be read ({error})"
+            raise self._damaged(self._lines, what) from error
+
+    def hash_of(self, number: int) -> bytes:
+        """Return the hash of an era, which pins it, all eras before it, and the blocks of all of these.
+
+        Raises:
+            as `era`.
+
+        """
+        return era_hash(self._committed(number))
+
+    def _committed(self, number: int) -> bytes:
+        """Return the line of an era, without its newline, held against its checksum; raises as `era`."""
         self._require(number)
         try:
-            return self._era(number)
+            return self._line(number)
         except DamagedError:
-            self._rows_ahead.forget()
-            self._lines_ahead.forget()
+            self._forget()
             raise
 
-    def _era(self, number: int) -> Era:
+    def _line(self, number: int) -> bytes:
         low, high, end = max(number - 1, 0) * ROW_BYTES, (number + 1) * ROW_BYTES, self.eras * ROW_BYTES
         rows = self._rows_ahead.read(low, high, end)
         row = self._row_of(number, rows[number * ROW_BYTES - low :])
@@ -95,13 +113,7 @@ class EraReader:
         line = self._lines_ahead.read(first, row.stop, self._lines_end)
         if len(line) != row.stop - first or crc32(line) != row.line:
             raise self._damaged(self._lines, f"era {number}, at byte {first}, is not what was committed")
-        try:
-            era = Era.unpack(line[:-1])
-        except ValueError as error:
-            raise self._damaged(self._lines, f"era {number}, at byte {first}, cannot be read ({error})") from error
-        if era.number != number:
-            raise self._damaged(self._lines, f"era {era.number} stands at byte {first}, the place of era {number}")
-        return era
+        return line[:-1]
 
     def blocks_before(self, number: int) -> int:
         """Return how many blocks all eras before ``number`` have together; `eras` may be asked for, too.
@@ -152,6 +164,10 @@ class EraReader:
             return EraScan(0, f"the row of era {first} is damaged ({rows - first - 1} stand behind it)")
         return found
 
+    def _forget(self) -> None:
+        self._rows_ahead.forget()
+        self._lines_ahead.forget()
+
     def _require(self, number: int) -> None:
         if not 0 <= number < self.eras:
             raise InputError(
@@ -165,6 +181,14 @@ class EraReader:
             f"{path}: {what}",
             ERA_ADVICE,
         )
+
+
+def _unpacked(line: bytes, number: int) -> Era:
+    """Return the era of a line; raises ValueError if it is none, or another."""
+    era = Era.unpack(line)
+    if era.number != number:
+        raise ValueError(f"it is era {era.number}")
+    return era
 
 
 def _size(path: Path) -> int:

@@ -9,13 +9,13 @@ from tokenmill.store.store import read_stream
 
 
 def open_partition(
-    store: Path | str, stream: str, partition: int, *, check: bool = False, on_damage: OnDamage = "refuse"
+    store: Path | str, stream: str, partition: int, *, check: bool = True, on_damage: OnDamage = "refuse"
 ) -> PartitionReader:
     """Open one partition of a stream in a store, or in any copy of one, for reading.
 
-    With ``check``, each block that is read is held against its CRC; with ``on_damage="skip"``, it is, and those that
-    differ are left out by `PartitionReader.gather`. A partition that the store holds nothing of yet has no blocks;
-    `PartitionReader.refresh` sees them come.
+    Each block is held against its CRC when it is first read in this process, and refused if it differs; with
+    ``on_damage="skip"``, `PartitionReader.gather` leaves it out. With ``check=False``, blocks are read as they are. A
+    partition that the store holds nothing of yet has no blocks; `PartitionReader.refresh` sees them come.
 
     Raises:
         StoreError: the store holds no such stream.

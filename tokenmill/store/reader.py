@@ -2,19 +2,17 @@
 
 import json
 import logging
-import os
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.errors import DamagedError, InputError
+from tokenmill.errors import DamagedError
+from tokenmill.store.checking import Crcs, Marks, Numbers
 from tokenmill.store.damage import damaged
-from tokenmill.store.layout import SegmentPaths, segment_firsts
+from tokenmill.store.partition_segments import PartitionSegments
 from tokenmill.store.rows import Rows, chain_after
 from tokenmill.store.segment import Segment
 from tokenmill.store.start import read_start
@@ -25,9 +23,8 @@ from tokenmill.wire.pieces import ENTRY_HEADER, PIECE, Piece, decode_entry
 OnDamage = Literal["refuse", "skip"]
 
 _OPEN_SEGMENTS: Final = 8
-"""Segments kept mapped beside the growing one: an era lies in one or two, and each map holds file descriptors."""
-_KNOWN_SEGMENTS: Final = 4096
-"""Sealed segments whose manifest is remembered, at a kilobyte each: to map one again then reads no other file."""
+"""Segments kept mapped beside the growing one: an era lies in one or two, and few systems have memory for no end of
+page tables."""
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +38,8 @@ class PartitionReader:
 
     A damaged block is refused, and no other; after a repair it is read. Who would rather go on without the damaged
     blocks says so (``on_damage="skip"``): `gather` then leaves them out, and `skipped`, `hidden` and the log name what
-    is not read.
+    is not read. A block is held against its CRC when it is first read in this process, and not again as long as its
+    file stays what it is.
     """
 
     def __init__(
@@ -50,23 +48,19 @@ class PartitionReader:
         info: StreamInfo,
         partition: int,
         *,
-        check: bool = False,
+        check: bool = True,
         on_damage: OnDamage = "refuse",
         open_segments: int = _OPEN_SEGMENTS,
         whole: bool = False,
     ) -> None:
         """Open what there is; a partition without a directory has no blocks yet.
 
-        With ``check``, each read is held against the block's CRC, which about halves its speed; skipping needs it.
+        Without ``check``, tokens and entries are read as they are, changed or not; skipping needs it.
         ``whole`` says that all blocks of a segment will be read soon after the first: the system may then read and map
         it in large pieces, which costs less than page by page, but more than a few blocks do.
         """
         self.info = info
         self.partition = partition
-        self.first_block = 0
-        """Number of the oldest block; those before were retired, or never here."""
-        self.blocks = 0
-        """Number of the block after the last committed one."""
         self.skipped: dict[int, str] = {}
         """Number and damage of each block that `gather` left out so far."""
         self.hidden: str | None = None
@@ -74,12 +68,22 @@ class PartitionReader:
         self._directory = directory
         self._check = check or on_damage == "skip"
         self._skip = on_damage == "skip"
-        self._open_segments = open_segments
-        self._whole = whole
-        self._tail: Segment | None = None
-        self._cache: OrderedDict[int, Segment] = OrderedDict()
-        self._known: OrderedDict[int, Segment] = OrderedDict()
+        self._segments = PartitionSegments(
+            directory, info, partition, refuse=not self._skip, whole=whole, mapped=open_segments
+        )
+        self.locate = self._segments.locate
+        """Returns the segment of a block, and the block's number in it."""
         self.refresh()
+
+    @property
+    def first_block(self) -> int:
+        """Number of the oldest block; those before were retired, or never here."""
+        return self._segments.first_block
+
+    @property
+    def blocks(self) -> int:
+        """Number of the block after the last committed one."""
+        return self._segments.blocks
 
     @property
     def block_tokens(self) -> int:
@@ -99,8 +103,8 @@ class PartitionReader:
 
         """
         try:
-            self._follow()
-            damage = self._tail.damage if self._tail is not None else None
+            self._segments.follow()
+            damage = self._segments.damage
         except DamagedError as error:
             if not self._skip:
                 raise
@@ -119,10 +123,10 @@ class PartitionReader:
 
         """
         self._require(np.array([number]))
-        with self._forgetting(number):
+        with self._segments.forgetting(number):
             segment, local = self.locate(number)
-            if self._check:
-                segment.check_tokens(local)
+            if self._check and len(segment.unsound(np.array([local]))):
+                raise segment.token_damage(local)
             return segment.tokens[local]  # type: ignore[no-any-return]  # of a block
 
     def gather(self, numbers: Sequence[int] | npt.NDArray[np.integer]) -> Tokens:
@@ -169,13 +173,42 @@ class PartitionReader:
 
         None is held against its CRC. Raises as `read`.
         """
-        self._require(np.array([first, stop - 1] if first < stop else []))
         while first < stop:
-            with self._forgetting(first):
-                segment, local = self.locate(first)
+            with self._segments.forgetting(first):
+                segment, local = self._located(first, stop)
                 tokens = segment.tokens[local : local + stop - first]
             yield tokens
             first += len(tokens)
+
+    def between_with_crcs(self, first: int, stop: int) -> Iterator[tuple[Tokens, Crcs]]:
+        """Yield the same, and what the CRC-32 of each block must be, ``[blocks]``.
+
+        Raises:
+            InputError: as in `read`.
+            DamagedError: the tokens are missing or too short, or the index is damaged.
+
+        """
+        while first < stop:
+            with self._segments.forgetting(first):
+                segment, local = self._located(first, stop)
+                found = slice(local, local + stop - first)
+                tokens, crcs = segment.tokens[found], segment.rows["tokens_crc"][found]
+            yield tokens, crcs
+            first += len(tokens)
+
+    def sound(self, numbers: Numbers) -> Iterator[tuple[int, Marks]]:
+        """Hold blocks against their CRCs where they lie; yield, segment by segment, which of its blocks are known to be
+        what was committed: the number of the segment's first block, and a mark for each block from there on.
+
+        Raises:
+            InputError, DamagedError: as in `gather`, after the segments before were yielded.
+
+        """  # noqa: D205 - one sentence
+        self._require(numbers)
+        for where, first in self._by_segment(numbers):
+            with self._segments.forgetting(first):
+                marks = self._segment(first, numbers[where] - first).sound()
+            yield first, marks
 
     def documents(self, number: int) -> list[DocumentPiece]:
         """Return the pieces of one block, in the order of their tokens; together they cover the block.
@@ -186,7 +219,7 @@ class PartitionReader:
 
         """
         self._require(np.array([number]))
-        with self._forgetting(number):
+        with self._segments.forgetting(number):
             pieces, metas = self._decode(number)
         stops = [*(piece.start for piece in pieces[1:]), self.block_tokens]
         return [
@@ -203,7 +236,7 @@ class PartitionReader:
 
         """  # noqa: D205 - one sentence
         self._require(np.array([number]))
-        with self._forgetting(number):
+        with self._segments.forgetting(number):
             segment, local = self.locate(number)
             if self._check:
                 segment.check_entry(local)
@@ -232,7 +265,7 @@ class PartitionReader:
         """
         if not self.first_block < number <= self.blocks:
             return self.chain_before(number) == chain
-        with self._forgetting(number - 1):
+        with self._segments.forgetting(number - 1):
             segment, local = self.locate(number - 1)
             return segment.has_chain_after(local, chain)
 
@@ -260,8 +293,8 @@ class PartitionReader:
         first = numbers[0] - numbers[0] % self.info.segment_blocks
         try:
             segment, _ = self.locate(first)
-            damage = segment.damaged_tokens(number - first for number in numbers)
-            found = {first + local: text for local, text in damage.items()}
+            bad = segment.unsound(np.array(numbers) - first)
+            found = {first + local: str(segment.token_damage(local)) for local in bad.tolist()}
         except DamagedError as error:  # the whole segment
             found = dict.fromkeys(numbers, str(error))
         news = [number for number in found if number not in self.skipped]
@@ -271,128 +304,42 @@ class PartitionReader:
             self.skipped.pop(number, None)
         self.skipped |= found
         if found:
-            self._forget(numbers[0])
+            self._segments.forget(numbers[0])
 
-    def _follow(self) -> None:
-        """Go on to the last block that is committed now."""
-        if self._tail is None or self._raise_first() > self._tail.paths.first:
-            self._tail = self._find_tail()
-        if self._tail is None:
-            return
-        while self._tail.refresh() == self.info.segment_blocks:
-            following = self._open(self._tail.paths.first + self.info.segment_blocks)
-            if not following.blocks:
-                break
-            self._remember(self._tail)
-            self._tail = following
-        self.blocks = self._tail.paths.first + self._tail.blocks
-
-    def _parts(self, wanted: npt.NDArray[np.int64]) -> Iterator[Part]:
-        if not len(wanted):
-            return
-        lowest, highest = (int(number) // self.info.segment_blocks for number in (wanted.min(), wanted.max()))
-        alone = lowest == highest
-        owners = wanted[:1] if alone else wanted // self.info.segment_blocks
-        for owner in [lowest] if alone else np.unique(owners).tolist():
-            where = np.arange(len(wanted)) if alone else np.flatnonzero(owners == owner)
-            try:
-                segment, _ = self.locate(owner * self.info.segment_blocks)
-                rows = wanted[where] - segment.paths.first
-                if self._check and not self._skip:
-                    for row in rows.tolist():
-                        segment.check_tokens(row)
+    def _parts(self, wanted: Numbers) -> Iterator[Part]:
+        for where, first in self._by_segment(wanted):
+            rows = wanted[where] - first
+            with self._segments.forgetting(first):
+                segment = self._segment(first, rows)
                 part = Part(where, segment.tokens, rows)
-            except DamagedError:
-                self._forget(int(wanted[where[0]]))
-                raise
             yield part
 
-    def _require(self, wanted: npt.NDArray[np.int64]) -> None:
+    def _by_segment(self, wanted: Numbers) -> Iterator[tuple[Numbers, int]]:
+        """Yield which of the blocks lie in a segment, and its first block's number; no file is touched."""
         if not len(wanted):
             return
-        lowest, highest = int(wanted.min()), int(wanted.max())
-        if 0 <= lowest < self.first_block:
-            raise InputError(
-                f"block {lowest} of {self._directory} is not there any more: it begins at block {self.first_block}, "
-                "for its older segments were retired; ask for later blocks, or read a store that still holds this one"
-            )
-        if lowest < 0 or highest >= self.blocks:
-            number = lowest if lowest < 0 else highest
-            raise InputError(
-                f"block {number} of {self._directory} is not there: blocks {self.first_block} to {self.blocks - 1} are "
-                "(as of the last refresh); ask for one of these, or refresh and wait"
-            )
+        size = self.info.segment_blocks
+        lowest, highest = (int(number) // size for number in (wanted.min(), wanted.max()))
+        if lowest == highest:
+            yield np.arange(len(wanted)), lowest * size
+            return
+        owners = wanted // size
+        for owner in np.unique(owners).tolist():
+            yield np.flatnonzero(owners == owner), owner * size
 
-    def locate(self, number: int) -> tuple[Segment, int]:
-        """Return the segment of a block, and the block's number in it."""
-        first = number - number % self.info.segment_blocks
-        if self._tail is not None and self._tail.paths.first == first:
-            return self._tail, number - first
-        segment = self._cache.get(first) or self._known.get(first)
-        if segment is None:
-            segment = self._open(first)
-            if segment.blocks < self.info.segment_blocks:
-                raise damaged(
-                    segment.paths.tokens, f"{segment.blocks} blocks of it are committed, but later segments exist"
-                )
-        self._remember(segment)
-        return segment, number - first
+    def _segment(self, first: int, rows: Numbers) -> Segment:
+        """Return the segment that begins at a block, where damage to these blocks of it is refused, if it is."""
+        segment, _ = self.locate(first)
+        if self._check and not self._skip:
+            bad = segment.unsound(rows)
+            if len(bad):
+                raise segment.token_damage(int(bad[0]))
+        return segment
 
-    @contextmanager
-    def _forgetting(self, number: int) -> Iterator[None]:
-        """Do with a block's segment what may find damage; `_forget` it then."""
-        try:
-            yield
-        except DamagedError:
-            self._forget(number)
-            raise
+    def _located(self, first: int, stop: int) -> tuple[Segment, int]:
+        self._segments.require(first, stop - 1)
+        return self.locate(first)
 
-    def _forget(self, number: int) -> None:
-        """Map the segment of a damaged block anew when it is read again, for it may have been repaired by then.
-
-        Raises:
-            InputError: it is not damaged, but was retired.
-
-        """
-        self._raise_first()
-        self._require(np.array([number]))
-        first = number - number % self.info.segment_blocks
-        if self._tail is not None and self._tail.paths.first == first:
-            self._tail = self._open(first)
-        for segments in (self._cache, self._known):
-            segments.pop(first, None)
-
-    def _raise_first(self) -> int:
-        """See whether segments were retired; return the number of the first block."""
-        self.first_block = read_start(self._directory, self.info, self.partition).block
-        return self.first_block
-
-    def _remember(self, segment: Segment) -> None:
-        """Keep the segment mapped, and unmap the one that was not used for the longest time."""
-        first = segment.paths.first
-        if segment.manifest is not None:  # one that was seen growing holds all its rows
-            self._known[first] = segment
-        while len(self._known) > _KNOWN_SEGMENTS:
-            self._known.popitem(last=False)
-        self._cache[first] = segment
-        self._cache.move_to_end(first)
-        while len(self._cache) > self._open_segments:
-            _, unused = self._cache.popitem(last=False)
-            unused.unmap()
-
-    def _open(self, first: int) -> Segment:
-        paths = SegmentPaths(self._directory, first)
-        return Segment(paths, self.info, self.partition, refuse=not self._skip, whole=self._whole)
-
-    def _find_tail(self) -> Segment | None:
-        """Return the last segment that there is, or None if there is none yet."""
-        try:
-            firsts = segment_firsts(os.listdir(self._directory))  # noqa: PTH208 - names alone, of many files
-        except FileNotFoundError:
-            return None
-        start = self._raise_first()
-        if not firsts or firsts[-1] < start:
-            self.blocks = start
-            return None
-        self.blocks = max(self.blocks, firsts[-1])  # all before the last segment are there, whatever becomes of that
-        return self._open(firsts[-1])
+    def _require(self, wanted: npt.NDArray[np.int64]) -> None:
+        if len(wanted):
+            self._segments.require(int(wanted.min()), int(wanted.max()))

@@ -1,23 +1,22 @@
 """One segment, open for reading, sealed or growing."""
 
-import mmap
 import os
-from collections.abc import Iterable
-from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from zlib_ng.zlib_ng import crc32
 
 from tokenmill.errors import DamagedError
+from tokenmill.store.checking import Marks, Numbers, marks_of, unsound
 from tokenmill.store.commit_log import Scan, scan
-from tokenmill.store.damage import MISSING, damaged
+from tokenmill.store.damage import damaged
 from tokenmill.store.layout import SegmentPaths
+from tokenmill.store.maps import FileMap, MapWatch
 from tokenmill.store.rows import BLOCK_ROW, Rows, chain_after, entry_span
 from tokenmill.store.sealed import load_index, load_manifest
 from tokenmill.store.stream import StreamInfo
-from tokenmill.untrusted import open_regular, regular_file
+from tokenmill.store.views import Tokens
+from tokenmill.untrusted import regular_file
 
 
 class Segment:
@@ -49,10 +48,14 @@ class Segment:
         self._log_bytes = 0
         self._log_file = 0
         """The inode of the commit log: a repair puts another in its place, with records of other lengths."""
-        self._tokens: npt.NDArray[np.unsignedinteger] = np.empty((0, info.block_tokens), info.dtype)
-        self._documents = memoryview(b"")
-        self._index: Rows | None = None
+        self._watch = MapWatch()
+        self._tokens: Tokens
+        self._sound: Marks
+        """Of the blocks in `_tokens`."""
+        self._documents: npt.NDArray[np.uint8]
+        self._index: Rows | None
         """The rows of a sealed segment as its index has them, right or wrong; `rows` are right."""
+        self.unmap()
         self.refresh()
 
     def refresh(self) -> int:
@@ -88,7 +91,7 @@ class Segment:
         """
         if self.manifest is not None and not self._parts:
             if self._index is None:
-                mapped = _map(self.paths.index, (number + 1) * BLOCK_ROW.itemsize)
+                mapped = np.asarray(FileMap(self.paths.index, (number + 1) * BLOCK_ROW.itemsize))
                 self._index = np.frombuffer(mapped, BLOCK_ROW, count=len(mapped) // BLOCK_ROW.itemsize)
             if number < len(self._index) and chain_after(self._index, number) == chain:
                 return True
@@ -97,13 +100,16 @@ class Segment:
     @property
     def tokens(self) -> npt.NDArray[np.unsignedinteger]:
         """The tokens, ``[blocks, block_tokens]``: a read-only view of the file."""
+        if not self._watch.look([self._tokens, self._documents]):  # a repair put other files in their place
+            self.unmap()
         if len(self._tokens) < self.blocks:
-            mapped = _map(self.paths.tokens, self.blocks * self._info.block_bytes)
+            file = FileMap(self.paths.tokens, self.blocks * self._info.block_bytes)
             if self._whole:
-                _advise_large_pages(mapped)
-            whole = len(mapped) // self._info.block_bytes
-            flat = np.frombuffer(mapped, self._info.dtype, count=whole * self._info.block_tokens)
+                file.advise_large_pages()
+            whole = file.size // self._info.block_bytes
+            flat = np.asarray(file)[: whole * self._info.block_bytes].view(self._info.dtype)
             self._tokens = flat.reshape(whole, self._info.block_tokens)
+            self._sound = marks_of(file.identity, whole)
         return self._tokens[: self.blocks]
 
     def entry(self, number: int) -> memoryview:
@@ -112,14 +118,17 @@ class Segment:
 
     def documents(self, start: int, end: int) -> memoryview:
         """Return these bytes of the document table, which must be committed: a read-only view of the file."""
+        if not self._watch.look([self._tokens, self._documents]):
+            self.unmap()
         if len(self._documents) < end:
-            self._documents = memoryview(_map(self.paths.documents, end))
-        return self._documents[start:end]
+            self._documents = np.asarray(FileMap(self.paths.documents, end))
+        return self._documents.data[start:end]
 
     def unmap(self) -> None:
         """Let the maps go, and the rows of a sealed segment; they are made again when they are wanted."""
         self._tokens = np.empty((0, self._info.block_tokens), self._info.dtype)
-        self._documents = memoryview(b"")
+        self._sound = np.zeros(0, np.bool_)
+        self._documents = np.empty(0, np.uint8)
         self._index = None
         if self.manifest is not None:
             self._parts = []
@@ -132,20 +141,33 @@ class Segment:
 
         """
         if crc32(self.tokens[number]) != self.rows["tokens_crc"][number]:
-            at = number * self._info.block_bytes
-            raise damaged(
-                self.paths.tokens, f"block {self.paths.first + number}, at byte {at}, is not what was committed"
-            )
+            raise self.token_damage(number)
 
-    def damaged_tokens(self, numbers: Iterable[int]) -> dict[int, str]:
-        """Return those of the blocks whose tokens fail their CRC, and what `check_tokens` says of each."""
-        found = {}
-        for number in numbers:
-            try:
-                self.check_tokens(number)
-            except DamagedError as error:
-                found[number] = str(error)
-        return found
+    def token_damage(self, number: int) -> DamagedError:
+        """Return the error for a block whose tokens fail their CRC."""
+        at = number * self._info.block_bytes
+        return damaged(self.paths.tokens, f"block {self.paths.first + number}, at byte {at}, is not what was committed")
+
+    def unsound(self, numbers: Numbers) -> Numbers:
+        """Return those of some blocks, each once, whose tokens fail their CRC.
+
+        A block that was found sound in this process is not looked at again, unless its file was changed since.
+
+        Raises:
+            DamagedError: the tokens or the index are missing or cut off, or the index is damaged.
+
+        """
+        tokens = self.tokens
+        rest = numbers[~self._sound[numbers]]
+        if not len(rest):
+            return rest
+        crcs, marks = self.rows["tokens_crc"][: self.blocks], self._sound[: self.blocks]
+        whole = self._whole and self.manifest is not None  # a growing one is mapped again, and its marks are gone
+        return unsound(tokens, crcs, marks, _once(rest, self.blocks), whole=whole)
+
+    def sound(self) -> Marks:
+        """Return which blocks were found to be what was committed, ``[blocks]``, by anyone in this process."""
+        return self._sound[: self.blocks]
 
     def check_entry(self, number: int) -> None:
         """Check the CRC of a block's entry.
@@ -210,24 +232,10 @@ class Segment:
         )
 
 
-def _map(path: Path, wanted: int) -> mmap.mmap:
-    """Map a whole file, read-only, that must have ``wanted`` bytes at least."""
-    try:
-        descriptor = open_regular(path)
-    except FileNotFoundError:
-        raise damaged(path, MISSING) from None
-    try:
-        size = os.fstat(descriptor).st_size
-        if size < wanted:
-            raise damaged(path, f"it has {size} bytes, but {wanted} were committed")
-        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-    finally:
-        os.close(descriptor)
-
-
-def _advise_large_pages(mapped: mmap.mmap) -> None:
-    """Ask for pages of 2 MiB where the file system has them (Linux, madvise(2)): a twentieth of the page faults."""
-    advice = getattr(mmap, "MADV_HUGEPAGE", None)
-    if advice is not None and len(mapped):
-        with suppress(OSError):  # a kernel that was built without them
-            mapped.madvise(advice)
+def _once(rows: Numbers, count: int) -> Numbers:
+    """Return rows of ``range(count)`` in order, each once; without sorting arrays, which costs more."""
+    if len(rows) * 64 < count:
+        return np.array(sorted(set(rows.tolist())))
+    wanted = np.zeros(count, np.bool_)
+    wanted[rows] = True
+    return np.flatnonzero(wanted)

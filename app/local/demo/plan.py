@@ -1,13 +1,29 @@
-"""What the demo is told, and the settings that it makes of it."""
+"""What the demo works on: its text (the standard library's, or the user's own), its pace, and its settings."""
 
+import os
+import random
+import re
+import sysconfig
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ...settings import Settings
-from ..state import State
-from .text import DemoText
+from tokenmill.errors import InputError
 
+from ...settings import Settings
+from ...tools.produce import Item, Reading, Refused, Shape, find_sources, read_items
+from ...tools.produce.items import Unmet
+from ..local_state import LocalState
+
+LEFT_OUT: Final = ("site-packages", "dist-packages", "__pycache__")
+SUFFIXES: Final = (".py", ".txt", ".rst")
+PASSAGE_BYTES: Final = 4096
+"""A single long text is cut into documents of at least this, at blank lines: one document would be one partition's."""
+LINES_SUFFIXES: Final = (".jsonl", ".ndjson")
+LONGEST_NAME: Final = 40
+
+Items = Callable[[Shape], Iterator[Item | Refused]]
 PARTITIONS: Final = 4
 """Two for each mill worker, so that a takeover can be seen."""
 VOCABULARY: Final = 8192
@@ -17,27 +33,109 @@ SEQUENCE_LENGTH: Final = 256
 SEGMENT_BLOCKS: Final = 512
 """Some ten segments in each partition, instead of one."""
 ERA_SECONDS: Final = 1.0
-"""How soon text is trainable: the model is to begin while one looks on."""
+"""How soon text is trainable, so that the model begins early in the demo."""
 SESSION_SECONDS: Final = 3.0
-"""How soon Kafka takes a dead worker's partitions away: sooner than in earnest, so that nobody has to wait for it."""
+"""How soon Kafka takes a dead worker's partitions away: sooner than by default, so that the takeover is seen."""
 FEED_SECONDS: Final = 26.0
-"""How long the text flows, unless it is too much for that."""
+"""How long the text is fed, unless it is too long for that."""
 MOST_BYTES_A_SECOND: Final = 2_000_000
-"""What two mill workers surely manage on two cores that also train."""
+"""A rate that two mill workers reach on two cores that also train."""
 TRAIN_SECONDS: Final = 75.0
-"""How long the model trains, from its first step; most of it while text flows and is verified."""
+"""How long the model trains, from its first step; mostly while text is fed and verified."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoText:
+    """Documents to feed."""
+
+    name: str
+    """The raw topic is named after it."""
+    description: str
+    bytes: int
+    """Size of the files; the records are a few per cent larger."""
+    items: Items
+
+
+def standard_library() -> DemoText:
+    """Return the sources of the Python that runs this, about 30 MB, with its tests where they are installed.
+
+    They come in a fixed random order, so that a model that trains meanwhile sees some of everything.
+    """
+    root = Path(sysconfig.get_path("stdlib"))
+    files = sorted(_files(root))
+    random.Random(0).shuffle(files)  # noqa: S311 - for variety, not secrecy
+
+    def items(shape: Shape) -> Iterator[Item | Refused]:
+        for file in files:
+            name = str(file.relative_to(root))
+            if data := file.read_bytes():
+                yield from _document(shape, name, name, data)
+
+    return DemoText("stdlib", f"the standard library's {len(files):,} sources", _size(files), items)
+
+
+def own_text(path: Path) -> DemoText:
+    """Return the documents of a file or folder, as `produce` reads them, but a single text cut into passages.
+
+    Raises:
+        InputError: there is nothing at ``path``.
+
+    """
+    if not path.exists():
+        raise InputError(f"there is no file or folder {path}; check --text (or TEXT= of make demo)")
+    name = re.sub("[^a-z0-9]+", "-", path.absolute().stem.lower()).strip("-")[:LONGEST_NAME] or "text"
+    if path.is_file() and path.suffix.lower() not in LINES_SUFFIXES:
+        return DemoText(name, str(path), path.stat().st_size, lambda shape: _passages(path, shape))
+    files = [Path(folder, file) for folder, _, names in os.walk(path) for file in names] or [path]
+    return DemoText(
+        name,
+        str(path),
+        _size(file for file in files if file.is_file()),
+        lambda shape: read_items(find_sources([str(path)], Reading(shape))),
+    )
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in LEFT_OUT]
+        yield from (Path(folder, name) for name in names if name.endswith(SUFFIXES))
+
+
+def _size(files: Iterator[Path] | list[Path]) -> int:
+    return sum(file.stat().st_size for file in files)
+
+
+def _passages(path: Path, shape: Shape) -> Iterator[Item | Refused]:
+    """Yield documents of at least `PASSAGE_BYTES` that end where a blank line does, with ``name:line`` as id."""
+    passage: list[bytes] = []
+    first = size = 0
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            first = first if passage else number
+            passage.append(line)
+            size += len(line)
+            if size >= PASSAGE_BYTES and not line.strip():
+                yield from _document(shape, f"{path}:{first}", f"{path.name}:{first}", b"".join(passage))
+                passage, size = [], 0
+    if b"".join(passage).strip():
+        yield from _document(shape, f"{path}:{first}", f"{path.name}:{first}", b"".join(passage))
+
+
+def _document(shape: Shape, where: str, name: str, data: bytes) -> Iterator[Item | Refused]:
+    if not isinstance(found := shape.of_text(where, name, data), Unmet):
+        yield found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoPlan:
-    """How the demo goes."""
+    """What the demo does."""
 
     directory: Path
-    """Where everything lies that it leaves behind."""
+    """Directory of everything that it leaves behind."""
     text: DemoText
     train: bool = True
     rate: float | None = None
-    """Bytes a second; None: so that the text flows for ``seconds``, at most `MOST_BYTES_A_SECOND`."""
+    """Bytes a second; None: such that the text takes ``seconds``, at most `MOST_BYTES_A_SECOND`."""
     seconds: float = FEED_SECONDS
     train_seconds: float = TRAIN_SECONDS
 
@@ -47,7 +145,7 @@ class DemoPlan:
         return self.rate or max(1.0, min(self.text.bytes / self.seconds, MOST_BYTES_A_SECOND))
 
 
-def demo_settings(state: State, text: DemoText, bootstrap_servers: str) -> Settings:
+def demo_settings(state: LocalState, text: DemoText, bootstrap_servers: str) -> Settings:
     """Return the settings of a new run: each run has a raw topic of its own, ``<text's name>-<number>``.
 
     So the same text may come again, is milled and verified by itself, and earlier runs stay in the store.

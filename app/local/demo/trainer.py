@@ -12,19 +12,19 @@ from typing import Final
 import tokenmill
 
 from ...process import guarded
-from ..live import Training
+from ..live import TrainingStatus
 
 EXAMPLE: Final = Path("examples/train_gpt.py")
 FIRST_SECONDS: Final = 300.0
-"""How long the model may wait for its data: longer than a busy machine takes to start the service, and not for ever."""
+"""How long the model may wait for its first data: longer than a busy machine takes to start the service."""
 NICENESS: Final = 10
 """The service comes first: on two cores, training must not slow it down."""
 
 
 def example() -> Path | None:
-    """Return the example's file, which lies beside this package's source; None where there is no source.
+    """Return the example's file, which is beside this package's source; None where there is no source.
 
-    The working directory is not asked: what lies there may be anybody's.
+    The working directory is not searched: others may have put files there.
     """
     place = Path(tokenmill.__file__).parents[1] / EXAMPLE
     return place if place.is_file() else None
@@ -39,14 +39,13 @@ def why_not() -> str | None:
     return None
 
 
-class Trainer:
+class DemoTrainer:
     """Trains while `run` runs; `training` says how it goes."""
 
     def __init__(self, store: Path, stream: str, seconds: float, log: Path) -> None:
-        """Start nothing yet."""
-        self.training: Training | None = None
-        self.first: Training | None = None
-        """What it said first."""
+        self.training: TrainingStatus | None = None
+        self.first: TrainingStatus | None = None
+        """Its first report."""
         self.ended = asyncio.Event()
         self.code = 0
         self._log = log
@@ -78,7 +77,7 @@ class Trainer:
             await self._listen(process)
         finally:
             with suppress(ProcessLookupError):
-                process.kill()  # it keeps nothing
+                process.kill()  # it has nothing to save
             self.code = await process.wait()
             self.ended.set()
 
@@ -87,6 +86,6 @@ class Trainer:
             raise TypeError("the process was started without a pipe")
         async for line in process.stdout:
             said = json.loads(line)
-            self.training = Training(said["step"], said["loss"], said["tokens_per_second"], said["wait_share"])
+            self.training = TrainingStatus(said["step"], said["loss"], said["tokens_per_second"], said["wait_share"])
             self.first = self.first or self.training
         await process.wait()

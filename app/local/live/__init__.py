@@ -1,7 +1,6 @@
 """The live view: what the service does, for people who watch; plain lines where there is no terminal."""
 
-from .logs import log_to_file
-from .scene import Scene, Training
-from .view import View, telling_of_its_end
+from .scene import LiveScene, TrainingStatus
+from .view import LiveView, log_to_file, saying_when_cancelled
 
-__all__ = ["Scene", "Training", "View", "log_to_file", "telling_of_its_end"]
+__all__ = ["LiveScene", "LiveView", "TrainingStatus", "log_to_file", "saying_when_cancelled"]

@@ -10,10 +10,19 @@ from rich.table import Table
 from rich.text import Text
 
 from ...supervisor import PartitionStatus, WorkerStatus
-from .numbers import cut, lines_of, listed, short
-from .plain import dead_letters, lag_text, outage, totals, training_parts
-from .rates import Rates
-from .scene import Scene
+from .scene import (
+    LiveScene,
+    Rates,
+    cut,
+    dead_letters,
+    lag_text,
+    lines_of,
+    listed,
+    outage,
+    short,
+    totals,
+    training_parts,
+)
 
 STYLES: Final = {
     "running": "green",
@@ -32,14 +41,14 @@ WIDE: Final = 100
 """From so many on, there is room for the blocks of each split."""
 
 
-def tables(scene: Scene, rates: Rates, seconds: float) -> RenderableType:
+def tables(scene: LiveScene, rates: Rates, seconds: float) -> RenderableType:
     """Return the whole picture, ``seconds`` after its beginning."""
     return _Picture(scene, rates, seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class _Picture:
-    scene: Scene
+    scene: LiveScene
     rates: Rates
     seconds: float
 
@@ -146,7 +155,7 @@ def _splits(partition: PartitionStatus) -> str:
 
 
 def _notes(partitions: tuple[PartitionStatus, ...]) -> Iterator[Text]:
-    """Yield why partitions stand or wait, in full: the one thing here that may take several lines, for it is advice."""
+    """Yield why partitions are halted or wait, in full: this advice may take several lines."""
     for partition in partitions:
         place = f"{partition.topic}/{partition.number}"
         for note in dict.fromkeys([partition.halted, *(chain.note for chain in partition.chains)]):

@@ -1,9 +1,11 @@
 """Showing scenes again and again: tables that renew themselves on a terminal, plain lines elsewhere."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -11,20 +13,28 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from .plain import plain_line
-from .rates import Rates
-from .scene import Scene
+from ...logs import set_up_logging
+from .scene import LiveScene, Rates, plain_line
 from .tables import tables
 
 REFRESH_SECONDS: Final = 0.25
-"""What an eye takes as one motion; it costs two per cent of a core."""
+"""Often enough to look smooth; it costs two per cent of a core."""
 PLAIN_SECONDS: Final = 2.0
-"""How often a log file hears of it."""
+"""Between two lines where there is no terminal."""
+
+
+def log_to_file(path: Path, level: str) -> None:
+    """Send all log lines of this process to the end of ``path``, as JSON; its directory is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    set_up_logging("json", level)
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.setStream(path.open("a", encoding="utf-8"))
 
 
 @asynccontextmanager
-async def telling_of_its_end(view: "View") -> AsyncIterator[None]:
-    """Say so when the block is cancelled: to end all workers takes a moment, in which nobody should wonder."""
+async def saying_when_cancelled(view: "LiveView") -> AsyncIterator[None]:
+    """Say so when the block is cancelled: ending all workers takes a moment."""
     try:
         yield
     except asyncio.CancelledError:
@@ -32,11 +42,10 @@ async def telling_of_its_end(view: "View") -> AsyncIterator[None]:
         raise
 
 
-class View:
+class LiveView:
     """A context manager that shows scenes while `run` runs, and above them, for good, what is said."""
 
     def __init__(self, console: Console) -> None:
-        """Show nothing yet."""
         self._console = console
         self._rates = Rates()
         self._began = time.monotonic()
@@ -72,7 +81,7 @@ class View:
         """Print text that stays, without a time."""
         self._console.print(Text(text, style=style), soft_wrap=True, highlight=False)
 
-    async def run(self, look: Callable[[], Scene]) -> None:
+    async def run(self, look: Callable[[], LiveScene]) -> None:
         """Show what ``look`` returns, again and again until cancelled."""
         self._remember(look())  # before anything is done: a run that is over at the next look has a rate, too
         while True:
@@ -84,7 +93,7 @@ class View:
             else:
                 self._live.update(tables(scene, self._rates, now - self._began), refresh=True)
 
-    def _remember(self, scene: Scene) -> float:
+    def _remember(self, scene: LiveScene) -> float:
         """Take what workers have counted by now, for their rates; return that moment."""
         now = time.monotonic()
         self._rates.add(now, {worker.name: worker.counters for worker in scene.status.workers})

@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from tokenmill.errors import DamagedError, InputError, StoreError
-from tokenmill.samples import first_needed, read_state
+from tokenmill.samples import UNPINNED, Position, first_needed, read_state
 from tokenmill.store import partitions_in, read_stream, streams_in
 from tokenmill.store.retiring import retire
 
@@ -31,12 +31,14 @@ class Keeper:
         self._store = store
         self._files = files
         self._said = ""
+        self._doubted: set[Path] = set()
+        """Files with old states, of which that was said."""
 
     async def run(self) -> None:
         """Look again and again, at once for the first time; what is wrong later is told in the log, and all is kept.
 
         Raises:
-            InputError: at the first look, a file is no state, or one of another stream or fingerprint.
+            InputError: at the first look, a file is no state, or one of another stream, fingerprint or content.
 
         """
         await in_thread(self.look)
@@ -53,7 +55,7 @@ class Keeper:
         if missing:
             self._say(f"{', '.join(missing)}: not there yet")
             return
-        positions = [read_state(file) for file in self._files]
+        positions = [self._read(file) for file in self._files]
         for stream in sorted({position.sequence.stream for position in positions}):
             if stream not in streams_in(self._store):
                 raise InputError(
@@ -69,6 +71,13 @@ class Keeper:
                 if partition < len(needed):
                     self._retire(stream, partition, needed[partition])
         self._said = ""
+
+    def _read(self, file: Path) -> Position:
+        position = read_state(file)
+        if position.unpinned and file not in self._doubted:
+            self._doubted.add(file)
+            log.warning("state without content", file=str(file), reason=UNPINNED)
+        return position
 
     def _retire(self, stream: str, partition: int, below: int) -> None:
         retired = retire(self._store, stream, partition, below)

@@ -1,32 +1,38 @@
-"""From what people have into a raw topic: `find_sources` finds the documents, `produce` sends them."""
+"""From files, archives, pipes and data sets into a raw topic: `find_sources` finds the documents, `produce` sends them.
 
-from .dry import Dry, dry_run
+- What is read: `paths` finds the `sources`, `archives` and `datasets`. They are `compressed` files in some encoding
+  (`recoding`), of which `formats` makes entries.
+- What is sent: a function of the user's own may change each entry (`mapping`); `shape` makes records of what meets the
+  `conditions`.
+- In which order: `reading_order`. `producing` is the run, `sender` the way to Kafka, `summary` what came of it.
+- Where a run continues: `resuming` decides, by the notes of the run (`run_notes`), the marks in the raw topic
+  (`run_position`), and how sources have changed since (`source_changes`).
+"""
+
 from .flush import flush, require_flush_allowed
-from .folders import Walk
-from .identity import Identity
-from .items import Item, Refused
-from .paths import find_sources, is_piped
-from .run import Plan, produce
-from .shape import Shape
-from .sources import GivenSource, Reading, Source, read_items
-from .summary import PassedOver, Progress, Summary
-from .wishes import Wishes, shape_for
+from .items import DocumentSource, Item, Refused
+from .paths import FolderWalk, find_sources, is_piped
+from .producing import RunPlan, produce
+from .run_notes import RunIdentity
+from .shape import Shape, ShapeOptions, shape_for
+from .sources import GivenSource, Reading, read_items
+from .summary import DryRunResult, PassedOver, Progress, Summary, dry_run
 
 __all__ = [
-    "Dry",
+    "DocumentSource",
+    "DryRunResult",
+    "FolderWalk",
     "GivenSource",
-    "Identity",
     "Item",
     "PassedOver",
-    "Plan",
     "Progress",
     "Reading",
     "Refused",
+    "RunIdentity",
+    "RunPlan",
     "Shape",
-    "Source",
+    "ShapeOptions",
     "Summary",
-    "Walk",
-    "Wishes",
     "dry_run",
     "find_sources",
     "flush",

@@ -1,4 +1,4 @@
-"""``hf://name?split=train``: which data set somebody means, and what its loader is told."""
+"""Addresses of data sets, ``hf://name?split=train``: which data set, and the arguments of its loader."""
 
 import json
 import re
@@ -8,13 +8,13 @@ from urllib.parse import unquote
 
 from tokenmill.errors import InputError
 
-from .fields import number_in
+from .conditions import number_in
 
 HUB: Final = "hf://"
 _WORDS: Final = frozenset({"name", "split", "revision", "data_dir"})
-"""Arguments that are one text, whatever it looks like: a commit may be all digits."""
+"""Arguments that are text, whatever they look like: a commit may be all digits."""
 _OURS: Final = {
-    "path": "it is what stands before the ?",
+    "path": "it is the part before the ?",
     "streaming": "data sets are always streamed",
     "num_proc": "data sets are streamed; --map-processes is for a function of yours",
     "keep_in_memory": "data sets are streamed",
@@ -32,13 +32,13 @@ HOW: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """What an address says."""
+class HubAddress:
+    """The address of a data set."""
 
     parts: tuple[str, ...]
-    """Of the name, between its slashes."""
+    """Parts of the name, between its slashes."""
     name: str | None = None
-    """Of the configuration, where it is an argument."""
+    """Name of the configuration, where it is an argument."""
     split: str | None = None
     revision: str | None = None
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -50,15 +50,15 @@ class Address:
         return "/".join(self.parts)
 
     @classmethod
-    def parse(cls, text: str) -> "Address":
-        """Return what an address says, with or without ``hf://`` before it.
+    def parse(cls, text: str) -> "HubAddress":
+        """Return the parsed address, with or without ``hf://`` before it.
 
         Behind the ``?`` are ``key=value`` with ``&`` between them, with percent escapes as in any address. A value is
         true, false, null, a number, or a text; JSON where it begins with a quote, a bracket or a brace. A list has
         commas in it, or is a key that is given again.
 
         Raises:
-            InputError: it is no address; says how to write one.
+            InputError: it is invalid; says how to write one.
 
         """
         path, _, query = text.removeprefix(HUB).partition("?")

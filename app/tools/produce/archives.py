@@ -9,23 +9,22 @@ from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
-from .chunks import Chunker
 from .compressed import DAMAGE, decompressed, in_steps, suffixes_of
 from .formats import File, kind_of
-from .items import Chunk, Place
-from .sources import Reading, Source, broken
+from .items import DocumentSource, ItemChunk, Place
+from .sources import Chunker, Reading, broken_chunk
 
 ZIP: Final = ".zip"
 OPEN_ARCHIVES: Final = 16
-"""Archives that are open at once, at most, beside those of which a member is being read: each takes a file handle."""
+"""Most archives that are open at once, beside those of which a member is read: each takes a file handle."""
 _ENCRYPTED: Final = 1
 """A member's flag (APPNOTE.TXT, 4.4.4)."""
 _METHODS: Final = (ZIP_STORED, ZIP_DEFLATED)
-"""Of compression: of these the library decompresses as much as is asked for. Of others it makes, at once, all that some
-kilobytes become: gigabytes, where somebody wants to do harm."""
+"""Methods of compression of which the library decompresses only as much as is asked for. Of others it makes, at once,
+all that some kilobytes become: gigabytes, in an archive that is meant to do harm."""
 
 
-def zip_sources(path: str, reading: Reading) -> Iterator[Source]:
+def zip_sources(path: str, reading: Reading) -> Iterator[DocumentSource]:
     """Yield the members that are files, by name, without names that start with a dot.
 
     An archive that cannot be read is one source, which says so when it is read.
@@ -59,14 +58,14 @@ class ZipMember:
 
     @property
     def kind(self) -> str:
-        """What it is read as."""
+        """The kind of file as which it is read."""
         return kind_of(suffixes_of(self.info.filename)[0], self.reading.choice)
 
     def signature(self) -> bytes:
         """Return the checksum and size that the archive has of its content."""
         return b"%d %d" % (self.info.CRC, self.info.file_size)
 
-    def chunks(self, start: Place) -> Iterator[Chunk]:
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield the member's items."""
         chunker = Chunker(self.reading.shape, self.name, start)
         try:
@@ -74,9 +73,9 @@ class ZipMember:
                 raise BadZipFile(why)
             yield from self._chunks(chunker, start)
         except DAMAGE as error:
-            yield broken(chunker, error)
+            yield broken_chunk(chunker, error)
 
-    def _chunks(self, chunker: Chunker, start: Place) -> Iterator[Chunk]:
+    def _chunks(self, chunker: Chunker, start: Place) -> Iterator[ItemChunk]:
         with _opened(_Version.of(self.archive)).open(self.info) as member:
             file = File(self.name, decompressed(in_steps(member), suffixes_of(self.info.filename)[1]))
 
@@ -91,7 +90,7 @@ class ZipMember:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableArchive:
-    """An archive of which nobody knows the members."""
+    """An archive whose members cannot be listed."""
 
     path: str
     reading: Reading
@@ -107,14 +106,14 @@ class UnreadableArchive:
         """Return why it cannot be read."""
         return self.why.encode("utf-8", "replace")
 
-    def chunks(self, start: Place) -> Iterator[Chunk]:
-        """Yield why there is nothing."""
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
+        """Yield a refusal that says why."""
         why = f"no zip archive, or damaged: {self.why}"
-        yield broken(Chunker(self.reading.shape, self.name, start), BadZipFile(why))
+        yield broken_chunk(Chunker(self.reading.shape, self.name, start), BadZipFile(why))
 
 
 class _Version(NamedTuple):
-    """An archive as it is now: one that changes meanwhile is not read by the old one's table."""
+    """An archive as it is now: if it changes meanwhile, its old table is not used."""
 
     path: str
     size: int
@@ -129,12 +128,12 @@ class _Version(NamedTuple):
 
 @lru_cache(OPEN_ARCHIVES)
 def _opened(version: _Version) -> ZipFile:
-    """Return the archive, whose table of members is read once; it is closed when nobody refers to it any more."""
+    """Return the archive, whose table of members is read once; it is closed when no reference is left."""
     return ZipFile(version.path)
 
 
 def _is_wanted(info: ZipInfo) -> bool:
-    """Tell whether it is a file, no folder and no link, whose path has no name that starts with a dot."""
+    """Return whether it is a file, no folder and no link, whose path has no name that starts with a dot."""
     kind = stat.S_IFMT(info.external_attr >> 16)
     hidden = any(part.startswith(".") and part != ".." for part in PurePosixPath(info.filename).parts)
     return not info.is_dir() and not hidden and kind in (0, stat.S_IFREG)

@@ -1,9 +1,10 @@
-"""Files as they lie on disk, decompressed while they are read."""
+"""Files as they are on disk, decompressed while they are read."""
 
 import io
 import lzma
 import sys
 import zlib
+from abc import abstractmethod
 from bz2 import BZ2Decompressor
 from collections.abc import Callable
 from gzip import GzipFile
@@ -12,25 +13,81 @@ from pathlib import PurePath
 from typing import Any, Final
 from zipfile import BadZipFile
 
-from .forward import ForwardStream
+_SKIPPED_BYTES: Final = 1 << 20
+"""Bytes made at once on the way to a position."""
+BUFFER_BYTES: Final = 1 << 20
+"""Large, because Python's own 8 KiB costs a tenth of the speed with long lines."""
+XZ_MEMORY_BYTES: Final = 256 << 20
+"""Memory that an xz file may demand of its reader; `xz -9` takes 65 MiB."""
+_XZ_PADDING: Final = 4
+"""Zero bytes may follow a stream, in fours (the .xz file format, 2.2)."""
+
+
+class ForwardStream(io.RawIOBase):
+    """A stream of what `_more` returns, made from its beginning on only: going back means making it again."""
+
+    def __init__(self) -> None:
+        self._made = memoryview(b"")
+        self._at = 0
+
+    @abstractmethod
+    def _more(self, size: int) -> bytes:
+        """Return the next bytes, about ``size``; none at the end."""
+
+    @abstractmethod
+    def _restart(self) -> None:
+        """Go back to the beginning."""
+
+    def readable(self) -> bool:
+        """Return that it is."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return that it is, slowly."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what one step makes, so that damage after it is met only when it has been read."""
+        if not self._made:
+            self._made = memoryview(self._more(len(buffer)))
+        size = min(len(self._made), len(buffer))
+        buffer[:size], self._made = self._made[:size], self._made[size:]
+        self._at += size
+        return size
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a position, or to the end of a shorter stream."""
+        if whence == io.SEEK_END:
+            self._skip(None)
+        target = offset + (0 if whence == io.SEEK_SET else self._at)
+        if target < self._at:
+            self._restart()
+            self._made, self._at = memoryview(b""), 0
+        self._skip(target)
+        return self._at
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._at
+
+    def _skip(self, target: int | None) -> None:
+        buffer = memoryview(bytearray(_SKIPPED_BYTES))
+        while target is None or self._at < target:
+            if not self.readinto(buffer if target is None else buffer[: target - self._at]):
+                return
+
 
 # The standard library has zstd from Python 3.14 on; before, its backport is the same module.
 _zstd: Any = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
-BUFFER_BYTES: Final = 1 << 20
-"""Large, because Python's own 8 KiB costs a tenth of the speed with long lines."""
-XZ_MEMORY_BYTES: Final = 256 << 20
-"""What an xz file may make its reader take; `xz -9` asks for 65 MiB."""
-_XZ_PADDING: Final = 4
-"""Zero bytes may stand behind a stream, in fours (the .xz file format, 2.2)."""
 DAMAGE: Final = (OSError, EOFError, zlib.error, _zstd.ZstdError, lzma.LZMAError, BadZipFile)
 """What reading raises when a file cannot be read, is cut off, or is damaged."""
 
 
 class _Streams(ForwardStream):
-    """What is in compressed streams behind each other.
+    """The content of compressed streams, one after the other.
 
-    The library's own files take whatever is behind a stream and is none for the end, padding between streams included.
+    The library's own files take anything after a stream that is no stream for the end, even padding between streams.
     """
 
     def __init__(self, raw: "io.BufferedReader[Any]", new: Callable[[], Any], padding: int = 0) -> None:
@@ -88,7 +145,7 @@ def _xz() -> lzma.LZMADecompressor:
 def decompressed(raw: "io.BufferedReader[Any]", suffix: str) -> "io.BufferedReader[Any]":
     """Return the stream of what is in ``raw``, by its suffix; any other suffix is not compressed.
 
-    It reads several compressed members behind each other, and raises one of `DAMAGE` where the last is cut off.
+    It reads several compressed members, one after the other, and raises one of `DAMAGE` where the last is cut off.
     """
     return _OPENERS[suffix](raw) if suffix in _OPENERS else raw
 
@@ -106,7 +163,7 @@ def suffixes_of(name: str) -> tuple[str, str]:
 
 
 class _Steps(io.RawIOBase):
-    """Gives what one step of decompression gives, so that damage is met only when all before it has been taken."""
+    """Gives what one step of decompression gives, so that damage is met only when all before it has been read."""
 
     def __init__(self, packed: Any) -> None:
         self._packed = packed

@@ -1,17 +1,23 @@
-"""``--where``: conditions on the fields of an object, read strictly and never evaluated as code."""
+"""Fields of an object, and conditions on them (``--where``): read strictly, and never evaluated as code."""
 
 import dataclasses
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from operator import ge, gt, le, lt
 from typing import Any, Final, NamedTuple
 
 from tokenmill.errors import InputError
+from tokenmill.stages.field_paths import find_field
 
-from .fields import Finder, Row, finder, number_in, word
+Row = Mapping[str, Any]
+Finder = Callable[[Row], Any]
 
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
+_LONGEST_NUMBER: Final = 400
+"""Characters: more than any 64-bit integer or float has, and few enough for Python to parse."""
+_WORDS: Final = {True: "true", False: "false", None: "null"}
 _STRING: Final = r'"(?:[^"\\]|\\.)*"'
 _CONDITION: Final = re.compile(
     rf"""\s*(?P<field>{_STRING}|[^=<>!]+?)\s*
@@ -26,6 +32,31 @@ HOW: Final = (
     "write it as field=value, for example languages=Python; or with !=, <, <=, >, >=: score>=0.5; or as a list: "
     "lang in en,de (or not in); what has such characters in it goes into double quotes"
 )
+
+
+def finder(path: str) -> Finder:
+    """Return a function that finds a field in an object as `tokenmill.stages.field_paths` says; None if not there."""
+    if "." not in path:
+        return lambda row: row.get(path)
+    return lambda row: find_field(row, path)
+
+
+def columns_of(path: str) -> tuple[str, ...]:
+    """Return the names that a table may give the column in which a field is found."""
+    return (path, path.partition(".")[0])
+
+
+def word(value: object) -> str:
+    """Return a value as text, for people: true, false and null as JSON has them."""
+    return _WORDS[value] if value is None or isinstance(value, bool) else str(value)
+
+
+def number_in(text: str) -> int | float | None:
+    """Return the number that a text is, as JSON writes it, or with a plus, or without a zero; None if it is none."""
+    text = text.strip()
+    if len(text) > _LONGEST_NUMBER or not _NUMBER.fullmatch(text):
+        return None
+    return int(text) if text.lstrip("+-").isdigit() else float(text)
 
 
 class _Value(NamedTuple):
@@ -61,10 +92,10 @@ class Condition:
 
     @classmethod
     def parse(cls, text: str) -> "Condition":
-        """Return the condition that somebody wrote.
+        """Return the condition that a text is.
 
         Raises:
-            InputError: it is none; says how to write one.
+            InputError: it is no condition; says how to write one.
 
         """
         try:
@@ -73,7 +104,7 @@ class Condition:
             raise InputError(f"{text!r} is no condition ({error}): {HOW}") from error
 
     def holds(self, row: Row) -> bool:
-        """Tell whether the object is wanted."""
+        """Return whether the object meets the condition."""
         found = self._find(row)
         found = found if isinstance(found, list) else [found]
         if self.operator in _ORDERS:
@@ -84,7 +115,7 @@ class Condition:
         return equal
 
     def missing(self, row: Row) -> bool:
-        """Tell whether the object has nothing to compare with."""
+        """Return whether the object lacks the field, or it is null."""
         return self._find(row) is None
 
     def deciding(self) -> list[str]:
@@ -106,7 +137,7 @@ def _parts(text: str) -> tuple[str, str, str]:
 
 
 def _mistaken(operator: str, value: str) -> bool:
-    """Tell whether this looks like another operator, or a comparison with nothing."""
+    """Return whether this looks like another operator, or a comparison with nothing."""
     if operator == "=":
         return value[:1] in ("<", ">") and number_in(value[1:]) is not None  # =>5: it would be a text
     return not value or value[:1] in ("=", "<", ">", "!")

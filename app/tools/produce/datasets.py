@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -12,22 +13,79 @@ import xxhash
 from tokenmill.errors import InputError
 from tokenmill.stages.hub import listening, reason
 
-from .addresses import HUB, Address
-from .builders import Known, files_of, known_of_builder, known_of_saved
-from .chunks import Chunker
-from .extras import library
+from .addresses import HUB, HubAddress
 from .formats import Bad, Entry
-from .items import Chunk, Place
-from .sources import Reading
+from .formats.protocol import library
+from .items import ItemChunk, Place
+from .sources import Chunker, Reading
 
 MARKS: Final = ("dataset_dict.json", "state.json")
-"""One of them lies in a folder that ``save_to_disk`` wrote: of several splits, or of one."""
+"""A folder that ``save_to_disk`` wrote has one of them: the first for several splits, the second for one."""
 _BUILDERS: Final = "datasets.packaged_modules"
-"""Where the library has the builders that go by a name of their own: json, csv, parquet, text, webdataset, …"""
+"""Where the library has its builders with names of their own: json, csv, parquet, text, webdataset, …"""
+
+
+class SplitInfo(NamedTuple):
+    """What is known of a split before it is read."""
+
+    rows: int | None = None
+    bytes: int | None = None
+    """Bytes of its rows in memory, as Arrow holds them."""
+
+
+@dataclass(slots=True)
+class DatasetInfo:
+    """What is known of a data set before it is read: for `--dry-run`."""
+
+    name: str
+    features: dict[str, str] | None = None
+    """Columns and their types; None: unknown until a row is read."""
+    splits: dict[str, SplitInfo] = field(default_factory=dict)
+    download: int | None = None
+    """Bytes of the files that hold it."""
+    why_not: str = ""
+    """Why nothing is known; empty if something is."""
+
+
+def known_of_builder(name: str, builder: Any) -> DatasetInfo:
+    """Return what a builder of the library knows of its data set."""
+    info = builder.info
+    splits = {
+        str(split): SplitInfo(found.num_examples or None, found.num_bytes or None)
+        for split, found in (info.splits or {}).items()
+    }
+    for split in getattr(builder.config, "data_files", None) or {}:
+        splits.setdefault(str(split), SplitInfo())
+    download = info.download_size or sum(size for _, size in files_of(builder) if size) or None
+    return DatasetInfo(name, _features(info.features), splits, download)
+
+
+def known_of_saved(name: str, opened: Any) -> DatasetInfo:
+    """Return what a folder that ``save_to_disk`` wrote holds: one data set, or one for each split."""
+    splits = opened if isinstance(opened, dict) else {str(opened.split or "all"): opened}
+    first = next(iter(splits.values()), None)
+    parts = {str(split): SplitInfo(data.num_rows, data.data.nbytes) for split, data in splits.items()}
+    return DatasetInfo(name, None if first is None else _features(first.features), parts)
+
+
+def files_of(builder: Any) -> Iterator[tuple[str, int | None]]:
+    """Yield what changes when a file of a builder does (name, time, tag, commit), and its size on disk."""
+    for split, files in (getattr(builder.config, "data_files", None) or {}).items():
+        yield f"{split} {getattr(files, 'origin_metadata', ())}", None
+        for file in files:
+            path = Path(file)
+            size = path.stat().st_size if path.is_file() else None
+            yield f"{file} {size}", size
+
+
+def _features(features: Any) -> dict[str, str] | None:
+    if not features:
+        return None
+    return {str(name): str(getattr(feature, "dtype", None) or feature) for name, feature in features.items()}
 
 
 def is_dataset(path: str) -> bool:
-    """Tell whether a folder is a saved data set."""
+    """Return whether a folder is a saved data set."""
     return any(Path(path, mark).is_file() for mark in MARKS)
 
 
@@ -36,9 +94,9 @@ class _Found(NamedTuple):
 
     path: str
     name: str | None
-    """Of the configuration."""
+    """Name of the configuration."""
     commit: str | None
-    """None: it was not asked for."""
+    """None: the hub was not asked."""
 
 
 class DatasetSource:
@@ -47,16 +105,16 @@ class DatasetSource:
     size = 0
 
     def __init__(self, path: str, split: str | None, reading: Reading) -> None:
-        """Name the split of an address (`Address`), or of a folder that ``save_to_disk`` wrote.
+        """Take the split of an address (`HubAddress`), or of a folder that ``save_to_disk`` wrote.
 
         Raises:
-            InputError: the library is missing; or the address is none, or names another split.
+            InputError: the library is missing; or the address is invalid, or names another split.
 
         """
         self._path = path
         self._saved = not path.startswith(HUB)
         folder = path.removeprefix(HUB)
-        self._address = Address((folder,)) if self._saved or Path(folder).is_dir() else Address.parse(path)
+        self._address = HubAddress((folder,)) if self._saved or Path(folder).is_dir() else HubAddress.parse(path)
         if split and self._address.split not in (None, split):
             raise InputError(f"{path}: it says split={self._address.split}, and --split says {split}: give one of them")
         self._split = split or self._address.split
@@ -69,7 +127,7 @@ class DatasetSource:
     def signature(self) -> bytes:
         """Return what changes when the data set does: its commit on the hub, or its files' names, sizes and times.
 
-        From then on `chunks` reads just that commit, whatever is pushed meanwhile.
+        From then on `chunks` reads exactly that commit, whatever is pushed meanwhile.
 
         Raises:
             InputError: the hub does not tell the commit, or there are no such files.
@@ -89,7 +147,7 @@ class DatasetSource:
             lines += [line for line, _ in files_of(self._builder())]
         return xxhash.xxh3_128_digest("\n".join(lines).encode("utf-8", "surrogateescape"))
 
-    def chunks(self, start: Place) -> Iterator[Chunk]:
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
         """Yield the rows' items."""
         chunker = Chunker(self._reading.shape, self.name, start)
         entries, mapping = self._entries(start), self._reading.mapping
@@ -97,14 +155,14 @@ class DatasetSource:
             yield chunker.chunk(items, 0)
         yield chunker.chunk(chunker.rest, 0, last=True)
 
-    def known(self) -> Known:
+    def known(self) -> DatasetInfo:
         """Return what is known of the data set before it is read."""
         try:
             if self._saved:
                 return known_of_saved(self.name, self._library.load_from_disk(self._path))
             return known_of_builder(self.name, self._builder())
         except Exception as error:  # noqa: BLE001 - any library may be behind a data set, with errors of its own
-            return Known(self.name, why_not=_one_line(error))
+            return DatasetInfo(self.name, why_not=_one_line(error))
 
     @property
     def _on_hub(self) -> bool:
@@ -113,7 +171,7 @@ class DatasetSource:
         return not (self._saved or packaged or Path(address.path).is_dir())
 
     def _entries(self, start: Place) -> Iterator[Entry]:
-        """Yield the rows; what the libraries raise is the end, and says so."""
+        """Yield the rows; an error of the libraries is the last entry."""
         number = start.entry
         try:
             rows = self._rows()
@@ -128,10 +186,10 @@ class DatasetSource:
             yield number + 1 if number else 0, 0, Bad(f"cannot be read{place}: {_one_line(error)}", broken=True)
 
     def _on_the_hub(self) -> _Found:
-        """Ask the hub what is there, and its newest commit.
+        """Return what the hub has under the address, and its newest commit.
 
-        A name of two parts is an owner's data set, or, where there is none, a configuration of one without an owner;
-        the hub knows under which owner that is by now.
+        A name of two parts is an owner's data set, or else a configuration of a data set without an owner; the hub
+        knows the owner of these today.
         """
         address = self._address
         hub = library("huggingface_hub", "hf", "reading data sets")
@@ -154,11 +212,11 @@ class DatasetSource:
         ) from errors[0]
 
     def _target(self) -> tuple[str, dict[str, Any]]:
-        """Return what the library is to load, and with which arguments."""
+        """Return what the library loads, and with which arguments."""
         address = self._address
         path, name, revision = address.path, address.name, address.revision
         if self._on_hub:
-            with suppress(InputError):  # without the hub, the library may know it, for it keeps what it loaded
+            with suppress(InputError):  # the library may have it in its cache
                 self._found = self._found or self._on_the_hub()
             path, name, revision = self._found or (*_meanings(address)[0], revision)
         return path, {"name": name, "revision": revision, **address.arguments}
@@ -168,7 +226,7 @@ class DatasetSource:
         return self._heard(lambda: self._library.load_dataset_builder(path, **arguments))
 
     def _heard(self, load: Callable[[], Any]) -> Any:
-        """Return what is loaded; what the hub's library says of its tries becomes part of one error."""
+        """Return what ``load`` does; what the hub's library logs of its attempts becomes part of one error."""
         with listening() as heard:
             try:
                 return load()
@@ -193,8 +251,8 @@ class DatasetSource:
         return opened if hasattr(opened, "_ex_iterable") else opened.to_iterable_dataset()
 
 
-def _meanings(address: Address) -> list[tuple[str, str | None]]:
-    """Return the names and configurations on the hub that an address may mean, the first one first."""
+def _meanings(address: HubAddress) -> list[tuple[str, str | None]]:
+    """Return the names and configurations on the hub that an address may mean, the likeliest first."""
     if address.name is not None or len(address.parts) == 1:
         return [(address.path, address.name)]
     owner, name, *configuration = address.parts

@@ -1,4 +1,4 @@
-"""The flush record: it stands in the raw log and makes every chain of its partition fill its open block."""
+"""The flush record: in the raw log, it makes every chain of its partition fill its open block."""
 
 import asyncio
 from typing import Final
@@ -13,7 +13,7 @@ from ...settings import Settings
 
 
 async def flush(settings: Settings, topic: str) -> int:
-    """Put a flush record behind all records of every partition of a raw topic; return the number of partitions.
+    """Append a flush record to every partition of a raw topic; return the number of partitions.
 
     On return they are acknowledged. The mill fills open blocks with padding when it reaches them.
 
@@ -38,10 +38,10 @@ async def flush(settings: Settings, topic: str) -> int:
 
 
 def require_flush_allowed(settings: Settings, topic: str) -> None:
-    """Check that a flush of the raw topic does anything, as far as the settings tell.
+    """Check by the settings that a flush of the raw topic has an effect.
 
     Raises:
-        SettingsError: it is a tombstone.
+        SettingsError: it would be a tombstone.
 
     """
     if not settings.for_topic(topic).allow_flush:
@@ -49,7 +49,7 @@ def require_flush_allowed(settings: Settings, topic: str) -> None:
 
 
 async def _require_stream_that_allows(settings: Settings, topic: str) -> None:
-    """Check the same by what the streams were settled with, which counts, where this login may read it."""
+    """Check the same by the recipes of the streams, which count, if this login may read them."""
     try:
         streams = await settled_streams(settings.model_copy(update={"raw_topics": (topic,)}))
     except TopicError:

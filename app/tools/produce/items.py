@@ -1,6 +1,7 @@
-"""What a source yields: documents with the bytes to send, or the reason why there is none."""
+"""What a source is, and what it yields: documents with the bytes to send, or the reason why there is none."""
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
 
 
 class Item(NamedTuple):
@@ -21,22 +22,22 @@ class Refused(NamedTuple):
     """File and, where it has such, line, row or number of the record, for people."""
     why: str
     data: bytes = b""
-    """What stands there, for a dead letter; nothing if it is too long or no bytes."""
+    """The data itself, for a dead letter; empty if it is too long, or no bytes."""
     broken: bool = False
-    """The source ends here, though it should not: it is truncated, damaged, or cannot be read as what it is."""
+    """The source cannot be read to its end: it is truncated, damaged, or not what it should be."""
 
     @property
-    def told(self) -> "Refused":
-        """Where and why, without what stands there: to be kept for people."""
+    def without_data(self) -> "Refused":
+        """Where and why, without the data: to be kept for people."""
         return self._replace(data=b"")
 
 
 class Unmet(NamedTuple):
-    """What was read and not wanted: it meets not all conditions of ``--where``."""
+    """Counts of documents that were read and do not meet all conditions of ``--where``."""
 
     documents: int = 0
     without_field: int = 0
-    """How many of these lack the field that the condition is about: all, where its name is misspelt."""
+    """How many of these lack the field of the condition: all of them, where its name is misspelt."""
 
 
 class Place(NamedTuple):
@@ -48,16 +49,37 @@ class Place(NamedTuple):
     """Where to go in the (decompressed) bytes; 0 for formats that count entries from the start."""
 
 
-class Chunk(NamedTuple):
+class ItemChunk(NamedTuple):
     """Consecutive items of a source; where it ends depends on the source and the options alone."""
 
     items: list[Item | Refused]
     after: Place
     """Where the next chunk begins."""
     bytes_read: int
-    """How far in the file as it lies on disk, for progress; 0 where nobody knows."""
+    """Bytes read of the file on disk, for progress; 0 where that is unknown."""
     size: int
     """Bytes of the values, and of what is refused: by it memory is bounded."""
     last: bool = False
     """The source ends with it."""
     unmet: Unmet = Unmet()
+
+
+class DocumentSource(Protocol):
+    """Where documents come from; another kind of source is a new class with these."""
+
+    @property
+    def name(self) -> str:
+        """The name for people; the same in every run of the same command."""
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk; 0 if unknown."""
+
+    def signature(self) -> bytes:
+        """Return bytes that change when the content does; for sources that are no files."""
+
+    def chunks(self, start: Place) -> Iterator[ItemChunk]:
+        """Yield the items after ``start``, which is the end of a chunk, or the beginning.
+
+        The last chunk, and no other, is ``last``; it may be empty. What cannot be read is `Refused`, not raised.
+        """

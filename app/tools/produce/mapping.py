@@ -1,37 +1,158 @@
-"""A function of somebody's own on every row, in processes side by side, in order."""
+"""A function of the user's own on every row (``--map``): in processes side by side, and in order."""
 
+import mmap
+import os
 import pickle
-from collections.abc import Iterator
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from multiprocessing import Pipe
+from pathlib import Path
 from threading import Lock, local
 from typing import Final, NamedTuple
 
 from tokenmill.errors import InputError
 
-from .ahead import AHEAD_BYTES, ITEM_BYTES, Ahead
+from ...process import guarded
 from .formats import Bad, Content, Entry, Text
-from .map_process import Ended, MapProcess, physical_cores
-from .own_function import Made, Wrong, find_function
+from .own_function import COUNT_BYTES, Made, Wrong, find_function
+from .reading_order import AHEAD_BYTES, ITEM_BYTES, ReadAhead
 
+LOOK_SECONDS: Final = 0.5
+"""Between two looks at whether the function has returned from another call."""
+START_SECONDS: Final = 600.0
+"""How long a process may take to import the function: libraries for models take their time."""
+END_SECONDS: Final = 5.0
+"""How long a process that closed its pipe may take to be gone."""
+_CPUS: Final = Path("/sys/devices/system/cpu")
+_STANDARD_ERROR: Final = 2
 BATCH: Final = 64
 """Rows that go to a process at once: a trip there costs as much as some dozen small rows."""
 BATCH_BYTES: Final = 1 << 17
-"""Of these rows, where they are large."""
+"""Bytes of these rows, where they are large."""
 LIST_BYTES: Final = 1 << 20
-"""Of the rows that a function gets as a list: as many as somebody asks for, unless they are large."""
+"""Bytes of the rows that a function gets as a list: as many rows as were asked for, unless they are large."""
 CALL_SECONDS: Final = 600.0
-"""How long a call of the function may take unless somebody says: a large model is loaded in the first one."""
+"""How long a call of the function may take by default: the first call may load a large model."""
+
+
+class ProcessEnded(NamedTuple):
+    """Instead of an answer: the process has ended."""
+
+    row: int
+    """Number of the row, in the list that was given, that the function was working on."""
+    why: str
+    hung: bool = False
+
+
+class MapProcess:
+    """A process that runs a function; at most one list of rows is with it. It ends when this process does."""
+
+    def __init__(self, name: str, *, listed: bool) -> None:
+        """Start the process; ``listed``: the function takes a list of rows.
+
+        A new program, not a fork: other threads run already, and a copy of their locks would stay locked for ever. What
+        the function prints goes to standard error: standard output is the command's own.
+        """
+        self._pipe, theirs = Pipe()
+        counter = os.memfd_create("produce-map")
+        os.ftruncate(counter, COUNT_BYTES)
+        self._count = mmap.mmap(counter, COUNT_BYTES)
+        call = f"serve({theirs.fileno()}, {counter}, {name!r}, listed={listed})"
+        # Modules are where this process has them; the function finds its own (`tokenmill.stages.own_modules`).
+        load = "from tokenmill.app.tools.produce.own_function import serve"
+        program = f"import sys; sys.path[:] = {sys.path!r}; {load}; {call}"
+        self._process = subprocess.Popen(
+            guarded([sys.executable, "-P", "-c", program]),
+            stdin=subprocess.DEVNULL,
+            stdout=_STANDARD_ERROR,
+            pass_fds=[theirs.fileno(), counter],
+            start_new_session=True,  # a terminal's Ctrl-C is for the command alone
+        )
+        theirs.close()
+        os.close(counter)
+        self._started = False
+
+    def run(self, rows: Sequence[bytes], seconds: float, *, alone: bool = False) -> list[Made] | ProcessEnded:
+        """Return what the function makes of pickled rows, in order.
+
+        ``alone``: a function that takes lists gets each row in a list of its own. Returns `ProcessEnded`, and the
+        process is gone, if the function ends it, or does not return from a call for so many seconds.
+
+        Raises:
+            InputError: the process cannot import the function.
+
+        """
+        self._count[:] = bytes(COUNT_BYTES)
+        try:
+            if not self._started and (ended := self._start()):
+                return ended
+            self._pipe.send_bytes(pickle.dumps((list(rows), alone)))
+            row, since = 0, time.monotonic()
+            while not self._pipe.poll(min(LOOK_SECONDS, seconds)):
+                now = time.monotonic()
+                if self._row != row:
+                    row, since = self._row, now
+                elif now - since > seconds:
+                    self.kill()
+                    return ProcessEnded(row, f"it has not returned for {seconds:g} seconds", hung=True)
+            return pickle.loads(self._pipe.recv_bytes())  # type: ignore[no-any-return] # noqa: S301 - ours
+        except (EOFError, OSError):
+            return ProcessEnded(self._row, self._how_it_ended())
+
+    def kill(self) -> None:
+        """End the process, whatever it is doing."""
+        self._process.kill()
+        self._process.wait()
+
+    @property
+    def _row(self) -> int:
+        return int.from_bytes(self._count[:], sys.byteorder)
+
+    def _start(self) -> ProcessEnded | None:
+        """Wait until the function is imported."""
+        if not self._pipe.poll(START_SECONDS):
+            self.kill()
+            return ProcessEnded(0, f"it could not be imported in {START_SECONDS:g} seconds", hung=True)
+        if why := self._pipe.recv_bytes():
+            raise InputError(why.decode())
+        self._started = True
+        return None
+
+    def _how_it_ended(self) -> str:
+        try:
+            code = self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return "it closed what its process listens to"
+        if code < 0:
+            return f"its process was ended by signal {-code}{', as for want of memory' * (code == -signal.SIGKILL)}"
+        return f"it ended its process with exit code {code}"
+
+
+def physical_cores() -> int:
+    """Return the number of physical cores that this process may use; processors of one core share it."""
+    cores = set()
+    for cpu in os.sched_getaffinity(0):
+        try:
+            cores.add((_CPUS / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text().strip())
+        except OSError:  # not every kernel says so: then each processor counts
+            cores.add(str(cpu))
+    return len(cores)
 
 
 class _Packed(NamedTuple):
-    """An entry on its way to the function: pickled, so that one knows how large it is, whatever it is."""
+    """An entry on its way to the function: pickled, so that its size is known, whatever it is."""
 
     number: int
     at: int
     row: bytes | None
-    """None: the function is not asked."""
+    """None: the function is not called."""
     content: Content = None
-    """What it is then."""
+    """The entry's content in that case."""
 
     @classmethod
     def of(cls, entry: Entry) -> "_Packed":
@@ -81,9 +202,9 @@ class Mapping:
     def __init__(
         self, name: str, processes: int | None = None, batch: int | None = None, seconds: float = CALL_SECONDS
     ) -> None:
-        """Import the function once, to see that it is there.
+        """Import the function once, to check that it exists.
 
-        Without a number of ``processes`` there is one for each physical core. A call may take so many ``seconds``.
+        Without a number of ``processes`` there is one for each physical core. A call may take ``seconds``.
 
         Raises:
             InputError: there is no such function.
@@ -105,20 +226,18 @@ class Mapping:
     def of(self, entries: Iterator[Entry], *, name: str = "the source", piped: bool = False) -> Iterator[Entry]:
         """Yield the entries with what the function makes of their content, in order; an error in reading comes last.
 
-        ``name`` is what people know their source by.
-
-        They are read by a thread, so far ahead that each process has something to do, and large rows take no more
-        memory than small ones. Where they are ``piped``, each goes to a process as soon as it is there, and is yielded
-        whatever comes behind it when: a pipe may pause.
+        ``name`` is the name of their source in messages. A thread reads them, far enough ahead that each process has
+        something to do; large rows take no more memory than small ones. Where they are ``piped``, each goes to a
+        process as soon as it is there, and is yielded without waiting for the next one: a pipe may pause.
 
         Raises:
             InputError: a process died while it ran the function, twice, or the function does not return; names the
-                row. All batches before that one are yielded.
+                row. All batches before that row's are yielded.
 
         """
         packed = map(_Packed.of, entries)
         batches = self._at_hand(packed) if piped else self._full(packed)
-        with Ahead(self._sent(batches, name), max(AHEAD_BYTES, (self._processes + 1) * self._bytes)) as ahead:
+        with ReadAhead(self._sent(batches, name), max(AHEAD_BYTES, (self._processes + 1) * self._bytes)) as ahead:
             while (sent := ahead.wait(None)) is not None:
                 yield from sent.made.result()
 
@@ -140,15 +259,15 @@ class Mapping:
         asked = [packed for packed in batch if packed.row is not None]
         rows = [packed.row or b"" for packed in asked]
         made = self._run(rows, alone=False) if rows else []
-        if isinstance(made, Ended) and (self.batch is not None or not made.hung):
-            # Once more: the system may have ended it for the memory that others took; and of a list, row by row, it is
-            # seen which one does it. What hung on a single row has had its time.
+        if isinstance(made, ProcessEnded) and (self.batch is not None or not made.hung):
+            # Once more: the system may have ended it because others took the memory. A list is tried row by row, which
+            # shows the row that does it. What hung on a single row is not tried again.
             made = self._run(rows, alone=True)
-        if isinstance(made, Ended):
+        if isinstance(made, ProcessEnded):
             number = asked[min(made.row, len(asked) - 1)].number
             where, time = f"{name}:{number}" if number else name, ", give it more time (--map-timeout)"
             raise InputError(
-                f"--map {self.name}: {made.why}, at {where}. What was sent stands. Let the function take less"
+                f"--map {self.name}: {made.why}, at {where}. What was sent remains. Let the function take less"
                 f"{time if made.hung else ''}, or return None for that row; the same command then goes on"
             )
         answers = iter(made)
@@ -157,10 +276,10 @@ class Mapping:
             for packed in batch
         ]
 
-    def _run(self, rows: list[bytes], *, alone: bool) -> list[Made] | Ended:
+    def _run(self, rows: list[bytes], *, alone: bool) -> list[Made] | ProcessEnded:
         process = self._process()
         made = process.run(rows, self._seconds, alone=alone)
-        if isinstance(made, Ended):
+        if isinstance(made, ProcessEnded):
             with self._lock:
                 self._running.discard(process)
             self._own.process = None
@@ -196,8 +315,8 @@ class Mapping:
             yield batch
 
     def _at_hand(self, entries: Iterator[_Packed]) -> Iterator[list[_Packed]]:
-        """Yield batches of what is there, be it one entry; another thread reads them."""
-        with Ahead(entries) as ahead:
+        """Yield batches of what is there, even if it is one entry; another thread reads them."""
+        with ReadAhead(entries) as ahead:
             while (first := ahead.wait(None)) is not None:
                 batch, size = [first], first.size
                 while len(batch) < self._rows and size < self._bytes and (more := ahead.take_now()) is not None:

@@ -1,4 +1,4 @@
-"""Text in other encodings, as UTF-8 while it is read: a character that is none harms its own line alone."""
+"""Text in other encodings, turned into UTF-8 while it is read; an invalid character harms its own line alone."""
 
 import codecs
 import io
@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from tokenmill.errors import InputError
 
-from .compressed import BUFFER_BYTES
-from .forward import ForwardStream
+from .compressed import BUFFER_BYTES, ForwardStream
 
 UTF_8: Final = "utf-8"
 _MARKS: Final = (
@@ -16,9 +15,9 @@ _MARKS: Final = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-"""Byte order marks, none of which UTF-8 begins with. In front of UTF-8's own, readers of text look by themselves."""
+"""Byte order marks that UTF-8 never begins with. Readers of text handle UTF-8's own mark by themselves."""
 _NONE: Final = "\udc80"
-"""Stands for what is no character: UTF-8 has no such one, so whoever decodes its line notices."""
+"""Instead of an invalid character: it is no UTF-8, so decoding its line fails."""
 _HANDLER: Final = "tokenmill.produce.no-character"
 
 
@@ -32,10 +31,10 @@ codecs.register_error(_HANDLER, _no_character)
 
 
 def known_encoding(name: str) -> str:
-    """Return what Python calls an encoding.
+    """Return Python's name of an encoding.
 
     Raises:
-        InputError: it knows none of that name that text can be in.
+        InputError: Python knows no text encoding of that name.
 
     """
     try:
@@ -53,12 +52,12 @@ def encoding_of(stream: "io.BufferedReader[Any]") -> str:
 
 
 def recoded(stream: "io.BufferedReader[Any]", encoding: str) -> "io.BufferedReader[Any]":
-    """Return the text in UTF-8; what is no character is no UTF-8 there either. UTF-8 stays as it is."""
+    """Return the text in UTF-8; an invalid character becomes invalid UTF-8. UTF-8 stays as it is."""
     return stream if encoding == UTF_8 else io.BufferedReader(_Recoded(stream, encoding), BUFFER_BYTES)
 
 
 def why_not(encoding: str, data: bytes, error: UnicodeDecodeError) -> str:
-    """Return what is wrong with recoded data that is no UTF-8, of which ``error`` tells."""
+    """Return why recoded data is no UTF-8, by the ``error`` of decoding it."""
     if encoding == UTF_8:
         return f"not UTF-8: {error.reason} at byte {error.start}"
     return f"not {encoding}: character {len(data[: error.start].decode()) + 1} is none"

@@ -1,8 +1,8 @@
-"""Whether a run is new, where it goes on if it is not, and what of its sources is new since.
+"""What a call of produce sends next: a new run, the rest of an interrupted one, or what its sources got since.
 
-A run is sent in parts: first all that its sources held, and, each time that somebody asks for what is new, the files
-and lines that came since. Each part has an order of its own, and begins when all of the one before is in the log; the
-documents are numbered on through all of them.
+A run is sent in parts: first everything that its sources hold, and then, each time that ``--only-new`` asks for it, the
+files and lines that were added since. Each part has an order of its own, and begins when all of the part before it is
+in the log. The documents are numbered continuously through all parts.
 """
 
 import asyncio
@@ -17,110 +17,128 @@ from tokenmill.errors import InputError, SourceError
 
 from ...kafka.retry import patiently
 from ...settings import Settings, produced_topic
-from .known import Change, Comparison, Seen, compare, look, parts, told
-from .order import State
-from .register import NOTHING, ORDER, Before, Begun, Register, Settled
-from .sources import Source
-from .tails import Standing, has_marks, is_settled, partition_ends, read_standing
+from .items import DocumentSource
+from .reading_order import OrderState
+from .run_notes import NOTHING_BEFORE, ORDER, RunEnd, RunNotes, RunStart, SentBefore
+from .run_position import RunPosition, has_marks, is_complete, partition_ends, read_position
+from .source_changes import (
+    KnownSource,
+    SourceChange,
+    SourceComparison,
+    changes_line,
+    compare_sources,
+    look_at_sources,
+    sources_to_send,
+)
 
 SETTLE_SECONDS: Final = 60.0
-"""How long the end of a part waits for a broker that has gone: all is acknowledged, only the note of it is to come."""
+"""How long the end of a part waits for a broker that is away: all is acknowledged, only the note of it is missing."""
 ADVICE: Final = "--restart sends all documents again"
 
 
-class Taken(NamedTuple):
-    """A part of a run that is to go on, or to begin."""
+class NextPart(NamedTuple):
+    """The part of a run that is to be sent."""
 
-    begun: Begun
-    standing: Standing
-    sources: list[Source]
+    run_start: RunStart
+    position: RunPosition
+    sources: list[DocumentSource]
     """What the part sends."""
     more: bool
-    """Whether there is something new to send behind it."""
-    left_out: list[Change]
-    """What has become of sources that were sent, and are not sent again."""
+    """Whether there is something new to send after it."""
+    left_out: list[SourceChange]
+    """How sources have changed that were sent, and are not sent again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resuming:
-    """Takes up the parts of a run, for which nobody else writes (`tokenmill.app.tools.produce.fence`)."""
+    """Finds the next part of a run of which this process is the only writer (`fenced_producer`)."""
 
     settings: Settings
     client: AIOKafkaProducer
     topic: str
     run: str
-    sources: Sequence[Source]
+    sources: Sequence[DocumentSource]
     """As they are now."""
     only_new: bool = False
     """Also send what is new since the run began."""
 
     @property
-    def _register(self) -> Register:
-        return Register(self.settings, self.topic, self.run)
+    def _notes(self) -> RunNotes:
+        return RunNotes(self.settings, self.topic, self.run)
 
-    async def take_up(self, partitions: int, *, restart: bool = False) -> Taken:
-        """Return the part that is to be sent; one that is new is noted.
+    async def next_part(self, partitions: int, *, restart: bool = False) -> NextPart:
+        """Return the part that is to be sent; on return a new one is noted on Kafka.
 
         Raises:
-            InputError: a source is not what it was, and that cannot be told from what is in the topic.
-            SourceError: the topic no longer tells where the run stands.
+            InputError: a source has changed, so that the run cannot continue.
+            SourceError: the topic no longer holds what says where the run continues.
 
         """
-        begun = None if restart else await self._register.read()
-        if begun is None:
+        run_start = None if restart else await self._notes.read()
+        if run_start is None:
             if not restart:
                 await self._require_no_marks(partitions)
-            looks = await asyncio.to_thread(look, self.sources, whole_lines=self.only_new)
+            looks = await asyncio.to_thread(look_at_sources, self.sources, whole_lines=self.only_new)
             return await self._begin(partitions, [one.seen for one in looks])
-        if len(begun.offsets) > partitions:
-            raise SourceError(f"{self.topic} was made anew, with fewer partitions, since this run began: {ADVICE}")
-        if begun.order != ORDER:
-            raise InputError(f"this program orders documents otherwise than the one that began this run: {ADVICE}")
-        looks = await asyncio.to_thread(look, self.sources, begun.sources, whole_lines=self.only_new)
-        found = compare(begun.sources, looks)
+        if len(run_start.offsets) > partitions:
+            raise SourceError(f"{self.topic} was created again, with fewer partitions, since this run began: {ADVICE}")
+        if run_start.order != ORDER:
+            raise InputError(f"this version orders documents in another way than the one that began this run: {ADVICE}")
+        looks = await asyncio.to_thread(look_at_sources, self.sources, run_start.sources, whole_lines=self.only_new)
+        found = compare_sources(run_start.sources, looks)
         if found.changes and not self.only_new:
-            raise InputError(f"since this run began, its sources have changed: {told(found.changes)}. {_advice(found)}")
-        if begun.settled is not None and await is_settled(self.settings, self.topic, self.run, begun, begun.settled):
-            return await self._behind(partitions, begun, begun.settled, found)
-        begun = begun._replace(settled=None)
-        standing = await self._standing(begun)
-        _require_unsent(begun.sources, standing.floor.state, found)
-        return Taken(begun, standing, parts(begun.sources, self.sources), bool(found.of("new", "grown")), [])
+            raise InputError(
+                f"since this run began, its sources have changed: {changes_line(found.changes)}. {_advice(found)}"
+            )
+        if run_start.run_end is not None and await is_complete(
+            self.settings, self.topic, self.run, run_start, run_start.run_end
+        ):
+            return await self._following(partitions, run_start, run_start.run_end, found)
+        run_start = run_start._replace(run_end=None)
+        position = await self._position(run_start)
+        _require_unsent(run_start.sources, position.checkpoint.state, found)
+        return NextPart(
+            run_start, position, sources_to_send(run_start.sources, self.sources), bool(found.of("new", "grown")), []
+        )
 
-    async def settle(self, begun: Begun, numbers: dict[int, int], after: Before) -> None:
-        """Note that all of a part is in the log; a broker that is away meanwhile is waited for, as sending does."""
+    async def settle(self, run_start: RunStart, numbers: dict[int, int], after: SentBefore) -> None:
+        """Note that all of a part is in the log. Waits for a broker that is away, as sending does."""
         wait = max(self.settings.wait_seconds, SETTLE_SECONDS)
         waiting = self.settings.model_copy(update={"wait_seconds": wait})
-        ends = await patiently(waiting, lambda: partition_ends(self.settings, self.topic, len(begun.offsets)))
-        await self._register.settle(self.client, begun._replace(settled=Settled(numbers, ends, after)))
+        ends = await patiently(waiting, lambda: partition_ends(self.settings, self.topic, len(run_start.offsets)))
+        await self._notes.settle(self.client, run_start._replace(run_end=RunEnd(numbers, ends, after)))
 
     async def _begin(
         self,
         partitions: int,
-        present: Sequence[Seen],
-        before: Before = NOTHING,
-        earlier: Begun | None = None,
-        left_out: Sequence[Change] = (),
-    ) -> Taken:
+        present: Sequence[KnownSource],
+        before: SentBefore = NOTHING_BEFORE,
+        earlier: RunStart | None = None,
+        left_out: Sequence[SourceChange] = (),
+    ) -> NextPart:
         ends = await partition_ends(self.settings, self.topic, partitions)
         now = time.time_ns() // 1_000_000
-        begun = Begun(max(now, earlier.milliseconds + 1 if earlier is not None else 0), ends, tuple(present), before)
-        await self._register.write(self.client, begun, earlier)
-        sources = parts(present, self.sources)
-        standing = Standing.nothing(len(sources), partitions, before)
-        return Taken(begun, standing, sources, more=False, left_out=list(left_out))
+        run_start = RunStart(
+            max(now, earlier.started_ms + 1 if earlier is not None else 0), ends, tuple(present), before
+        )
+        await self._notes.write(self.client, run_start, earlier)
+        sources = sources_to_send(present, self.sources)
+        position = RunPosition.nothing(len(sources), partitions, before)
+        return NextPart(run_start, position, sources, more=False, left_out=list(left_out))
 
-    async def _behind(self, partitions: int, begun: Begun, settled: Settled, found: Comparison) -> Taken:
-        """Return what comes behind a part of which all is in the log: what is new, or nothing."""
+    async def _following(
+        self, partitions: int, run_start: RunStart, run_end: RunEnd, found: SourceComparison
+    ) -> NextPart:
+        """Return the part that follows one of which all is in the log: what is new, or nothing."""
         left_out = found.of("changed", "gone", "renamed")
         if any(seen.sent_now for seen in found.present):
-            return await self._begin(partitions, found.present, settled.after, begun, left_out)
-        standing = Standing.nothing(0, len(begun.offsets), settled.after)
-        return Taken(begun, standing, [], more=False, left_out=left_out)
+            return await self._begin(partitions, found.present, run_end.after, run_start, left_out)
+        position = RunPosition.nothing(0, len(run_start.offsets), run_end.after)
+        return NextPart(run_start, position, [], more=False, left_out=left_out)
 
-    async def _standing(self, begun: Begun) -> Standing:
-        count = sum(seen.sent_now for seen in begun.sources)
-        return await read_standing(self.settings, self.topic, self.run, begun, count)
+    async def _position(self, run_start: RunStart) -> RunPosition:
+        count = sum(seen.sent_now for seen in run_start.sources)
+        return await read_position(self.settings, self.topic, self.run, run_start, count)
 
     async def _require_no_marks(self, partitions: int) -> None:
         ends = await partition_ends(self.settings, self.topic, partitions)
@@ -131,18 +149,18 @@ class Resuming:
             )
 
 
-def _advice(found: Comparison) -> str:
+def _advice(found: SourceComparison) -> str:
     if found.of("new", "grown", "renamed", "gone"):
         left = "; what has changed stays as it was sent" if found.of("changed") else ""
         return f"--only-new sends new files, and what files of lines have got{left}. {ADVICE}"
     return f"To send what you changed, name a file of its own. {ADVICE}"
 
 
-def _require_unsent(known: Sequence[Seen], state: State, found: Comparison) -> None:
-    """Check that each source is there as it was that the part has not been through.
+def _require_unsent(known: Sequence[KnownSource], state: OrderState, found: SourceComparison) -> None:
+    """Check that the sources of which the part has still something to send are unchanged.
 
     Raises:
-        InputError: one is not.
+        InputError: one of them has changed, or is gone.
 
     """
     lost = {change.name: change for change in found.of("changed", "gone")}
@@ -153,6 +171,6 @@ def _require_unsent(known: Sequence[Seen], state: State, found: Comparison) -> N
     named += [change for change in found.of("renamed") if not waiting <= there]
     if named:
         raise InputError(
-            f"this run was interrupted, and what is left of it is no more what it was: {told(named)}. Put it back, and "
-            f"the same command goes on; or {ADVICE}"
+            f"this run was interrupted, and a source of its rest is not what it was: {changes_line(named)}. Put it "
+            f"back, and the same command goes on; or {ADVICE}"
         )

@@ -1,5 +1,6 @@
-"""From what stands in a source to a record: which field is the text, what goes with it, and what is left out."""
+"""From an object, a row or a text to a record: which field is the text, what goes with it, and what is left out."""
 
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any, Final
 
@@ -10,43 +11,45 @@ from tokenmill.errors import RecordError
 from tokenmill.stages.decoding.json_objects import check_integer
 from tokenmill.stages.decoding.refusals import refusal
 
-from .conditions import Condition
-from .fields import Finder, Row, word
+from ...settings import Settings
+from .conditions import Condition, Finder, Row, columns_of, finder, word
 from .items import Item, Refused, Unmet
 
 _CUT: Final = "…"
 _INT_ID: Final = 4
-"""`Shape.quick_id` where any integer of 64 bits fits: 20 digits."""
+"""From this `Shape.quick_id` on, any integer of 64 bits fits: it has 20 digits."""
 _BOM: Final = b"\xef\xbb\xbf"
+_SHOWN: Final = 60
+"""Characters of a field's name in a message: names are untrusted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How documents of one topic are made of objects, rows and texts (`tokenmill.app.tools.produce.wishes`)."""
+    """How documents of one topic are made of objects, rows and texts; made by `shape_for`."""
 
     limits: Limits
     text_field: str
-    """What the topic calls the text."""
+    """Name of the text in the topic's records."""
     id_field: str
-    """What the topic calls the id."""
+    """Name of the id in the topic's records."""
     max_record_bytes: int
     plain: bool
     as_is: bool
-    """JSON objects go byte for byte as they stand."""
+    """JSON objects are sent byte for byte as they are."""
     texts: tuple[tuple[str, Finder], ...]
     id_from: str
-    """Where the sources have the id."""
+    """Name or path of the id in the sources."""
     id: Finder
     carry: tuple[tuple[str, Finder], ...]
     where: tuple[Condition, ...]
     key: tuple[str, Finder] | None
     quick_id: int = 0
-    """Characters of an id that needs no look; 0 where every object needs one."""
+    """Characters of an id that is short enough without counting its bytes; 0: `quick` decides nothing."""
     columns: frozenset[str] = field(default=frozenset())
-    """Names that a column may have that is needed."""
+    """Names that a needed column may have."""
 
     def deciding(self) -> dict[str, object]:
-        """Return what of this decides what is sent, as JSON types: two shapes with the same send the same."""
+        """Return what decides what is sent, as JSON types: equal for shapes that send the same."""
         return {
             "names": [self.text_field, self.id_field, *(name for name, _ in self.texts), self.id_from],
             "carry": [name for name, _ in self.carry],
@@ -57,7 +60,7 @@ class Shape:
         }
 
     def quick(self, data: bytes) -> Item | None:
-        """Return what `of_json` does for an ordinary object that goes as it is; None: ask `of_json`, it knows more."""
+        """Return what `of_json` does, for an ordinary object that is sent as it is; None: call `of_json`."""
         if not self.quick_id:
             return None
         try:
@@ -125,7 +128,7 @@ class Shape:
         return Refused(where, f"longer than {self.max_record_bytes} bytes (max_record_bytes)")
 
     def _as_it_is(self, where: str, row: dict[str, Any], data: bytes) -> Item | Refused | Unmet:
-        """Return the object's own bytes, once it is sure that the mill takes them as a document."""
+        """Return the object's own bytes, after checking that the mill takes them as a document."""
         if self.where and (unwanted := self._unwanted(row)):
             return unwanted
         try:
@@ -150,14 +153,14 @@ class Shape:
                 check_integer(f"{name!r}", name, value, data)
 
     def _unwanted(self, row: Row) -> Unmet | None:
-        """Return why it is left out; None if all conditions hold."""
+        """Return the count of a row that does not meet all conditions; None if it meets them."""
         for condition in self.where:
             if not condition.holds(row):
                 return Unmet(1, int(condition.missing(row)))
         return None
 
     def _made(self, where: str, row: Row, text: str, name: str | int) -> Item | Refused:
-        """Return a document made of its parts; its value is a new object, or the text alone."""
+        """Return a document whose value is a new object, or the text alone."""
         self.limits.check_text(text)
         if isinstance(name, str):
             name = fit_id(name, self.limits.max_id_bytes)
@@ -204,10 +207,6 @@ class Shape:
         return word(value).encode()
 
 
-_SHOWN: Final = 60
-"""Characters of a field's name in a message: names are untrusted."""
-
-
 def fit_id(name: str, max_id_bytes: int) -> str:
     """Return the name, cut on the left where it is too long for an id: a path's end tells more than its start."""
     if len(name) * 6 <= max_id_bytes and name.isascii():
@@ -247,4 +246,54 @@ def _kind(value: object) -> str:
         return "null"
     return {bool: "true or false", int: "a number", float: "a number", dict: "an object", list: "an array"}.get(
         type(value), f"of type {type(value).__name__}"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeOptions:
+    """How documents are made, beside the settings of the topic."""
+
+    fields: Sequence[str] = ()
+    """Names or dotted paths of the text in the sources; the first that holds a string. None: the topic's own."""
+    id_field: str | None = None
+    """Where the id is; None: where the topic has it."""
+    carry: Sequence[str] | None = None
+    """Fields that go with the text; None: the topic's own, and all others of an object that goes as it is."""
+    where: Sequence[Condition] = ()
+    """All must hold."""
+    key: str | None = None
+    """Field whose value becomes the record's key."""
+    plain: bool = False
+    """Send the text alone: no JSON object around it, no id."""
+
+
+def shape_for(settings: Settings, topic: str, options: ShapeOptions | None = None) -> Shape:
+    """Return how documents for a raw topic are made, by the settings of that topic and the options.
+
+    A topic that is decoded as ``text`` gets plain text whatever the options: JSON would be tokenized as it is.
+    """
+    own, options = settings.for_topic(topic), options or ShapeOptions()
+    fields = tuple(options.fields) or own.text_fields
+    id_field = own.id_field if options.id_field is None else options.id_field
+    carry = own.carry if options.carry is None else tuple(options.carry)
+    plain = options.plain or own.decode == "text"
+    needed = [*fields, id_field, *carry, *(condition.field for condition in options.where)]
+    needed += [] if options.key is None else [options.key]
+    as_is = not plain and fields == own.text_fields and id_field == own.id_field and options.carry is None
+    ordinary = as_is and not (options.where or options.key or carry or "." in id_field)
+    return Shape(
+        limits=own.limits,
+        text_field=own.text_fields[0],
+        id_field=own.id_field,
+        max_record_bytes=settings.max_record_bytes,
+        plain=plain,
+        as_is=as_is,
+        texts=tuple((name, finder(name)) for name in fields),
+        id_from=id_field,
+        id=finder(id_field),
+        carry=tuple((name, finder(name)) for name in carry),
+        where=tuple(options.where),
+        key=None if options.key is None else (options.key, finder(options.key)),
+        quick_id=own.max_id_bytes // 6 if ordinary else 0,
+        columns=frozenset(column for name in needed for column in columns_of(name)),
     )

@@ -1,15 +1,38 @@
-"""What a run did."""
+"""What a run did, or would do, and what becomes of what is no document: skipped, a dead letter, or the end."""
 
-from collections.abc import Callable
+import asyncio
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, Literal
 
-from .items import Refused, Unmet
-from .known import Change
-from .sender import Sent
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from tokenmill.errors import InputError, TopicError
+from tokenmill.wire.dead_letters import SourcePlace, encode_dead_letter, letter_partition
+
+from ...kafka.topics import partition_count
+from ...settings import Settings, dead_letter_topic
+from .datasets import DatasetInfo, DatasetSource
+from .items import DocumentSource, Item, Place, Refused, Unmet
+from .sender import Acknowledged, raise_for
+from .source_changes import SourceChange
 
 EXAMPLES: Final = 20
-"""How many refusals are remembered word for word; all are counted."""
+"""Refusals that are remembered with their text; all are counted."""
+SAMPLES: Final = 3
+UNDER_WAY: Final = 1000
+"""Dead letters that may be sent and not acknowledged: enough not to slow the run down."""
+REASON: Final = "not_produced"
+GOES_ON: Final = (
+    "The same command with --on-error skip (or dead-letter) goes on from there; send what you corrected from a file of "
+    "its own, for a run whose files have changed cannot go on"
+)
+SENDS_ALL_AGAIN: Final = (
+    "What came before it is sent: send it, corrected, and what follows from a file of their own, or all of it again "
+    "with --on-error skip (or dead-letter)"
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -17,19 +40,18 @@ class PassedOver:
     """What was no document."""
 
     refused: int = 0
-    """How often that was so."""
+    """How many such there were."""
     broken: int = 0
     """Sources that could not be read to their end."""
     examples: list[Refused] = field(default_factory=list)
-    """The first refusals, without what stood there."""
-
+    """The first refusals, without their data."""
     unmet: int = 0
     """Documents that did not meet the conditions, as far as this call read them."""
     without_field: int = 0
     """How many of these lack the field that a condition is about."""
 
     def count_unmet(self, unmet: Unmet) -> None:
-        """Count what was not wanted."""
+        """Count documents that did not meet the conditions."""
         self.unmet += unmet.documents
         self.without_field += unmet.without_field
 
@@ -38,29 +60,29 @@ class PassedOver:
         self.refused += 1
         self.broken += refused.broken
         if len(self.examples) < EXAMPLES:
-            self.examples.append(refused.told)
+            self.examples.append(refused.without_data)
 
 
 @dataclass(slots=True)
 class Summary(PassedOver):
-    """What a run did, so far or in all; what it passed over counts also where an earlier call of the run met it."""
+    """What a run did so far; what it passed over includes what earlier calls of the run did."""
 
     topic: str
-    partitions: dict[int, Sent]
+    partitions: dict[int, Acknowledged]
     """What is acknowledged, by partition."""
     before: int = 0
-    """Documents that were in the topic already: an earlier run of the same command was interrupted, or had ended."""
-    left_out: list[Change] = field(default_factory=list)
-    """What became of sources since they were sent: they are not sent again."""
+    """Documents that were in the topic already, from earlier calls of the same command."""
+    left_out: list[SourceChange] = field(default_factory=list)
+    """How sources have changed since they were sent: they are not sent again."""
     broken_before: int = 0
     """How many of the broken sources this call did not read again."""
     seconds: float = 0.0
     limit: int | None = None
     """Documents after which the run ends, those from before included."""
     bytes_read: int = 0
-    """Of the sources, as they lie on disk, those of earlier runs included."""
+    """Bytes of the sources on disk, with those that earlier calls read."""
     bytes_total: int = 0
-    """Of all sources whose size is known; 0: of none."""
+    """Bytes of all sources whose size is known; 0: of none."""
 
     @property
     def documents(self) -> int:
@@ -74,3 +96,117 @@ class Summary(PassedOver):
 
 
 Progress = Callable[[Summary], None]
+
+
+@dataclass(slots=True)
+class DryRunResult(PassedOver):
+    """What a run would send."""
+
+    topic: str
+    documents: int = 0
+    bytes: int = 0
+    """Of the records' values."""
+    samples: list[Item] = field(default_factory=list)
+    """The first documents."""
+    known: list[DatasetInfo] = field(default_factory=list)
+    """What is known of each data set before it is read."""
+
+
+def dry_run(sources: Sequence[DocumentSource], topic: str, limit: int | None = None) -> DryRunResult:
+    """Read the sources, one after the other, up to a number of documents, and return what would be sent."""
+    found = DryRunResult(topic, known=[source.known() for source in sources if isinstance(source, DatasetSource)])
+    for source in sources:
+        for chunk in source.chunks(Place()):
+            found.count_unmet(chunk.unmet)
+            for item in chunk.items:
+                if isinstance(item, Refused):
+                    found.refuse(item)
+                    continue
+                if limit is not None and found.documents >= limit:
+                    return found
+                found.documents += 1
+                found.bytes += len(item.value)
+                found.samples += [item] if len(found.samples) < SAMPLES else []
+    return found
+
+
+OnError = Literal["skip", "dead-letter", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalPolicy:
+    """What a run does about something that is no document."""
+
+    on_error: OnError
+    run: str
+    """Name of the run in its dead letters."""
+    partitions: int = 1
+    """Of the dead-letter topic."""
+    goes_on: bool = True
+    """Whether another call can continue the run: the advice in messages depends on it."""
+
+
+class Refusals:
+    """Counts the refusals of a run, and does with each what the policy says."""
+
+    def __init__(self, client: AIOKafkaProducer, topic: str, answer: RefusalPolicy, summary: Summary) -> None:
+        self._client = client
+        self._topic = topic
+        self._dead = dead_letter_topic(topic)
+        self._answer = answer
+        self._summary = summary
+        self._under_way: set[asyncio.Future[Any]] = set()
+
+    async def take(self, refused: Refused) -> None:
+        """Count the refusal, and send its dead letter if that is wanted.
+
+        Raises:
+            InputError: the policy is that it ends the run.
+
+        """
+        if self._answer.on_error == "fail":
+            raise InputError(f"{refused.where}: {refused.why}. {GOES_ON if self._answer.goes_on else SENDS_ALL_AGAIN}")
+        self._summary.refuse(refused)
+        if self._answer.on_error == "dead-letter":
+            await self._send(refused)
+
+    async def settle(self) -> None:
+        """On return all dead letters are acknowledged.
+
+        Raises:
+            TopicError: the brokers refused one.
+            KafkaTimeoutError: they do not answer.
+            ProducerFenced: another producer of the same run has taken over.
+
+        """
+        if self._under_way:
+            try:
+                await asyncio.gather(*self._under_way)
+            except KafkaError as error:
+                raise_for(self._dead, error)
+        self._under_way.clear()
+
+    async def _send(self, refused: Refused) -> None:
+        """Send its data, with a dead letter's headers; without an offset, for it was never in the raw topic."""
+        place = SourcePlace(self._topic, self._answer.run, refused.where)
+        now = time.time_ns() // 1_000_000
+        headers = encode_dead_letter(place, reason=REASON, detail=refused.why, timestamp=now)
+        partition = letter_partition(place, self._answer.partitions)
+        if len(self._under_way) >= UNDER_WAY:
+            await self.settle()
+        self._under_way.add(
+            await self._client.send(self._dead, value=refused.data, partition=partition, headers=headers)
+        )
+
+
+async def require_dead_letters(settings: Settings, topic: str) -> int:
+    """Return the number of partitions of the topic for dead letters.
+
+    Raises:
+        TopicError: there is none; says how to make it.
+
+    """
+    try:
+        return await partition_count(settings, dead_letter_topic(topic))
+    except TopicError as error:
+        raise TopicError(f"{error}; `tokenmill topics create` makes it with the others that {topic} needs") from error

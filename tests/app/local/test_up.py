@@ -1,19 +1,26 @@
-"""``tokenmill up``: what it says on an empty state, and its end. tests/test_readme.py pushes text through it."""
+"""A local service, and its broker, which is started again when it has ended."""
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+
+import pytest
 
 from tests.marked import MARK, marked, until
 from tests.scraping import ask, free_port, scrape, total
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.local.state import State
+from tokenmill.app.local.local_state import LocalState
+from tokenmill.app.local.up import keep_broker
+from tokenmill.errors import BrokerError
 
 SECONDS: Final = 60.0
 WITHIN: Final = 10.0
@@ -37,7 +44,7 @@ def run_up(directory: Path, mark: str, *options: str) -> subprocess.Popen[bytes]
 def produce(directory: Path, name: str) -> subprocess.Popen[bytes]:
     """Send a file of this name to what runs in the directory; what is said of it goes to a file beside it."""
     (directory / name).write_text("one note " * 2000)
-    config = str(State(directory / "here").settings_file)
+    config = str(LocalState(directory / "here").settings_file)
     with (directory / f"{name}.log").open("wb") as output:
         return subprocess.Popen(
             [sys.executable, "-m", "tokenmill.app.cli", "produce", "notes", name, "--flush", "--config", config],
@@ -58,7 +65,7 @@ def test_up_says_how_to_push_text_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     assert process.wait(SECONDS) == 130, log.read_text()
 
     assert marked(mark) == []
-    state = State(tmp_path / "here")
+    state = LocalState(tmp_path / "here")
     assert f"produce --config {state.settings_file} notes PATH" in log.read_text()
     saved = state.saved()
     assert saved is not None
@@ -109,3 +116,83 @@ def test_up_says_that_its_kafka_is_away_and_starts_it_again(tmp_path: Path) -> N
     logs = "".join(path.read_text() for path in (tmp_path / "here" / "logs").glob("*.log"))
     assert "it did not stop in order" not in logs  # nobody waited for a broker that is not there
     assert marked(mark) == []
+
+
+class Scripted(Broker):
+    """A broker without a process: each start goes as it was told beforehand."""
+
+    def __init__(self, directory: Path, *starts: Callable[[], None]) -> None:
+        """Have ended."""
+        super().__init__(directory)
+        self.up = False
+        self.under_way = 0
+        self.killed = threading.Event()
+        self._starts = list(starts)
+
+    @property
+    def running(self) -> bool:
+        """Whether the last start went well."""
+        return self.up
+
+    def start(self, *, detached: bool = False) -> None:
+        """Do what was told."""
+        assert not detached
+        self.under_way += 1
+        try:
+            self._starts.pop(0)()
+            self.up = True
+        finally:
+            self.under_way -= 1
+
+    def kill(self) -> None:
+        """End the wait of a start."""
+        self.killed.set()
+
+
+def refuse() -> None:
+    """Fail as a start does whose port is taken."""
+    raise BrokerError("port 9092 is taken")
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for nothing."""
+    for name in ("LOOK_SECONDS", "PAUSE_SECONDS", "END_SECONDS"):
+        monkeypatch.setattr(f"tokenmill.app.local.up.{name}", 0.0)
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_broker_that_does_not_start_is_tried_again(tmp_path: Path) -> None:
+    """What is wrong is said each time; it may have been corrected."""
+    broker, said = Scripted(tmp_path, refuse, lambda: None), list[str]()
+    task = asyncio.create_task(keep_broker(broker, said.append))
+    while not broker.up:  # noqa: ASYNC110 - no event tells
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    task.cancel()
+    await asyncio.wait([task])
+    assert [line.partition(" (")[0].partition(":")[0] for line in said] == [
+        "Kafka ended by itself or was killed",
+        "Kafka does not start",
+        "Kafka ended by itself or was killed",
+        f"Kafka serves again at {broker.bootstrap_servers.partition(':')[0]}",
+    ]
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_whoever_ends_waits_for_no_start_and_leaves_none(tmp_path: Path) -> None:
+    """A start takes up to a minute; it is broken off, and is over when the keeper is."""
+
+    def slowly() -> None:
+        broker.killed.wait()
+        raise BrokerError("Kafka ended while it started")
+
+    broker = Scripted(tmp_path, slowly)
+    task = asyncio.create_task(keep_broker(broker, lambda _: None))
+    while not broker.under_way:  # noqa: ASYNC110 - no event tells
+        await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert broker.under_way == 0
+    assert not broker.up

@@ -3,14 +3,10 @@
 from collections.abc import Iterable
 from typing import Final, Literal, get_args
 
-from ..extras import library
-from .arrow import read_arrow
+from .columnar import read_arrow, read_parquet
 from .json_values import read_json
-from .jsonl import read_jsonl
-from .parquet import read_parquet
-from .protocol import Bad, Content, Entry, File, Format, Needs, Text
-from .tables import read_csv, read_tsv
-from .text import read_text, read_text_lines
+from .protocol import Bad, Content, Entry, File, Format, Needs, Text, library
+from .text import read_csv, read_jsonl, read_text, read_text_lines, read_tsv
 from .warc import read_warc
 
 Choice = Literal["auto", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "warc", "text", "lines"]
@@ -50,14 +46,14 @@ LIBRARIES: Final = {
     "arrow": ("pyarrow.ipc", "produce", "reading Arrow files"),
     "warc": ("warcio.archiveiterator", "produce", "reading WARC and WET"),
 }
-"""What `library` is asked for before a run begins, so that it does not end in the middle for want of one."""
+"""Libraries that are checked before a run begins, so that it does not end in the middle for lack of one."""
 
 
 def kind_of(suffix: str, choice: Choice) -> str:
-    """Return what a file is, a key of `BY_CHOICE`, by its suffix (without one of a compression) and what somebody says.
+    """Return the kind of a file, a key of `BY_CHOICE`, by its suffix (without that of a compression) and the choice.
 
-    ``auto`` takes it from the suffix; ``lines`` does as well, and reads any other text line by line; everything else
-    is what is said.
+    ``auto`` takes it from the suffix; ``lines`` does as well, and reads any other text line by line; every other choice
+    is the kind.
     """
     if choice not in ("auto", "lines"):
         return choice

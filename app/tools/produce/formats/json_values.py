@@ -14,8 +14,8 @@ from .protocol import Bad, Entry, File, Needs
 BLOCK: Final = 1 << 20
 """Bytes read at once."""
 MAX_NESTING: Final = 1024
-"""Brackets that may be open at once: orjson reads no more, so a deeper value is no use to anybody. Nor is its file from
-there on: to find the end of gigabytes of brackets would take far longer than to decompress them."""
+"""Brackets that may be open at once: orjson reads no more, so a deeper value is no use to anybody. The rest of
+its file is not read: to find the end of gigabytes of brackets would take far longer than to decompress them."""
 _STRUCTURE: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["{}\[\],]', re.DOTALL)
 """A whole string, or a bracket, a comma, or the start of a string that ends in another block."""
 _REST_OF_STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+("?)', re.DOTALL)
@@ -23,7 +23,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 
 
 def read_json(file: File, needs: Needs, start: Place) -> Iterator[Entry]:
-    """Yield the elements of the array that the file is, or the objects that stand in it one after the other."""
+    """Yield the elements of the array that the file is, or the objects that follow one another in it."""
     scan = _Scan(needs.limit)
     number = 0
     while block := file.stream.read1(BLOCK):
@@ -98,10 +98,10 @@ class _Scan:
         return len(block) - len(text) + self._base
 
     def _ends_value(self, token: bytes) -> bool:
-        """Take a token; tell whether a value ends with it (an object) or before it (an element)."""
+        """Take a token; return whether a value ends with it (an object) or before it (an element)."""
         if token in (b"{", b"["):
             if self._base == 1 and self._depth == 0:
-                self.fault = "something stands behind the end of the array; is it JSON lines? --format jsonl"
+                self.fault = "something follows the end of the array; is it JSON lines? --format jsonl"
             self._depth += 1
             if self._depth - self._base > MAX_NESTING:
                 self.fault = f"the JSON is nested deeper than {MAX_NESTING:,} brackets; nothing from here on is read"

@@ -1,9 +1,13 @@
-"""What every format promises."""
+"""What every format promises, and the libraries that only some formats need."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from io import BufferedReader
 from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from tokenmill.errors import InputError
+from tokenmill.extras import how_to_install
 
 from ..items import Place
 
@@ -17,13 +21,13 @@ class Text(NamedTuple):
 
 
 class Bad(NamedTuple):
-    """What is no document."""
+    """An entry that is no document."""
 
     why: str
     data: bytes = b""
-    """What stands there, if it is not too long."""
+    """The data itself, if it is not too long."""
     broken: bool = False
-    """The file ends here, though it should not."""
+    """The file cannot be read further."""
 
 
 Content: TypeAlias = bytes | dict[str, Any] | Text | Bad | None
@@ -38,20 +42,20 @@ class File:
     """An open file."""
 
     name: str
-    """For people and ids."""
+    """Name for messages and ids."""
     stream: "BufferedReader[Any]"
     """Its bytes, decompressed, from the start."""
     path: str | None = None
-    """Where its bytes lie just so on disk, for libraries that read by themselves; None: only in `stream`."""
+    """Where the same bytes are on disk, for libraries that read by themselves; None: only in `stream`."""
     encoding: str = "utf-8"
-    """What its bytes were in; they are UTF-8 by now (`tokenmill.app.tools.produce.recoding`)."""
+    """The encoding of its bytes before they became UTF-8 (`tokenmill.app.tools.produce.recoding`)."""
     share: float | None = None
-    """How much of it was read, 0 to 1, where the format knows better than the stream's position."""
+    """Share of it that was read, 0 to 1, where the format knows it better than the stream's position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What will be done with the entries."""
+    """What a format has to know of the use of its entries."""
 
     limit: int
     """Bytes of the largest record: a larger entry is `Bad`, and is not held in memory."""
@@ -60,15 +64,15 @@ class Needs:
     columns: frozenset[str] | None = None
     """The only columns that matter; None: all do."""
     delimiter: str | None = None
-    """Between the fields of a table of text; None: what its kind has there."""
+    """Between the fields of csv and tsv; None: comma and tab."""
 
     @property
     def too_long(self) -> Bad:
-        """What to say of a larger one."""
+        """The entry instead of a larger one."""
         return Bad(f"longer than {self.limit} bytes (max_record_bytes)")
 
     def missing(self, names: list[str]) -> Bad | None:
-        """Return why a table with these columns is of no use; None if it may be."""
+        """Return why a table with these columns cannot be used; None if it can."""
         if self.columns is None or any(n in names or n.partition(".")[0] in names for n in self.texts):
             return None
         wanted, there = " or ".join(map(repr, self.texts)), ", ".join(map(ascii, names[:_SHOWN]))
@@ -82,9 +86,24 @@ class Format(Protocol):
     """A way to read a file's entries."""
 
     def __call__(self, file: File, needs: Needs, start: Place) -> Iterator[Entry]:
-        """Yield the entries behind ``start``, in order, in bounded memory.
+        """Yield the entries after ``start``, in order, in bounded memory.
 
-        What they are depends on the file's bytes and ``needs`` alone, and from any entry's place on they are the same.
-        What cannot be used is yielded as `Bad` and harms no other entry; where nothing behind it can be used either,
-        it is ``broken`` and the last. Errors of the stream (`DAMAGE` in `produce/compressed.py`) are let through.
+        They depend on the file's bytes and ``needs`` alone, and are the same when read again from any entry's place.
+        What cannot be used is yielded as `Bad` and harms no other entry; where nothing after it can be used either,
+        it is ``broken`` and the last. Errors of the stream (`DAMAGE` in `produce/compressed.py`) are not caught.
         """
+
+
+def library(module: str, extra: str, purpose: str) -> Any:
+    """Return the imported module.
+
+    Raises:
+        InputError: it is not installed; says which extra of TokenMill brings it.
+
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{purpose} needs {module.partition('.')[0]}, of the extra '{extra}': {how_to_install(extra)}"
+        ) from error

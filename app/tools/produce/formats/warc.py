@@ -5,9 +5,8 @@ from io import BufferedReader
 from typing import Any, Final
 
 from ..compressed import DAMAGE
-from ..extras import library
 from ..items import Place
-from .protocol import Bad, Content, Entry, File, Needs
+from .protocol import Bad, Content, Entry, File, Needs, library
 
 PAGES: Final = ("conversion", "resource", "response")
 """Types of the records that hold a page; the others are about pages, or about the archive."""

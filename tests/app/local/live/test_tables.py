@@ -7,10 +7,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from tokenmill.app.local.live.numbers import LONGEST, lines_of, short
-from tokenmill.app.local.live.plain import plain_line
-from tokenmill.app.local.live.rates import Rates
-from tokenmill.app.local.live.scene import Scene, Training
+from tokenmill.app.local.live.scene import LONGEST, LiveScene, Rates, TrainingStatus, lines_of, plain_line, short
 from tokenmill.app.local.live.tables import tables
 from tokenmill.app.supervisor import ChainStatus, DeadLetterStatus, PartitionStatus, Status, WorkerStatus
 
@@ -33,7 +30,7 @@ def partition(number: int, *, topic: str = "raw-text", size: int = 7, **more: ob
     return replace(plain, **more)  # type: ignore[arg-type]
 
 
-def scene(*, size: int = 7, topic: str = "raw-text", name: str = "mill", training: bool = False) -> Scene:
+def scene(*, size: int = 7, topic: str = "raw-text", name: str = "mill", training: bool = False) -> LiveScene:
     """Return a service of two mills, whose names and numbers may be large."""
     workers = (
         worker(f"{name}-1", f"{topic}/0", f"{topic}/1", tokens=size),
@@ -45,11 +42,11 @@ def scene(*, size: int = 7, topic: str = "raw-text", name: str = "mill", trainin
         partition(1, topic=topic, size=size, worker=None, dead_letter=LETTER),
     )
     status = Status({"dead_letters": size}, workers, partitions, eras={f"{topic}.train": size, f"{topic}.held": 1})
-    trains = Training(size, 3.25, float(size), 0.5) if training else None
-    return Scene(f"{topic} at 127.0.0.1:9092", status, trains)
+    trains = TrainingStatus(size, 3.25, float(size), 0.5) if training else None
+    return LiveScene(f"{topic} at 127.0.0.1:9092", status, trains)
 
 
-def rates_of(shown: Scene) -> Rates:
+def rates_of(shown: LiveScene) -> Rates:
     """Return rates of a second in which the workers did all that they have counted."""
     rates = Rates()
     rates.add(0.0, {})
@@ -57,7 +54,7 @@ def rates_of(shown: Scene) -> Rates:
     return rates
 
 
-def rendered(shown: Scene, width: int) -> list[str]:
+def rendered(shown: LiveScene, width: int) -> list[str]:
     """Return the lines on a terminal, without the spaces at their ends."""
     console = Console(width=width, force_terminal=True, color_system=None, legacy_windows=False)
     with console.capture() as captured:

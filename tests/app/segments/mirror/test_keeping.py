@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from tests.consumers.scenes import CHAINS, ERAS, era_store, open_batches
+from tests.consumers.scenes import CHAINS, ERAS, era_store, open_batches, other_chains, other_eras
 from tests.store.chains import STREAM, fill, make_info
 from tokenmill.app.cli import main
 from tokenmill.app.segments.mirror import keeping
@@ -104,6 +104,18 @@ def test_what_is_missing_again_is_said_again(store: Store, tmp_path: Path) -> No
         file.unlink()
         keeper.look()
     assert [entry["event"] for entry in logs] == ["nothing is retired"] * 2
+
+
+def test_an_old_state_is_obeyed_with_a_warning(store: Store, tmp_path: Path) -> None:
+    """It names no content; that is said once of each file, whatever it says later."""
+    file = state(store, tmp_path / "state.json", 6, content=None)
+    keeper = Keeper(store.path, [file])
+    with capture_logs() as logs:
+        keeper.look()
+        state(store, file, 8, content=None)
+        keeper.look()
+    assert [entry["event"] for entry in logs].count("state without content") == 1
+    assert firsts(store) == needed(store, 16)
 
 
 def test_streams_of_which_no_state_speaks_are_kept(store: Store, tmp_path: Path) -> None:
@@ -215,3 +227,28 @@ def test_retire_keeps_what_any_limit_keeps(store: Store, tmp_path: Path) -> None
     assert firsts(store) == [min(12, first) for first in needed(store, 38)]
     assert retire(store, "--keep-from", str(late), "--keep", "24") == 0
     assert firsts(store)[0] == min(16, needed(store, 38)[0])
+
+
+@pytest.mark.usefixtures("logging_restored")
+@pytest.mark.parametrize("kept", [0, 3])
+def test_a_state_over_other_content_frees_nothing(
+    store: Store, tmp_path: Path, kept: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is one of a run over a stream with this recipe, in another cluster: neither mirror nor command obeys it."""
+    other = era_store(tmp_path / "other", other_eras(kept), other_chains(kept))
+    file = state(other, tmp_path / "state.json", 19)
+    with pytest.raises(InputError, match=r"state: era 4 hash \w+; store: era 4 hash"):
+        Keeper(store.path, [file]).look()
+    assert retire(store, "--keep-from", str(file)) == InputError.exit_code
+    assert "state: era 4 hash" in capsys.readouterr().err
+    assert firsts(store) == [0, 0, 0]
+
+
+@pytest.mark.usefixtures("logging_restored")
+def test_retire_obeys_an_old_state_with_a_warning(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It names no content."""
+    assert not retire(store, "--keep-from", str(state(store, tmp_path / "state.json", 19, content=None)))
+    assert "does not say over which content" in capsys.readouterr().err
+    assert firsts(store) == needed(store, 38)

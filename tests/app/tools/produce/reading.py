@@ -8,7 +8,7 @@ from aiokafka import TopicPartition
 
 from tokenmill.app.kafka.clients import consumer, offsets, read_range
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.produce import Item, Reading, Refused, Wishes, find_sources, read_items, shape_for
+from tokenmill.app.tools.produce import Item, Reading, Refused, ShapeOptions, find_sources, read_items, shape_for
 from tokenmill.app.tools.produce.formats import Choice
 from tokenmill.app.tools.produce.mapping import Mapping
 
@@ -23,10 +23,10 @@ def reading_of(
     *,
     delimiter: str | None = None,
     encoding: str | None = None,
-    **wishes: Any,
+    **options: Any,
 ) -> Reading:
     """Return how sources are read."""
-    shape = shape_for(settings or Settings(max_id_bytes=1000), "raw", Wishes(**wishes))
+    shape = shape_for(settings or Settings(max_id_bytes=1000), "raw", ShapeOptions(**options))
     return Reading(shape, choice, mapping, delimiter, encoding)
 
 

@@ -181,13 +181,13 @@ class ScriptedKafka:
             assert options == {"isolation_level": "read_uncommitted"}, "what another run has open would hide the end"
             yield Consumer(self)
 
-        for module in ("run", "fence"):
+        for module in ("producing", "sender"):
             monkeypatch.setattr(f"{package}.{module}.producer", producer)
-        for module in ("tails", "register"):
+        for module in ("run_position", "run_notes"):
             monkeypatch.setattr(f"{package}.{module}.consumer", consumer)
-        for module in ("run", "refusals"):
+        for module in ("producing", "summary"):
             monkeypatch.setattr(f"{package}.{module}.partition_count", count)
-        monkeypatch.setattr(f"{package}.run.ensure_produced", ensured)
+        monkeypatch.setattr(f"{package}.producing.ensure_produced", ensured)
 
 
 class Transactions:

@@ -9,24 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.app.tools.produce.addresses import Address
+from tokenmill.app.tools.produce.addresses import HubAddress
 from tokenmill.errors import InputError
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("hf://imdb", Address(("imdb",))),
-        ("hf://wikitext/wikitext-103-v1?split=train", Address(("wikitext", "wikitext-103-v1"), split="train")),
-        ("hf://a/b/c", Address(("a", "b", "c"))),
-        ("hf:///data/set/?revision=1234567", Address(("", "data", "set"), revision="1234567")),
-        ("hf://a?name=20220301.en", Address(("a",), name="20220301.en")),
-        ("hf://a?split=train%5B%3A10%25%5D", Address(("a",), split="train[:10%]")),
+        ("hf://imdb", HubAddress(("imdb",))),
+        ("hf://wikitext/wikitext-103-v1?split=train", HubAddress(("wikitext", "wikitext-103-v1"), split="train")),
+        ("hf://a/b/c", HubAddress(("a", "b", "c"))),
+        ("hf:///data/set/?revision=1234567", HubAddress(("", "data", "set"), revision="1234567")),
+        ("hf://a?name=20220301.en", HubAddress(("a",), name="20220301.en")),
+        ("hf://a?split=train%5B%3A10%25%5D", HubAddress(("a",), split="train[:10%]")),
     ],
 )
-def test_an_address_names_a_data_set(text: str, expected: Address) -> None:
+def test_an_address_names_a_data_set(text: str, expected: HubAddress) -> None:
     """And configuration, split and revision, which are texts whatever they look like."""
-    assert Address.parse(text) == expected
+    assert HubAddress.parse(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_an_address_names_a_data_set(text: str, expected: Address) -> None:
 )
 def test_arguments_have_types(query: str, value: Any) -> None:
     """Numbers, truth, lists, and anything as JSON."""
-    found = Address.parse(f"hf://name?{query}").arguments
+    found = HubAddress.parse(f"hf://name?{query}").arguments
 
     assert found == {"a": value}
     assert type(found["a"]) is type(value)
@@ -62,9 +62,9 @@ def test_arguments_have_types(query: str, value: Any) -> None:
 
 def test_names_of_files_are_never_numbers() -> None:
     """One, several, or by split."""
-    assert Address.parse("hf://json?data_files=7&data_dir=8").arguments == {"data_files": "7", "data_dir": "8"}
-    assert Address.parse("hf://json?data_files=7,true").arguments == {"data_files": ["7", "true"]}
-    assert Address.parse('hf://json?data_files={"a":"7"}').arguments == {"data_files": {"a": "7"}}
+    assert HubAddress.parse("hf://json?data_files=7&data_dir=8").arguments == {"data_files": "7", "data_dir": "8"}
+    assert HubAddress.parse("hf://json?data_files=7,true").arguments == {"data_files": ["7", "true"]}
+    assert HubAddress.parse('hf://json?data_files={"a":"7"}').arguments == {"data_files": {"a": "7"}}
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,10 @@ def test_names_of_files_are_never_numbers() -> None:
 def test_what_is_no_address_says_why(text: str, why: str | None) -> None:
     """And how one is written."""
     if why is None:
-        assert Address.parse(text) == Address(("a",))
+        assert HubAddress.parse(text) == HubAddress(("a",))
     else:
         with pytest.raises(InputError, match=why):
-            Address.parse(text)
+            HubAddress.parse(text)
 
 
 values = st.none() | st.booleans() | st.integers() | st.text(max_size=9) | st.lists(st.text(max_size=5), max_size=3)
@@ -105,7 +105,7 @@ def test_any_argument_can_be_written(arguments: dict[str, Any], split: str | Non
     written |= {} if split is None else {"split": split}
     query = "&".join(f"{key}={quote(value, safe='')}" for key, value in written.items())
 
-    found = Address.parse(f"hf://owner/name?{query}")
+    found = HubAddress.parse(f"hf://owner/name?{query}")
 
     assert (found.arguments, found.split, found.path) == (arguments, split, "owner/name")
 
@@ -114,4 +114,4 @@ def test_any_argument_can_be_written(arguments: dict[str, Any], split: str | Non
 def test_anything_is_an_address_or_an_error_of_ours(text: str) -> None:
     """Nothing else is raised."""
     with suppress(InputError):
-        Address.parse(text)
+        HubAddress.parse(text)

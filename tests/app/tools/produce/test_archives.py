@@ -110,7 +110,7 @@ def test_a_member_is_told_by_its_content(tmp_path: Path) -> None:
 
 def test_how_far_an_archive_is_read_adds_up_to_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each member by what it takes in the archive, chunk by chunk."""
-    monkeypatch.setattr("tokenmill.app.tools.produce.chunks.CHUNK_ENTRIES", 50)
+    monkeypatch.setattr("tokenmill.app.tools.produce.sources.CHUNK_ENTRIES", 50)
     path = tmp_path / "a.zip"
     with ZipFile(path, "w", ZIP_DEFLATED) as archive:
         archive.writestr("a.jsonl", as_lines(ROWS * 10000))

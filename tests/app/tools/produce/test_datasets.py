@@ -14,7 +14,7 @@ from tests.app.tools.produce.files import as_lines, write_jsonl
 from tests.app.tools.produce.hub import NAME, OLD_NAME, Hub, hub
 from tests.app.tools.produce.reading import reading_of
 from tokenmill.app.tools.produce import Item, Refused, dry_run, find_sources, read_items
-from tokenmill.app.tools.produce.builders import Known, Part
+from tokenmill.app.tools.produce.datasets import DatasetInfo, SplitInfo
 from tokenmill.errors import InputError
 
 ROWS: list[dict[str, Any]] = [{"id": f"n{number}", "text": f"text {number}"} for number in range(20)]
@@ -191,12 +191,12 @@ def test_a_dry_run_tells_what_is_known(tmp_path: Path) -> None:
     found = dry_run(find_sources([*paths, "hf://csv?data_files=/none"], reading_of(), None), "raw", limit=1)
 
     card, saved, bare, missing = found.known
-    assert card == Known(paths[0], {"text": "string"}, {"train": Part(20, 60), "test": Part(1, 6)}, 99)
+    assert card == DatasetInfo(paths[0], {"text": "string"}, {"train": SplitInfo(20, 60), "test": SplitInfo(1, 6)}, 99)
     assert (saved.features, [*saved.splits]) == ({"id": "string", "text": "string"}, ["all"])
     assert saved.splits["all"].rows == 20
     assert (saved.splits["all"].bytes or 0) > 100
     size = (tmp_path / "card" / "test.jsonl").stat().st_size
-    assert bare == Known(paths[2], None, {"train": Part()}, size)
+    assert bare == DatasetInfo(paths[2], None, {"train": SplitInfo()}, size)
     assert "/none" in missing.why_not
 
 

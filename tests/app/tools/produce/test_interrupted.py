@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from tests.app.tools.produce.reading import reading_of
 from tests.app.tools.produce.scripted_kafka import DEAD, PRODUCED, RAW, ScriptedKafka
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.produce import Identity, Plan, Summary, find_sources, produce
-from tokenmill.app.tools.produce.marks import HEADER, Mark, decode
+from tokenmill.app.tools.produce import RunIdentity, RunPlan, Summary, find_sources, produce
+from tokenmill.app.tools.produce.run_position import MARK_HEADER, BatchMark, decode_mark
 from tokenmill.errors import InputError, SourceError
 from tokenmill.wire.dead_letters import SourcePlace, decode_dead_letter
 
@@ -73,7 +73,7 @@ class World:
         """Call it; what it sends arrives when somebody lets it arrive."""
         paths = [str(self.corpus.path)]
         sources = find_sources(paths, reading_of(key=self.key))
-        plan = Plan(identity=Identity.of(RAW, {}, paths), **self.options, **options)
+        plan = RunPlan(identity=RunIdentity.of(RAW, {}, paths), **self.options, **options)
         return await produce(SETTINGS, RAW, sources, plan)
 
     async def _call(self, after: int | None, options: dict[str, Any]) -> Summary | None:
@@ -98,11 +98,15 @@ class World:
             letters = [letter for number in (0, 1) for letter in self.letters(number)]
             assert len(set(letters)) == len(bad)
 
-    def marks(self) -> list[Mark]:
+    def marks(self) -> list[BatchMark]:
         """Return the marks in the topic."""
         logs = [self.kafka.logs[TopicPartition(RAW, number)] for number in range(self.kafka.counts[RAW])]
         found = [
-            decode(value) for log in logs for record in log.records for name, value in record.headers if name == HEADER
+            decode_mark(value)
+            for log in logs
+            for record in log.records
+            for name, value in record.headers
+            if name == MARK_HEADER
         ]
         return [mark for mark in found if mark is not None]
 
@@ -115,10 +119,10 @@ class World:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Let chunks and batches be small, and nobody wait for a reader."""
-    monkeypatch.setattr("tokenmill.app.tools.produce.chunks.CHUNK_ENTRIES", 3)
+    monkeypatch.setattr("tokenmill.app.tools.produce.sources.CHUNK_ENTRIES", 3)
     monkeypatch.setattr("tokenmill.app.tools.produce.sender.BATCH_BYTES", 300)
-    monkeypatch.setattr("tokenmill.app.tools.produce.run.MOST_FLOORS", 4)
-    monkeypatch.setattr("tokenmill.app.tools.produce.order.PATIENCE_SECONDS", 0.001)
+    monkeypatch.setattr("tokenmill.app.tools.produce.producing.MOST_CHECKPOINTS", 4)
+    monkeypatch.setattr("tokenmill.app.tools.produce.reading_order.WAIT_SECONDS", 0.001)
     return monkeypatch
 
 
@@ -165,7 +169,7 @@ def test_killed_calls_send_each_document_once_and_in_order(
     assert all_of.kafka.values(RAW) == quiet.kafka.values(RAW)
     all_of.kafka.install(small)
     with small.context() as watched:
-        watched.setattr("tokenmill.app.tools.produce.resuming.read_standing", None)
+        watched.setattr("tokenmill.app.tools.produce.resuming.read_position", None)
         again = all_of.call()
     assert again is not None, "that all is there is noted, and still believed"
     assert (again.before, again.documents, again.refused) == (total, 0, summary.refused)
@@ -263,7 +267,7 @@ def test_a_tail_that_was_lost_is_sent_again(tmp_path: Path, small: pytest.Monkey
         assert [[value for value in part if value != b"others"] for part in some.kafka.values(RAW)] == values
 
 
-def test_a_topic_that_was_made_anew_gets_all_again(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_was_created_again_gets_all_again(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
     """With as much in it as before, or less."""
     for others in (0, 500):
         some = done(tmp_path, small)
@@ -315,13 +319,13 @@ def test_notes_of_earlier_parts_are_forgotten(tmp_path: Path, small: pytest.Monk
 
 
 def test_another_version_does_not_go_on(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
-    """One that orders documents otherwise; nor does one that has fewer partitions."""
+    """One that orders documents in another way; nor does one that has fewer partitions."""
     some = world(tmp_path, small, seed=5)
     some.kafka.counts[RAW] = 3
     some.corpus.grow(files=3, lines=60)
     some.call(limit=10)
     small.setattr("tokenmill.app.tools.produce.resuming.ORDER", "another")
-    with pytest.raises(InputError, match="orders documents otherwise"):
+    with pytest.raises(InputError, match="orders documents in another way"):
         some.call()
     some.kafka.counts[RAW] = 2
     with pytest.raises(SourceError, match="fewer partitions"):
@@ -330,14 +334,16 @@ def test_another_version_does_not_go_on(tmp_path: Path, small: pytest.MonkeyPatc
 
 def test_progress_is_told_while_nothing_moves(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
     """Brokers that do not answer for long are no reason to be silent."""
-    small.setattr("tokenmill.app.tools.produce.run.PROGRESS_SECONDS", 0.001)
+    small.setattr("tokenmill.app.tools.produce.producing.PROGRESS_SECONDS", 0.001)
     some = world(tmp_path, small, seed=5)
     some.corpus.grow(files=1, lines=9)
     told: list[int] = []
 
     async def call() -> None:
         sources = find_sources([str(some.corpus.path)], reading_of())
-        running = asyncio.create_task(produce(SETTINGS, RAW, sources, Plan(), lambda now: told.append(now.documents)))
+        running = asyncio.create_task(
+            produce(SETTINGS, RAW, sources, RunPlan(), lambda now: told.append(now.documents))
+        )
         while len(told) < 5:
             await asyncio.wait([running], timeout=0.01)
         assert set(told) == {0}
@@ -367,7 +373,7 @@ def test_no_mark_passes_a_dead_letter_that_is_not_acknowledged(tmp_path: Path, s
             some.kafka.deliver_one()
             await asyncio.wait([running], timeout=0.001)
         assert some.kafka.under_way[TopicPartition(DEAD, 0)] or some.kafka.under_way[TopicPartition(DEAD, 1)]
-        assert not any(mark.floor.refused for mark in some.marks())
+        assert not any(mark.checkpoint.refused for mark in some.marks())
         some.kafka.slow = None
         while not running.done():
             some.kafka.deliver_one()
@@ -376,7 +382,7 @@ def test_no_mark_passes_a_dead_letter_that_is_not_acknowledged(tmp_path: Path, s
 
     asyncio.run(call())
     some.assert_once()
-    assert any(mark.floor.refused for mark in some.marks())
+    assert any(mark.checkpoint.refused for mark in some.marks())
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -388,7 +394,7 @@ def test_a_note_of_a_killed_call_that_arrives_late_is_refused(
     some = world(tmp_path, small, seed)
     some.corpus.grow(files=3, lines=60)
     some.kafka.slow = PRODUCED
-    run = Identity.of(RAW, {}, [str(some.corpus.path)]).run.encode()
+    run = RunIdentity.of(RAW, {}, [str(some.corpus.path)]).run.encode()
 
     async def killed() -> None:
         running = asyncio.create_task(some.start())

@@ -14,12 +14,11 @@ import pytest
 
 from tests.app.tools.produce.files import as_lines, write_csv, write_gzip, write_jsonl
 from tests.app.tools.produce.reading import found_in, reading_of, refusals, values
-from tokenmill.app.tools.produce import Item, Refused, find_sources, map_process, read_items
-from tokenmill.app.tools.produce.ahead import AHEAD_BYTES
+from tokenmill.app.tools.produce import Item, Refused, find_sources, read_items
 from tokenmill.app.tools.produce.formats import Entry, Text
 from tokenmill.app.tools.produce.items import Place
-from tokenmill.app.tools.produce.map_process import physical_cores
-from tokenmill.app.tools.produce.mapping import BATCH, BATCH_BYTES, Mapping
+from tokenmill.app.tools.produce.mapping import BATCH, BATCH_BYTES, Mapping, physical_cores
+from tokenmill.app.tools.produce.reading_order import AHEAD_BYTES
 from tokenmill.errors import InputError
 
 SHOUT = "tests.app.tools.produce.maps:shout"
@@ -38,7 +37,7 @@ def mapping() -> Iterator[Mapping]:
 def test_rows_are_mapped_in_order_by_several_processes(mapping: Mapping, tmp_path: Path) -> None:
     """More rows than one trip takes; what the function refuses is named with its line, what it drops is not."""
     rows = [{"id": str(number), "text": f"text {number}"} for number in range(5 * BATCH)]
-    rows[7]["text"], rows[8]["text"], rows[9]["text"] = "drop", "fail", "plain"
+    rows[7]["text"], rows[8]["text"], rows[9]["text"], rows[10]["text"] = "drop", "fail", "plain", "panic"
     write_jsonl(tmp_path / "a.jsonl", rows)
     write_csv(tmp_path / "b.csv", rows[:2])
     write_gzip(tmp_path / "c.jsonl.gz", rows[:80])
@@ -48,12 +47,15 @@ def test_rows_are_mapped_in_order_by_several_processes(mapping: Mapping, tmp_pat
     found = found_in(reading_of(mapping=mapping), tmp_path / "a.jsonl", tmp_path / "b.csv", tmp_path / "c.jsonl.gz")
 
     texts = [json.loads(value)["text"] for value in values(found)]
-    expected = [row["text"].upper() for row in rows if row["text"] not in ("drop", "fail", "plain")]
+    expected = [row["text"].upper() for row in rows if row["text"] not in ("drop", "fail", "plain", "panic")]
     expected.insert(7, "a text")
-    assert texts[: len(rows)] == [*expected, *expected[:2]]
-    assert texts[len(rows) :] == expected[: len(texts) - len(rows)]
+    first = len(expected) + 2
+    assert texts[:first] == [*expected, *expected[:2]]
+    assert texts[first:] == expected[: len(texts) - first]
     assert len(texts) > len(rows) + 30, "what was read before the damage is there"
     assert refusals(found)[0] == ("a.jsonl:9", "--map: ValueError: not this one")
+    assert refusals(found)[1][0] == "a.jsonl:11"
+    assert "panicked" in refusals(found)[1][1]
     assert refusals(found)[-1][0] == "c.jsonl.gz"
 
 
@@ -126,7 +128,7 @@ def test_lists_are_given_and_taken_in_order(tmp_path: Path) -> None:
 
 def test_mapped_rows_go_on_from_any_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same documents with the same numbers, though lists begin elsewhere then."""
-    monkeypatch.setattr("tokenmill.app.tools.produce.chunks.CHUNK_ENTRIES", 7)
+    monkeypatch.setattr("tokenmill.app.tools.produce.sources.CHUNK_ENTRIES", 7)
     rows = [{"id": str(number), "text": "drop" if number % 5 == 3 else f"text {number}"} for number in range(40)]
     write_csv(tmp_path / "a.csv", rows)
     with closing(Mapping(LIST, 2, 3)) as mapping:
@@ -144,7 +146,7 @@ def test_there_is_a_process_for_each_physical_core(monkeypatch: pytest.MonkeyPat
         folder = tmp_path / f"cpu{cpu}" / "topology"
         folder.mkdir(parents=True)
         (folder / "thread_siblings_list").write_text(f"{siblings}\n")
-    monkeypatch.setattr(map_process, "_CPUS", tmp_path)
+    monkeypatch.setattr("tokenmill.app.tools.produce.mapping._CPUS", tmp_path)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 4, 5, 8, 9})
 
     assert physical_cores() == 4

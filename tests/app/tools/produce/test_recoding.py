@@ -127,7 +127,7 @@ def test_a_byte_order_mark_names_a_tables_encoding(tmp_path: Path) -> None:
 
 def test_lines_in_another_encoding_go_on_from_any_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Places count bytes of the UTF-8, in whatever blocks it is made."""
-    monkeypatch.setattr("tokenmill.app.tools.produce.chunks.CHUNK_ENTRIES", 7)
+    monkeypatch.setattr("tokenmill.app.tools.produce.sources.CHUNK_ENTRIES", 7)
     monkeypatch.setattr("tokenmill.app.tools.produce.recoding.BUFFER_BYTES", 10)
     texts = [f"grün {number}" for number in range(40)]
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress("\n".join(texts).encode("utf-16")))

@@ -11,7 +11,7 @@ from aiokafka import TopicPartition
 from aiokafka.admin import NewPartitions, RecordsToDelete
 
 from tests.app.tools.produce.reading import content_of, reading_of
-from tests.app.tools.produce.test_run import jsonl
+from tests.app.tools.produce.test_producing import jsonl
 from tests.conftest import TopicFactory
 from tests.faults.test_dead_letters import limit_messages
 from tokenmill.app.kafka import retry as patience
@@ -19,11 +19,11 @@ from tokenmill.app.kafka.clients import admin, producer
 from tokenmill.app.kafka.topics import ensure_topics, partition_count
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, dead_letter_topic, produced_topic
-from tokenmill.app.tools.produce import Identity, Plan, Source, Summary, find_sources, produce
+from tokenmill.app.tools.produce import DocumentSource, RunIdentity, RunPlan, Summary, find_sources, produce
 from tokenmill.app.tools.produce import resuming as resuming_module
-from tokenmill.app.tools.produce.chunks import CHUNK_ENTRIES
-from tokenmill.app.tools.produce.register import NOTHING, Begun, Register, Settled
 from tokenmill.app.tools.produce.resuming import Resuming
+from tokenmill.app.tools.produce.run_notes import NOTHING_BEFORE, RunEnd, RunNotes, RunStart
+from tokenmill.app.tools.produce.sources import CHUNK_ENTRIES
 from tokenmill.errors import BrokerError, InputError, SourceError, TopicError
 
 
@@ -33,11 +33,11 @@ def settings(broker: Broker) -> Settings:
     return Settings(bootstrap_servers=broker.bootstrap_servers)
 
 
-def plan_of(topic: str, *paths: Path, **options: Any) -> tuple[list[Source], Plan]:
+def plan_of(topic: str, *paths: Path, **options: Any) -> tuple[list[DocumentSource], RunPlan]:
     """Return sources, and a plan with their identity."""
     names = [str(path) for path in paths]
     sources = find_sources(names, reading_of())
-    return sources, Plan(identity=Identity.of(topic, {}, names), **options)
+    return sources, RunPlan(identity=RunIdentity.of(topic, {}, names), **options)
 
 
 async def run(settings: Settings, topic: str, *paths: Path, **options: Any) -> Summary:
@@ -225,7 +225,7 @@ async def test_a_later_call_takes_the_run_over(settings: Settings, topic: TopicF
     raw = topic(2)
     lines = jsonl(tmp_path / "a.jsonl", 3000)
     sources, plan = plan_of(raw, tmp_path)
-    slow = Plan(identity=plan.identity, rate=sum(map(len, lines)) / 20)
+    slow = RunPlan(identity=plan.identity, rate=sum(map(len, lines)) / 20)
     started = asyncio.Event()
     first = asyncio.create_task(
         produce(settings, raw, sources, slow, lambda now: started.set() if now.documents else None)
@@ -243,7 +243,7 @@ async def test_a_later_call_takes_the_run_over(settings: Settings, topic: TopicF
 async def test_a_broker_that_is_away_at_the_end_of_a_run_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """All is acknowledged by then: the run does not fail for the note of it."""
     looks: list[str] = []
-    noted: list[Begun] = []
+    noted: list[RunStart] = []
 
     async def ends(_settings: Settings, topic: str, _partitions: int) -> dict[int, int]:
         looks.append(topic)
@@ -251,14 +251,14 @@ async def test_a_broker_that_is_away_at_the_end_of_a_run_is_waited_for(monkeypat
             raise BrokerError("no broker answers")
         return {0: 7}
 
-    async def settle(_register: Register, _client: object, begun: Begun) -> None:
-        noted.append(begun)
+    async def settle(_notes: RunNotes, _client: object, run_start: RunStart) -> None:
+        noted.append(run_start)
 
     monkeypatch.setattr(resuming_module, "partition_ends", ends)
     monkeypatch.setattr(patience, "FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(Register, "settle", settle)
+    monkeypatch.setattr(RunNotes, "settle", settle)
     client: Any = object()
-    begun = Begun(1, {0: 0}, ())
-    await Resuming(Settings(), client, "raw", "run", []).settle(begun, {0: 6}, NOTHING)
+    run_start = RunStart(1, {0: 0}, ())
+    await Resuming(Settings(), client, "raw", "run", []).settle(run_start, {0: 6}, NOTHING_BEFORE)
     assert looks == ["raw"] * 3
-    assert noted == [begun._replace(settled=Settled({0: 6}, {0: 7}, NOTHING))]
+    assert noted == [run_start._replace(run_end=RunEnd({0: 6}, {0: 7}, NOTHING_BEFORE))]

@@ -1,10 +1,10 @@
-"""Batches on their way: what their marks may say, and what was acknowledged."""
+"""Batches on their way: what their marks may say, what was acknowledged, and that an earlier producer is refused."""
 
 import asyncio
 import random
 
 import pytest
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import (
     InvalidTopicError,
     KafkaConnectionError,
@@ -13,15 +13,21 @@ from aiokafka.errors import (
     ProducerFenced,
 )
 
+from tests.app.tools.produce.reading import content_of
 from tests.app.tools.produce.scripted_kafka import RAW, Builder, Producer, ScriptedKafka
-from tokenmill.app.tools.produce.marks import HEADER
+from tests.conftest import TopicFactory
+from tokenmill.app.kafka.clients import producer
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.settings import Settings
+from tokenmill.app.tools.produce.run_position import MARK_HEADER
 from tokenmill.app.tools.produce.sender import (
     BATCH_BYTES,
     OPEN_BYTES,
     RECORD_BYTES,
+    Acknowledged,
     Sender,
-    Sent,
     batch_bytes,
+    fenced_producer,
     raise_for,
 )
 from tokenmill.errors import TopicError
@@ -33,7 +39,7 @@ class Sending:
     def __init__(self, *, marks: bool = True, size: int = 100) -> None:
         self.kafka = ScriptedKafka(3, random.Random(0))
         self.marked: list[tuple[int, int]] = []
-        sent = {number: Sent() for number in range(3)}
+        sent = {number: Acknowledged() for number in range(3)}
         mark = self._mark if marks else None
         self.sender = Sender(Producer(self.kafka, None), RAW, size, sent, mark)
 
@@ -106,7 +112,7 @@ async def test_only_the_last_record_of_a_batch_has_the_mark() -> None:
         await some.arrive(0)
         records = some.kafka.logs[TopicPartition(RAW, 0)].records
         assert [record.value for record in records] == [b"0", b"3", b"6"]
-        assert [record.headers for record in records] == [(), (), ((HEADER, b"6"),) if marks else ()]
+        assert [record.headers for record in records] == [(), (), ((MARK_HEADER, b"6"),) if marks else ()]
 
 
 async def test_a_batch_has_as_much_as_fits() -> None:
@@ -142,12 +148,12 @@ async def test_what_is_acknowledged_is_counted_when_it_is() -> None:
     some = Sending()
     some.put(0, 3, 1)
     await some.sender.send_open()
-    assert some.sender.sent[0] == Sent()
+    assert some.sender.sent[0] == Acknowledged()
     await some.arrive(0)
-    assert some.sender.sent == {0: Sent(2, 2), 1: Sent(), 2: Sent()}
+    assert some.sender.sent == {0: Acknowledged(2, 2), 1: Acknowledged(), 2: Acknowledged()}
     some.sender.client.kafka.under_way[TopicPartition(RAW, 1)][0].future.cancel()
     await asyncio.sleep(0)
-    assert some.sender.sent[1] == Sent()
+    assert some.sender.sent[1] == Acknowledged()
 
 
 async def test_settle_waits_for_every_batch() -> None:
@@ -219,3 +225,25 @@ def test_many_partitions_have_smaller_batches() -> None:
     """All open ones together are bounded."""
     assert batch_bytes(1) == BATCH_BYTES
     assert batch_bytes(1000) * 1000 <= OPEN_BYTES
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+async def test_an_earlier_producer_is_refused(broker: Broker, topic: TopicFactory, partition: int) -> None:
+    """In partitions that it wrote to and in others; the later one writes on, and readers wait for nobody."""
+    raw = topic(2)
+    settings = Settings(bootstrap_servers=broker.bootstrap_servers)
+    async with producer(settings, transactional_id=raw) as earlier:
+        await as_an_owner_writes(earlier, raw)
+        async with fenced_producer(settings, raw, {raw: 2}) as later:
+            with pytest.raises(ProducerFenced):
+                await earlier.send_and_wait(raw, b"too late", partition=partition)
+            for number in (0, 1):
+                await later.send_and_wait(raw, b"second", partition=number)
+
+            assert await content_of(settings, raw, 2) == [[(None, b"first"), (None, b"second")], [(None, b"second")]]
+
+
+async def as_an_owner_writes(client: AIOKafkaProducer, topic: str) -> None:
+    """Send outside of a transaction."""
+    client._txn_manager.transactional_id = None
+    await client.send_and_wait(topic, b"first", partition=0)

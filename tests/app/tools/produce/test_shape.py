@@ -11,21 +11,20 @@ from hypothesis import strategies as st
 from tests.app.tools.produce.reading import reading_of
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.produce import Item, Refused
-from tokenmill.app.tools.produce.conditions import Condition
-from tokenmill.app.tools.produce.fields import finder
+from tokenmill.app.tools.produce.conditions import Condition, finder
 from tokenmill.app.tools.produce.items import Unmet
 
 ROW = {"uid": 7, "story": "once", "meta": {"lang": "de", "tags": ["a", "b"]}, "text": "t", "id": "x", "ok": True}
 
 
-def shaped(row: dict[str, Any], settings: Settings | None = None, **wishes: Any) -> Item | Refused | Unmet:
+def shaped(row: dict[str, Any], settings: Settings | None = None, **options: Any) -> Item | Refused | Unmet:
     """Return what becomes of a line of JSON."""
-    return reading_of(settings, **wishes).shape.of_json("a:1", json.dumps(row).encode())
+    return reading_of(settings, **options).shape.of_json("a:1", json.dumps(row).encode())
 
 
-def value_of(row: dict[str, Any], **wishes: Any) -> dict[str, Any]:
+def value_of(row: dict[str, Any], **options: Any) -> dict[str, Any]:
     """Return the object that is sent."""
-    item = shaped(row, **wishes)
+    item = shaped(row, **options)
     assert isinstance(item, Item), item
     found: dict[str, Any] = json.loads(item.value)
     return found
@@ -48,7 +47,7 @@ def test_a_field_of_that_name_goes_before_a_path() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "wishes", "why"),
+    ("row", "options", "why"),
     [
         ({"body": "x"}, {}, "missing_text: no field 'text' or 'content'; there are: 'body'; say which"),
         ({"text": 7}, {}, "wrong_type: 'text' is a number, not a string"),
@@ -61,9 +60,9 @@ def test_a_field_of_that_name_goes_before_a_path() -> None:
         ({"text": "x"}, {"key": "lang"}, "no_key: no field 'lang' for the key"),
     ],
 )
-def test_what_cannot_be_a_document_says_why(row: dict[str, Any], wishes: dict[str, Any], why: str) -> None:
+def test_what_cannot_be_a_document_says_why(row: dict[str, Any], options: dict[str, Any], why: str) -> None:
     """The bytes are kept, for a dead letter."""
-    found = shaped(row, Settings(max_text_bytes=100, max_id_bytes=20), **wishes)
+    found = shaped(row, Settings(max_text_bytes=100, max_id_bytes=20), **options)
 
     assert isinstance(found, Refused)
     assert why in found.why
@@ -115,5 +114,5 @@ def test_the_quick_way_is_the_usual_one() -> None:
     shape = reading_of(Settings()).shape
     for row in ({"text": "a"}, {"content": "a", "id": 7}, {"text": "a", "id": "urn:uuid:" + "0" * 36, "more": []}):
         assert shape.quick(json.dumps(row).encode()) is not None
-    for wishes in ({"carry": ["a"]}, {"fields": ["a"]}, {"key": "id"}, {"plain": True}, {"id_field": "uid"}):
-        assert reading_of(Settings(), **wishes).shape.quick(b'{"text": "a", "id": 1}') is None
+    for options in ({"carry": ["a"]}, {"fields": ["a"]}, {"key": "id"}, {"plain": True}, {"id_field": "uid"}):
+        assert reading_of(Settings(), **options).shape.quick(b'{"text": "a", "id": 1}') is None

@@ -1,10 +1,13 @@
-"""Sources: files, folders, patterns, and what each of them says of itself."""
+"""Sources: files, folders, patterns, what each of them says of itself; and how large their chunks are."""
 
 import bz2
 import gzip
 import json
 import lzma
 import os
+import tracemalloc
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,12 +17,12 @@ from hypothesis import strategies as st
 from tests.app.tools.produce.files import WRITERS, zstd
 from tests.app.tools.produce.reading import found_in, reading_of, refusals, values
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.produce import Item
-from tokenmill.app.tools.produce.formats import Choice
+from tokenmill.app.tools.produce import Item, Refused, Summary, dry_run, find_sources
+from tokenmill.app.tools.produce.formats import Bad, Choice, Entry, Text
 from tokenmill.app.tools.produce.items import Place
-from tokenmill.app.tools.produce.paths import find_sources
 from tokenmill.app.tools.produce.shape import fit_id
-from tokenmill.app.tools.produce.sources import FileSource, read_items
+from tokenmill.app.tools.produce.sources import CHUNK_BYTES, Chunker, FileSource, read_items
+from tokenmill.app.tools.produce.summary import EXAMPLES
 from tokenmill.errors import InputError
 
 
@@ -111,7 +114,7 @@ def test_ids_fit_and_keep_their_end(name: str, limit: int) -> None:
 @pytest.mark.parametrize("name", [*WRITERS])
 def test_every_format_goes_on_from_any_chunk(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes behind a chunk is the same whether the file is read from there or from its start."""
-    monkeypatch.setattr("tokenmill.app.tools.produce.chunks.CHUNK_ENTRIES", 7)
+    monkeypatch.setattr("tokenmill.app.tools.produce.sources.CHUNK_ENTRIES", 7)
     rows = [{"id": f"n-{number}", "text": f"text é\n{number}"} for number in range(40)]
     WRITERS[name](tmp_path / name, rows)
     (source,) = find_sources([str(tmp_path / name)], reading_of())
@@ -185,3 +188,70 @@ def test_only_plain_files_of_lines_grow(tmp_path: Path) -> None:
     for name in ("a.jsonl", "a.txt", "a.jsonl.gz", "a.csv", "a.json"):
         source = FileSource(str(tmp_path / name), reading_of())
         assert source.grows == source.part(1, 2, 3).bounded == (name == "a.jsonl")
+
+
+LINE_BYTES = 20_000
+
+
+def size_of(items: Sequence[Item | Refused]) -> int:
+    """Return the bytes that items hold."""
+    return sum(len(item.data if isinstance(item, Refused) else item.value) for item in items)
+
+
+@pytest.fixture
+def refused_lines(tmp_path: Path) -> Path:
+    """30 MB of lines without a text."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes((b'{"x":"' + b"y" * (LINE_BYTES - 9) + b'"}\n') * 1500)
+    return path
+
+
+def test_refused_documents_take_no_more_memory_than_others(refused_lines: Path) -> None:
+    """Chunks of them end where chunks of documents would, so a file of them is never in memory as a whole."""
+    (source,) = find_sources([str(refused_lines)], reading_of())
+    tracemalloc.start()
+    try:
+        sizes = [(size_of(chunk.items), chunk.size, len(chunk.items)) for chunk in source.chunks(Place())]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert sum(count for _, _, count in sizes) == 1500
+    assert all(held == told < CHUNK_BYTES + LINE_BYTES for held, told, _ in sizes)
+    assert peak < 6 * CHUNK_BYTES
+
+
+def test_what_is_remembered_of_refusals_is_told_and_not_kept(refused_lines: Path) -> None:
+    """A run's examples, and those of a dry one, say where and why; the documents themselves are gone."""
+    sources = find_sources([str(refused_lines)], reading_of())
+    summary = Summary("raw", {})
+    for chunk in sources[0].chunks(Place()):
+        for item in chunk.items:
+            assert isinstance(item, Refused)
+            summary.refuse(item)
+
+    dry = dry_run(sources, "raw")
+
+    assert dry.refused == summary.refused == 1500
+    assert dry.examples == summary.examples
+    assert len(summary.examples) == EXAMPLES
+    assert size_of(summary.examples) == 0
+    assert summary.examples[2].where == f"{refused_lines}:3"
+    assert "no field 'text' or 'content'" in summary.examples[2].why
+
+
+@given(contents=st.lists(st.sampled_from([Text(b"text"), Text(b"\xff"), Bad("bad", b"what stands there"), None])))
+def test_the_size_of_what_is_left_is_told(contents: list[Text | Bad | None]) -> None:
+    """What comes behind the last full chunk counts as well, and so it does when reading fails."""
+
+    def entries(error: Exception | None) -> Iterator[Entry]:
+        yield from ((number, 0, content) for number, content in enumerate(contents, 1))
+        if error is not None:
+            raise error
+
+    for error in (None, OSError("damaged")):
+        chunker = Chunker(reading_of().shape, "name", Place())
+        with nullcontext() if error is None else pytest.raises(OSError, match="damaged"):
+            assert list(chunker.chunks(entries(error))) == []
+        assert len(chunker.rest) == len([content for content in contents if content is not None])
+        assert chunker.size == size_of(chunker.rest)

@@ -81,7 +81,7 @@ def test_a_value_that_is_too_long_is_passed_over(block: int) -> None:
         (b'[{"a": 1}, "b', "cut off"),
         (b'{"a": 1} {"b"', "cut off"),
         (b"plain text", "no JSON array"),
-        (b'[{"a": 1}] {"b": 2}', "behind the end"),
+        (b'[{"a": 1}] {"b": 2}', "follows the end"),
         (b'{"a": 1}}', "never opened"),
     ],
 )

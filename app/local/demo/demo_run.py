@@ -1,0 +1,249 @@
+"""The demo from its first line to its last: broker, service, text on its way, and a kill in the middle."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from tokenizers import Tokenizer
+
+from tokenmill.errors import TokenMillError
+from tokenmill.stages.training_tokenizer import train_tokenizer
+
+from ...kafka.topics import ensure_topics
+from ...settings import Settings
+from ...supervisor import Event, Status, Supervisor, WatchLimits, run_until_signalled
+from ...tasks import beside
+from ...tools.produce import GivenSource, Item, RunPlan, Summary, flush, produce, shape_for
+from ..broker import Broker
+from ..live import LiveScene, LiveView, log_to_file, saying_when_cancelled
+from ..local_state import LocalState
+from .outcome import check, go_back, in_background, next_commands, say_result
+from .plan import PARTITIONS, VOCABULARY, DemoPlan, DemoText, demo_settings
+from .trainer import DemoTrainer, why_not
+
+LOOK_SECONDS: Final = 0.2
+LONGEST_SECONDS: Final = 120.0
+"""How long to wait without any progress. A restart of everything takes 20."""
+SETTLED_SECONDS: Final = 1.5
+"""How long all must be settled: longer than between two heartbeats and two looks at the brokers."""
+KILL_AT: Final = 0.4
+"""Share of the text after which a worker is killed: early enough to see it come back before the text ends."""
+RESTART_SECONDS: Final = 8.0
+"""Before the killed worker starts again: long enough to see the other one do its work."""
+STARTING: Final = "starting the service"
+DIFFERENT_CODE: Final = TokenMillError.exit_code
+
+
+async def until_running(look: Callable[[], Status]) -> None:
+    """Wait until every partition has a worker.
+
+    Raises:
+        TokenMillError: it does not come to that.
+
+    """
+
+    def running(status: Status) -> bool:
+        return bool(status.partitions) and all(partition.worker for partition in status.partitions)
+
+    await _until(look, running, 0.0)
+
+
+async def until_settled(look: Callable[[], Status]) -> None:
+    """Wait until all that the brokers hold is milled and stored; the last record of each partition is a flush.
+
+    Raises:
+        TokenMillError: it does not come to that.
+
+    """
+    await _until(look, lambda status: status.settled, SETTLED_SECONDS)
+
+
+async def _until(look: Callable[[], Status], condition: Callable[[Status], bool], lasting: float) -> None:
+    """Wait until the condition has held for ``lasting`` seconds; any progress restarts the time limit."""
+    progressed = time.monotonic()
+    held_since: float | None = None
+    seen: object = None
+    while True:
+        status, now = look(), time.monotonic()
+        held_since = (held_since if held_since is not None else now) if condition(status) else None
+        if held_since is not None and now - held_since >= lasting:
+            return
+        if (progress := (status.lag, status.stored)) != seen:
+            progressed, seen = now, progress
+        if now - progressed > LONGEST_SECONDS:
+            raise TokenMillError(
+                f"the service has made no progress for {LONGEST_SECONDS:.0f} s, {status.lag} records wait: "
+                "its logs, in the state's folder logs/, say why"
+            )
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+class DemoFeeding:
+    """Feeds the text, and kills a worker meanwhile; `killed` counts the workers that were killed."""
+
+    def __init__(self, plan: DemoPlan, settings: Settings, view: LiveView, look: Callable[[], Status]) -> None:
+        self.killed = 0
+        self.share = 0.0
+        """How much of the text is in Kafka, 0 to 1."""
+        self._plan = plan
+        self._settings = settings
+        self._view = view
+        self._look = look
+
+    async def run(self) -> None:
+        """Send all of the text, then a flush; on return all of it is acknowledged by Kafka."""
+        topic, text, rate = self._settings.raw_topics[0], self._plan.text, self._plan.bytes_per_second
+        self._view.say(f"feeding {topic} with {rate / 1e6:.2f} MB/s, for {text.bytes / rate:.0f} s")
+        items = text.items(shape_for(self._settings, topic))
+        done = await produce(self._settings, topic, [GivenSource(items)], RunPlan(rate=rate), self._progress)
+        if not self.killed:
+            self._kill()
+        self.share = 1.0
+        passed = f"; {done.refused:,} that are no UTF-8 text were passed over" if done.refused else ""
+        self._view.say(f"fed {done.documents:,} documents, {done.bytes / 1e6:,.1f} MB{passed}; now a flush")
+        await flush(self._settings, topic)
+
+    def _progress(self, summary: Summary) -> None:
+        self.share = min(1.0, summary.bytes / max(1, self._plan.text.bytes))
+        if self.share >= KILL_AT and not self.killed:
+            self._kill()
+
+    def _kill(self) -> None:
+        """Kill a mill worker that has partitions, if another one can take them over."""
+        mills = [mill for mill in self._look().workers if mill.role == "mill" and mill.partitions]
+        if len(mills) > 1 and (pid := mills[0].pid) is not None:
+            self.killed += 1
+            self._view.say(f"kill -9 {pid}: that was {mills[0].name}, in the middle of its work", "bold red")
+            os.kill(pid, signal.SIGKILL)
+
+
+def run_demo(plan: DemoPlan, console: Console) -> int:
+    """Run the demo and return the exit code: 0 when every block is equal to the reference's.
+
+    On return, however it comes, no process is left; what is on disk stays in the plan's directory.
+
+    Raises:
+        TokenMillError: the broker or a worker cannot do its work.
+
+    """
+    state = LocalState(plan.directory.absolute())
+    log_to_file(state.logs / "supervisor.log", "info")
+    view = LiveView(console)
+    also = ", while a model trains on them" if plan.train else ""
+    view.show(f"TokenMill: text in Kafka becomes token blocks, once each{also}", "bold")
+    view.say(f"text: {plan.text.description}, {plan.text.bytes / 1e6:,.1f} MB")
+    tokenizer = in_background(lambda: learn(plan.text))
+    view.say(f"starting Apache Kafka in {plan.directory / 'broker'} (the very first start downloads 45 MB)")
+    # Outside of the event loop, so that Ctrl-C does not have to wait for a download.
+    with Broker(state.broker) as broker:
+        view.say(f"Kafka serves at {broker.bootstrap_servers}")
+        settings = demo_settings(state, plan.text, broker.bootstrap_servers)
+        return run_until_signalled(_Demo(plan, state, settings, view).run(tokenizer))
+
+
+def learn(text: DemoText) -> Tokenizer:
+    """Return a byte-level BPE tokenizer of the text's documents."""
+    items = text.items(shape_for(Settings(), text.name))
+    return train_tokenizer((item.text for item in items if isinstance(item, Item)), vocabulary_size=VOCABULARY)
+
+
+class _Demo:
+    """One run of the demo, once the broker serves."""
+
+    def __init__(self, plan: DemoPlan, state: LocalState, settings: Settings, view: LiveView) -> None:
+        self._plan = plan
+        self._state = state
+        self._settings = settings
+        self._view = view
+        limits = WatchLimits(first_backoff=RESTART_SECONDS)
+        self._supervisor = Supervisor(settings, limits=limits, log_directory=state.logs, on_event=self._show_event)
+        self._feeding = DemoFeeding(plan, settings, view, self._supervisor.status)
+        self._trainer = self._make_trainer()
+        self._doing = STARTING
+
+    async def run(self, tokenizer: Future[Tokenizer]) -> int:
+        """Run all steps; return the exit code."""
+        await self._prepare(tokenizer)
+        works: list[Coroutine[Any, Any, None]] = [self._supervisor.run(), self._view.run(self._look)]
+        if self._trainer is not None:
+            works.append(self._train(self._trainer))
+        with self._view:
+            async with beside(*works), saying_when_cancelled(self._view):
+                await until_running(self._supervisor.status)
+                self._doing = "feeding"
+                await self._feeding.run()
+                good = await self._end()
+                await self._train_on()
+        next_commands(self._view, self._plan.directory, self._settings)
+        return 0 if good else DIFFERENT_CODE
+
+    async def _prepare(self, tokenizer: Future[Tokenizer]) -> None:
+        learnt = await asyncio.wrap_future(tokenizer)
+        learnt.save(self._settings.tokenizer)
+        self._view.say(f"tokenizer: byte-level BPE, {learnt.get_vocab_size():,} ids, learnt from the text")
+        self._state.save(self._settings)
+        await ensure_topics(self._settings, partitions=PARTITIONS)
+
+    async def _end(self) -> bool:
+        """Wait for the last block, verify all of them, and show where one came from."""
+        self._doing = "filling the last blocks"
+        await until_settled(self._supervisor.status)
+        self._view.say(f"{self._supervisor.status().stored:,} blocks are in the store; verifying each")
+        result = await check(self._settings, self._do)
+        good = say_result(self._view, self._feeding.killed, result)
+        await go_back(self._settings, self._view)
+        return good
+
+    async def _train(self, trainer: DemoTrainer) -> None:
+        """Train beside everything else, and say how it went."""
+        await trainer.run()
+        if trainer.first is None or trainer.training is None:
+            self._view.say(f"the training ended with code {trainer.code}; {self._training_log} says why", "red")
+        else:
+            first, last = trainer.first, trainer.training
+            self._view.say(
+                f"the model's loss went from {first.loss:.2f} to {last.loss:.2f} in {last.step:,} steps; "
+                f"{last.wait_share:.0%} of its time it waited for data",
+                "bold cyan",
+            )
+
+    async def _train_on(self) -> None:
+        """Wait for the training's end."""
+        if self._trainer is not None and not self._trainer.ended.is_set():
+            self._view.say("the model trains on for a while")
+            self._do("training")
+            await self._trainer.ended.wait()
+            await asyncio.sleep(0)  # so that `_train` says how it went
+
+    def _make_trainer(self) -> DemoTrainer | None:
+        if not self._plan.train:
+            return None
+        if (reason := why_not()) is not None:
+            self._view.say(reason, "yellow")
+            return None
+        stream = self._settings.streams()[0].name
+        return DemoTrainer(self._settings.store, stream, self._plan.train_seconds, self._training_log)
+
+    @property
+    def _training_log(self) -> Path:
+        return self._state.logs / "training.log"
+
+    def _do(self, doing: str) -> None:
+        self._doing = doing
+
+    def _show_event(self, event: Event) -> None:
+        if event.kind == "moved" and self._doing == STARTING:
+            return  # the first worker had all partitions until the second one came
+        self._view.say(event.text, {"ended": "red", "suspected": "red", "took over": "green"}.get(event.kind, "dim"))
+
+    def _look(self) -> LiveScene:
+        share = f" {self._feeding.share:.0%}" if self._doing == "feeding" else ""
+        title = f"{self._settings.raw_topics[0]} · {self._doing}{share}"
+        training = self._trainer.training if self._trainer is not None else None
+        return LiveScene(title, self._supervisor.status(), training)

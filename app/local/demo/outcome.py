@@ -1,0 +1,111 @@
+"""The end of the demo: whether all blocks are there, where one came from, and what to try next."""
+
+import asyncio
+import shlex
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Final, TypeVar
+
+from tokenmill.store import open_partition, partitions_in
+
+from ...settings import Settings
+from ...tools.inspect import TracedPiece, trace_block
+from ...tools.verify import VerifyProgress, VerifyResult, verify
+from ..live import LiveView
+from ..local_state import DEMO_DIRECTORY, program
+
+T = TypeVar("T")
+SHOWN_PIECES: Final = 3
+SHOWN_CHARACTERS: Final = 160
+FOUND_CHARACTERS: Final = 60
+"""Enough of a piece to find its place in the text; its end may be a token that no text holds."""
+
+
+def in_background(work: Callable[[], T]) -> Future[T]:
+    """Start ``work`` in a thread and return its future; unlike with a pool, the process may end before the work."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # so that cancelling does nothing: the thread sets it
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised by the future
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+async def check(settings: Settings, show: Callable[[str], None]) -> VerifyResult:
+    """Verify everything with the reference; ``show`` is called with the progress."""
+
+    def progress(so_far: VerifyProgress) -> None:
+        show(f"verifying, {so_far.blocks:,} blocks so far")
+
+    def work() -> VerifyResult:
+        return verify(settings, store=settings.store, reference=True, progress=progress)
+
+    return await asyncio.wrap_future(in_background(work))
+
+
+def say_result(view: LiveView, killed: int, result: VerifyResult) -> bool:
+    """Say in one line what became of every block, and return whether all are right.
+
+    An era that was written when the verification began may still be on its way to the store: that is no fault.
+    """
+    lost = result.lost + result.behind + result.store_behind
+    line = (
+        f"killed {killed}, lost {lost}, duplicated {result.duplicated}, {result.blocks:,} blocks equal to the reference"
+    )
+    good = result.ok and not lost and result.blocks > 0
+    view.say(line, "bold green" if good else "bold red")
+    for difference in result.differences:
+        view.say(str(difference), "red")
+    return good
+
+
+async def go_back(settings: Settings, view: LiveView) -> None:
+    """Take a block from the middle of the store, and print the Kafka records that it came from."""
+    stream = settings.streams()[0].name
+    numbers = partitions_in(settings.store, stream)
+    stored = {number: open_partition(settings.store, stream, number).blocks for number in numbers}
+    partition = max(stored, key=lambda number: stored[number], default=None)
+    if partition is None or not stored[partition]:
+        return
+    trace = await trace_block(settings, stream, partition, stored[partition] // 2, store=settings.store)
+    view.say(f"block {trace.block:,} of {stream}, partition {partition}: {trace.tokens} tokens, which came from")
+    for piece in trace.pieces[:SHOWN_PIECES]:
+        view.show(_where(piece), "cyan")
+        if piece.record is not None:
+            view.show(f"      {_excerpt(piece.record.text, piece.text)}")
+    if len(trace.pieces) > SHOWN_PIECES:
+        view.show(f"    and {len(trace.pieces) - SHOWN_PIECES} more documents")
+
+
+def next_commands(view: LiveView, directory: Path, settings: Settings) -> None:
+    """Name commands to try with what the demo left behind."""
+    state = "" if directory == DEMO_DIRECTORY else f" --state {shlex.quote(str(directory))}"
+    partition = directory / "store" / settings.streams()[0].name / "0"
+    view.show()
+    view.show("All of it is still there. Next:", "bold")
+    view.show(f"  {program()} up{state}", "bold cyan")
+    view.show(f"    the service on this state again: push text of your own into {settings.raw_topics[0]} and watch")
+    view.show(f"  {program()} inspect segment {shlex.quote(str(partition))}", "bold cyan")
+    view.show("    what the files hold that a trainer reads; needs no broker")
+
+
+def _where(piece: TracedPiece) -> str:
+    place = f"    {piece.topic}, partition {piece.partition}, offset {piece.offset}"
+    if piece.padding:
+        return f"{place}: the flush, which filled the block"
+    name = f", {piece.id!s}" if piece.id is not None else ""
+    return f"{place}{name}: tokens from {piece.position:,} on"
+
+
+def _excerpt(text: str, piece: str) -> str:
+    """Return in one line what a record's text says where a piece of a block begins in it."""
+    start = max(0, text.find(piece[:FOUND_CHARACTERS]))
+    line = " ".join(text[start : start + 4 * SHOWN_CHARACTERS].split())
+    return f"{'… ' if start else ''}{line[:SHOWN_CHARACTERS]}{' …' if len(line) > SHOWN_CHARACTERS else ''}"

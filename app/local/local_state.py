@@ -1,0 +1,92 @@
+"""A directory with all that one local TokenMill needs: broker, store, logs and settings. `demo` and `up` share it."""
+
+import itertools
+import json
+import shutil
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from tokenmill.errors import SettingsError
+
+from ..settings import SECRETS, Settings
+from ..settings.explain import explain
+from .output_files import write_private
+
+DEMO_DIRECTORY: Final = Path(".tokenmill/demo")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalState:
+    """The paths in the directory; none exists until it is made."""
+
+    directory: Path
+
+    @property
+    def broker(self) -> Path:
+        """All that the broker writes."""
+        return self.directory / "broker"
+
+    @property
+    def store(self) -> Path:
+        """The store."""
+        return self.directory / "store"
+
+    @property
+    def logs(self) -> Path:
+        """The logs of the supervisor and of each worker."""
+        return self.directory / "logs"
+
+    @property
+    def settings_file(self) -> Path:
+        """Settings, for ``--config`` of any command while the broker runs."""
+        return self.directory / "tokenmill.toml"
+
+    def new_name(self, name: str) -> str:
+        """Return ``name-1``, or the first ``name-n`` that was never returned before; ``runs/`` remembers."""
+        for number in itertools.count(1):
+            run = self.directory / "runs" / f"{name}-{number}"
+            if not run.exists():
+                run.mkdir(parents=True)
+                return run.name
+        raise AssertionError  # count has no end
+
+    def save(self, settings: Settings) -> None:
+        """Write the settings that differ from the defaults, without passwords; only the owner can read the file."""
+        # In JSON, strings, numbers and lists of strings are spelt as in TOML.
+        values = settings.model_dump(mode="json", exclude_unset=True, exclude={"topic", *SECRETS})
+        lines = [f"{name} = {_toml(value)}\n" for name, value in values.items() if value is not None]
+        write_private(self.settings_file, "".join(lines))
+
+    def saved(self) -> Settings | None:
+        """Return what `save` wrote; None where it never did.
+
+        Raises:
+            SettingsError: the file was changed, and cannot be used.
+
+        """
+        if not self.settings_file.exists():
+            return None
+        try:
+            return Settings(**tomllib.loads(self.settings_file.read_text("utf-8")))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, ValidationError) as error:
+            why = explain(error) if isinstance(error, ValidationError) else str(error)
+            raise SettingsError(f"{self.settings_file}: {why}; correct it, or remove it") from None
+
+
+def program() -> str:
+    """Return how the command line was called, for a command that can be typed again."""
+    called = Path(sys.argv[0])
+    if called.name != "tokenmill":
+        return "python -m tokenmill.app.cli"
+    return "tokenmill" if shutil.which("tokenmill") == str(called) else str(called)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value)

@@ -1,0 +1,284 @@
+"""A run of produce: documents from sources into a raw topic, acknowledged, in order, at a rate, and once."""
+
+import asyncio
+import time
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Final
+
+import xxhash
+from aiokafka import AIOKafkaProducer
+from aiokafka.partitioner import murmur2
+
+from tokenmill.errors import BrokerError, InputError
+
+from ...kafka.clients import producer
+from ...kafka.topics import ensure_produced, partition_count
+from ...settings import Settings, produced_topic
+from .items import DocumentSource, Item, Refused
+from .reading_order import OrderState, ReadingOrder, ShuffleBuffer
+from .resuming import Resuming
+from .run_notes import RunIdentity, SentBefore, run_name
+from .run_position import BatchMark, RunCheckpoint, RunPosition, encode_mark
+from .sender import MARK_BYTES, Acknowledged, Sender, batch_bytes, fenced_producer
+from .summary import OnError, Progress, RefusalPolicy, Refusals, Summary, require_dead_letters
+
+PROGRESS_SECONDS: Final = 0.2
+SHORTEST_PAUSE_SECONDS: Final = 0.02
+"""A pause for the rate is at least this long, so that a batch holds more than one document."""
+MOST_CHECKPOINTS: Final = 64
+"""Chunks after which open batches are sent: with keys, a batch that hardly grows would hold the checkpoint back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """The options of a run."""
+
+    rate: float | None = None
+    """Bytes of values a second; None: as fast as possible."""
+    limit: int | None = None
+    """Documents of the whole run, with those that an earlier call sent; None: all."""
+    on_error: OnError = "skip"
+    shuffle: int = 0
+    """Documents in the shuffle buffer."""
+    seed: int = 0
+    compression: str | None = None
+    """Codec of the batches: gzip, snappy, lz4 or zstd."""
+    identity: RunIdentity | None = None
+    """The run, if another call may continue it; None: it carries no marks, and another call sends all again."""
+    restart: bool = False
+    """Send everything, whatever was sent before."""
+    only_new: bool = False
+    """Of a finished run, send what was added since: new files, and lines at the end of files."""
+
+
+async def produce(
+    settings: Settings,
+    topic: str,
+    sources: Sequence[DocumentSource],
+    plan: RunPlan | None = None,
+    progress: Progress | None = None,
+) -> Summary:
+    """Send the documents to the raw topic; on return each is acknowledged by all in-sync replicas, once.
+
+    Without a key, the n-th document goes to partition n modulo their number: the same input is spread the same way,
+    and evenly. With a key, equal keys share a partition, the one that Kafka's own clients choose. ``progress`` is
+    called a few times a second and at the end. Memory is bounded whatever the source. An interrupted run has sent a
+    first part of each partition's documents; with an identity, the next call sends the others, and none twice.
+
+    Raises:
+        TopicError: there is no such topic, or it refuses records.
+        BrokerError: no broker answers; says how many documents were acknowledged.
+        InputError: ``plan.on_error`` is ``fail``, and a document cannot be used; all before it are acknowledged. Or the
+            sources have changed since the run began, and how; or another call has taken the run over.
+        SourceError: the topic no longer holds what says where the run continues.
+
+    """
+    plan = plan or RunPlan()
+    count = await partition_count(settings, topic)
+    dead_letters = await require_dead_letters(settings, topic) if plan.on_error == "dead-letter" else 1
+    summary = Summary(topic, {partition: Acknowledged() for partition in range(count)})
+    summary.limit = plan.limit
+    try:
+        async with _client(settings, topic, count, plan) as client:
+            run = _Run(client, plan, summary, progress, dead_letters)
+            if plan.identity is None:
+                await run.all(sources, RunPosition.nothing(len(sources), count))
+            else:
+                resuming = Resuming(settings, client, topic, plan.identity.run, sources, plan.only_new)
+                await _in_parts(resuming, run, plan, summary, count)
+    except BrokerError as error:
+        raise BrokerError(f"{error}. {summary.documents} documents were acknowledged before") from error
+    return summary
+
+
+async def _in_parts(resuming: Resuming, run: "_Run", plan: RunPlan, summary: Summary, partitions: int) -> None:
+    """Send the rest of the run, and then what is new, if that is wanted."""
+    restart, more = plan.restart, True
+    while more:
+        part = await resuming.next_part(partitions, restart=restart)
+        summary.left_out = part.left_out
+        whole = await run.all(part.sources, part.position, part.run_start.started_ms)
+        if whole and part.run_start.run_end is None:
+            await resuming.settle(part.run_start, run.last_numbers, run.after)
+        restart, more = False, whole and part.more
+
+
+@asynccontextmanager
+async def _client(settings: Settings, topic: str, count: int, plan: RunPlan) -> AsyncIterator[AIOKafkaProducer]:
+    options: dict[str, Any] = {"max_batch_size": batch_bytes(count) + MARK_BYTES, "compression_type": plan.compression}
+    if plan.identity is None:
+        async with producer(settings, **options) as client:
+            yield client
+    else:
+        await ensure_produced(settings, topic)
+        topics = {topic: count, produced_topic(topic): 1}
+        async with fenced_producer(settings, run_name(settings, plan.identity.run), topics, **options) as client:
+            yield client
+
+
+class _Run:
+    """Sends the parts of a run, one after the other."""
+
+    def __init__(
+        self,
+        client: AIOKafkaProducer,
+        plan: RunPlan,
+        summary: Summary,
+        progress: Progress | None,
+        dead_letters: int,
+    ) -> None:
+        self._client = client
+        self._plan = plan
+        self._summary = summary
+        self._progress = progress
+        self._dead_letters = dead_letters
+        self._number = 0
+        self._parts = 0
+        self._bytes_put = 0
+        self._started = time.monotonic()
+        self._reported = 0.0
+
+    async def all(
+        self, sources: Sequence[DocumentSource], position: RunPosition, started_ms: int | None = None
+    ) -> bool:
+        """Send the rest of a part, up to the limit; on return it is acknowledged.
+
+        ``started_ms`` is when the part began, for its marks; None: without marks. Returns whether the sources ended.
+        """
+        self._take(sources, position, started_ms)
+        ticking = asyncio.create_task(self._tick())
+        try:
+            with ReadingOrder(sources, position.checkpoint.state) as order:
+                await self._turns(order)
+        except InputError:  # what came before the document that ends the run is still to be acknowledged
+            await self._settle()
+            raise
+        else:
+            await self._settle()
+        finally:
+            ticking.cancel()
+        self._report(last=True)
+        return not self._full()
+
+    def _take(self, sources: Sequence[DocumentSource], position: RunPosition, started_ms: int | None) -> None:
+        summary, checkpoint, plan = self._summary, position.checkpoint, self._plan
+        self._parts += 1
+        if self._parts == 1:  # of later ones, the first has counted all that came before
+            summary.before = checkpoint.number
+            summary.refused = checkpoint.refused
+            summary.broken = summary.broken_before = checkpoint.broken
+        summary.bytes_total = sum(source.size for source in sources)
+        self._number = checkpoint.number
+        self.last_numbers = dict(position.sent)
+        self._sent = position.sent
+        self._partitions = len(position.sent)
+        self._checkpoints = [checkpoint]  # each is kept until all documents before a later one are acknowledged
+        self._started_ms = started_ms or 0
+        mark = None if started_ms is None else self._mark
+        size = batch_bytes(len(summary.partitions))
+        self._sender = Sender(self._client, summary.topic, size, summary.partitions, mark)
+        answer = RefusalPolicy(
+            plan.on_error, self._call(started_ms), self._dead_letters, goes_on=started_ms is not None
+        )
+        self._refusals = Refusals(self._client, summary.topic, answer, summary)
+        self._shuffle = ShuffleBuffer(plan.shuffle, plan.seed) if plan.shuffle else None
+
+    def _call(self, started_ms: int | None) -> str:
+        """Return a name by which the dead letters of this run, started then, differ from all others."""
+        run = self._plan.identity.run if self._plan.identity is not None else ""
+        return xxhash.xxh32_hexdigest(f"{run} {time.time_ns() if started_ms is None else started_ms}".encode())
+
+    @property
+    def after(self) -> SentBefore:
+        """What is sent before the next part, once all of this one is acknowledged."""
+        return SentBefore(self._number, self._summary.refused, self._summary.broken)
+
+    async def _turns(self, order: ReadingOrder) -> None:
+        async for turn in order.turns():
+            if turn is None:  # what was read is sent, for the next chunk may take long
+                await self._sender.send_open()
+            else:
+                await self._items(turn.items)
+                self._summary.bytes_read = turn.bytes_read
+                self._summary.count_unmet(turn.unmet)
+                await self._checkpoint(turn.after)
+            self._report()
+            if self._full():
+                break
+        if self._shuffle is not None:
+            await self._items(list(self._shuffle.rest()), shuffled=True)
+
+    def _full(self) -> bool:
+        return self._plan.limit is not None and self._number >= self._plan.limit
+
+    async def _settle(self) -> None:
+        await self._sender.settle()
+        await self._refusals.settle()
+
+    async def _checkpoint(self, state: OrderState) -> None:
+        """Remember where the order is; not with a shuffle buffer, whose content depends on all that was read.
+
+        Dead letters of what was refused before are acknowledged first: the next call does not read that again.
+        """
+        if self._shuffle is not None or self._plan.identity is None:
+            return
+        await self._refusals.settle()
+        self._checkpoints.append(RunCheckpoint(self._number, state, self._summary.refused, self._summary.broken))
+        if len(self._checkpoints) > MOST_CHECKPOINTS:
+            await self._sender.send_open()
+
+    async def _items(self, items: Sequence[Item | Refused], *, shuffled: bool = False) -> None:
+        sender, sent, last, count = self._sender, self._sent, self.last_numbers, self._partitions
+        put, paced, limit = sender.put, self._plan.rate is not None, self._plan.limit
+        for found in items:
+            if isinstance(found, Refused):
+                await self._refusals.take(found)
+                continue
+            item: Item | None = found if self._shuffle is None or shuffled else self._shuffle.exchange(found)
+            if item is None:
+                continue
+            number = self._number
+            if limit is not None and number >= limit:
+                return
+            value, _, key = item
+            partition = number % count if key is None else (murmur2(key) & 0x7FFFFFFF) % count
+            self._number = number + 1
+            if number <= sent[partition]:
+                self._summary.before += 1
+                continue
+            if paced:
+                await self._pace()
+            if not put(partition, key, value, number):
+                await sender.send(partition)
+                put(partition, key, value, number)
+            last[partition] = number
+            self._bytes_put += len(value)
+
+    def _mark(self, number: int, unsettled: int) -> bytes:
+        del self._checkpoints[: bisect_right(self._checkpoints, unsettled, key=attrgetter("number")) - 1]
+        run = self._plan.identity.run if self._plan.identity is not None else ""
+        return encode_mark(BatchMark(run, self._started_ms, number, self._checkpoints[0]))
+
+    async def _pace(self) -> None:
+        early = self._bytes_put / (self._plan.rate or 1.0) - (time.monotonic() - self._started)
+        if early > SHORTEST_PAUSE_SECONDS:
+            await self._sender.send_open()
+            self._report()
+            await asyncio.sleep(early)
+
+    async def _tick(self) -> None:
+        """Report also while nothing moves."""
+        while True:
+            await asyncio.sleep(PROGRESS_SECONDS)
+            self._report()
+
+    def _report(self, *, last: bool = False) -> None:
+        now = time.monotonic()
+        self._summary.seconds = now - self._started
+        if self._progress is not None and (last or now - self._reported >= PROGRESS_SECONDS):
+            self._reported = now
+            self._progress(self._summary)

@@ -1,0 +1,224 @@
+"""Which run a call of produce belongs to, and what is noted of a run.
+
+Two calls belong to the same run if they name the same topic and paths, and all options that decide what is sent and in
+which order. The notes of a run say when it began, where the topic ended then, what its sources were, and whether it is
+done. They are on a compacted topic beside the raw topic (`produced_topic`): a consumer group would look as if it
+lagged, and Kafka forgets groups. The run's own producer writes them, so a call that another one has replaced writes
+nothing any more (`fenced_producer`). A note has a head, under the run's name. The sources come before it, in parts,
+under the run's name, the time of its start, and a number: where there is a head, all of its parts are there.
+"""
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import orjson
+import xxhash
+from aiokafka import AIOKafkaProducer, TopicPartition
+
+from tokenmill.errors import SourceError
+
+from ...kafka.clients import consumer, offsets, read_range
+from ...settings import Settings, produced_topic
+from .reading_order import READERS
+from .source_changes import KnownSource
+from .sources import CHUNK_BYTES, CHUNK_ENTRIES, CHUNK_RULE, Reading
+
+PART_BYTES: Final = 512 << 10
+"""Bytes of one part of a note of sources; half of what the topic takes."""
+ORDER: Final = f"{CHUNK_BYTES} {CHUNK_ENTRIES} {CHUNK_RULE} {READERS}"
+"""How documents are ordered: a version with other chunks or lanes must not continue a run of this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunIdentity:
+    """A run, as its command names it."""
+
+    run: str
+    """16 hexadecimal digits: the same for the same command."""
+
+    @classmethod
+    def of(cls, topic: str, options: Mapping[str, object], paths: Sequence[str]) -> "RunIdentity":
+        """Return the identity of a run; it does not depend on the working directory.
+
+        ``options`` are those that decide what is sent and in which order, as JSON types. ``paths`` are as they were
+        given: a folder that has other files now is the same run, of which the change is noticed.
+        """
+        named = [path if "://" in path else str(Path(path).absolute()) for path in paths]
+        return cls(xxhash.xxh3_64_hexdigest(_serialized([topic, named, dict(options)])))
+
+
+def deciding_options(reading: Reading, split: str | None, shuffle: int, seed: int) -> dict[str, object]:
+    """Return the options that decide what is sent and in which order, as JSON types."""
+    shape = reading.shape
+    # Only where they are given, so that runs which older versions began can continue.
+    listed = reading.mapping is not None and reading.mapping.batch is not None
+    given = {"delimiter": reading.delimiter, "encoding": reading.encoding, "map_lists": listed or None}
+    return {
+        **{name: value for name, value in given.items() if value is not None},
+        "format": reading.choice,
+        "map": None if reading.mapping is None else reading.mapping.name,
+        "split": split,
+        "shuffle": [shuffle, seed] if shuffle else None,
+        **shape.deciding(),
+    }
+
+
+def _serialized(command: list[object]) -> bytes:
+    """Return the same bytes for the same command; file names may hold bytes that are no UTF-8, as surrogates."""
+    try:
+        return orjson.dumps(command, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError:
+        return json.dumps(command, sort_keys=True).encode()  # with escapes for what is not ASCII, surrogates included
+
+
+class SentBefore(NamedTuple):
+    """Counts of a run before a part of it: documents, refusals, and sources that could not be read to their end."""
+
+    number: int = 0
+    """Documents."""
+    refused: int = 0
+    broken: int = 0
+
+
+NOTHING_BEFORE: Final = SentBefore()
+"""Before the first part."""
+
+
+class RunEnd(NamedTuple):
+    """The end of a part of a run: all of it is in the log."""
+
+    numbers: dict[int, int]
+    """By partition: number of the last document of the run there; -1 where there is none."""
+    ends: dict[int, int]
+    """By partition: its end offset then."""
+    after: SentBefore
+    """What is sent before the next part."""
+
+
+class RunStart(NamedTuple):
+    """The start of a part of a run: of its first one, or of what was new when ``--only-new`` asked for it."""
+
+    started_ms: int
+    """When the part began, in Unix milliseconds: its marks carry this time."""
+    offsets: dict[int, int]
+    """By partition: its end offset then. The part's documents go to these partitions, though there may be more now."""
+    sources: tuple[KnownSource, ...]
+    """All sources that the run knows, as they were then."""
+    before: SentBefore = NOTHING_BEFORE
+    order: str = ORDER
+    run_end: RunEnd | None = None
+    """None while the part is not sent completely."""
+
+
+def run_name(settings: Settings, run: str) -> str:
+    """Return the name of a run on the brokers: its transactional id."""
+    return f"{settings.group}.produce.{run}"
+
+
+class RunNotes:
+    """The notes of one run."""
+
+    def __init__(self, settings: Settings, topic: str, run: str) -> None:
+        self._settings = settings
+        self._topic = produced_topic(topic)
+        self._run = run
+
+    async def read(self) -> RunStart | None:
+        """Return the last note, None if there is none.
+
+        Raises:
+            SourceError: parts of the note are missing.
+            BrokerError: no broker answers.
+
+        """
+        partition = TopicPartition(self._topic, 0)
+        name = self._run.encode()
+        found: dict[bytes, bytes | None] = {}
+        async with consumer(self._settings, isolation_level="read_uncommitted") as client:
+            span = (await offsets(client, [partition]))[partition]
+            async for record in read_range(client, partition, *span):
+                if record.key is not None and record.key.partition(b"/")[0] == name:
+                    found[record.key] = record.value
+        head = found.get(name)
+        if head is None:
+            return None
+        run_start = decode_start(
+            head, {key: value for key, value in found.items() if value is not None and key != name}
+        )
+        if run_start is None:
+            raise SourceError(
+                f"{self._topic} does not hold all of what was noted of this run: is it compacted, and nothing else? "
+                "--restart sends all documents again"
+            )
+        return run_start
+
+    async def write(self, client: AIOKafkaProducer, run_start: RunStart, earlier: RunStart | None = None) -> None:
+        """Note that a part has begun; on return Kafka has the note, and will forget the sources of the earlier part.
+
+        Raises:
+            ProducerFenced: another call has taken the run over.
+
+        """
+        head, parts = encode_start(self._run, run_start)
+        for key, value in parts.items():
+            await self._send(client, key, value)
+        await self._send(client, self._run.encode(), head)
+        if earlier is not None and earlier.started_ms != run_start.started_ms:
+            for key in encode_start(self._run, earlier)[1]:
+                await self._send(client, key, None)
+
+    async def settle(self, client: AIOKafkaProducer, run_start: RunStart) -> None:
+        """Note that all of a part is in the log. Raises as `write` does."""
+        await self._send(client, self._run.encode(), encode_start(self._run, run_start)[0])
+
+    async def _send(self, client: AIOKafkaProducer, key: bytes, value: bytes | None) -> None:
+        await client.send_and_wait(self._topic, value, key, 0)
+
+
+def encode_start(run: str, run_start: RunStart) -> tuple[bytes, dict[bytes, bytes]]:
+    """Return the head of a note, and its parts by key."""
+    packed = zlib.compress(orjson.dumps([_plain(seen) for seen in run_start.sources]), 1)
+    pieces = [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)]
+    run_end = run_start.run_end
+    head = {
+        "begun": run_start.started_ms,
+        "order": run_start.order,
+        "offsets": _listed(run_start.offsets),
+        "before": list(run_start.before),
+        "parts": len(pieces),
+        "settled": None if run_end is None else [_listed(run_end.numbers), _listed(run_end.ends), list(run_end.after)],
+    }
+    return orjson.dumps(head), {_key(run, run_start.started_ms, number): piece for number, piece in enumerate(pieces)}
+
+
+def decode_start(head: bytes, parts: Mapping[bytes, bytes]) -> RunStart | None:
+    """Return the note; None if it is none, or incomplete. ``parts``, by key, may hold those of other notes."""
+    try:
+        found = orjson.loads(head)
+        run = next(iter(parts)).partition(b"/")[0].decode()
+        pieces = [parts[_key(run, found["begun"], number)] for number in range(found["parts"])]
+        sources = tuple(KnownSource(*seen) for seen in orjson.loads(zlib.decompress(b"".join(pieces))))
+        run_end = None
+        if found["settled"] is not None:
+            numbers, ends, after = found["settled"]
+            run_end = RunEnd(dict(enumerate(numbers)), dict(enumerate(ends)), SentBefore(*after))
+        offsets = dict(enumerate(found["offsets"]))
+        return RunStart(found["begun"], offsets, sources, SentBefore(*found["before"]), found["order"], run_end)
+    except (orjson.JSONDecodeError, zlib.error, KeyError, StopIteration, TypeError, ValueError):
+        return None
+
+
+def _plain(seen: KnownSource) -> list[Any]:
+    return [seen.name.encode("utf-8", "replace").decode(), *seen[1:]]
+
+
+def _listed(by_partition: Mapping[int, int]) -> list[int]:
+    return [by_partition[number] for number in range(len(by_partition))]
+
+
+def _key(run: str, run_start: int, number: int) -> bytes:
+    return f"{run}/{run_start}/{number}".encode()

@@ -1,0 +1,261 @@
+"""Produce: what lies in files arrives in the raw topic, once, in order; what cannot is named."""
+
+import asyncio
+import json
+import re
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from pathlib import Path
+
+import pytest
+from aiokafka import TopicPartition
+
+from tests.app.tools.produce.reading import content_of, reading_of
+from tests.conftest import TopicFactory
+from tokenmill.app.kafka.clients import consumer, read_range
+from tokenmill.app.kafka.topics import ensure_topics
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.settings import Settings
+from tokenmill.app.tools.produce import DocumentSource, RunIdentity, RunPlan, find_sources, flush, produce
+from tokenmill.app.tools.produce.conditions import Condition
+from tokenmill.errors import InputError, TopicError
+from tokenmill.records import FLUSH_HEADER
+
+
+@pytest.fixture
+def settings(broker: Broker) -> Settings:
+    """Return settings for the broker."""
+    return Settings(bootstrap_servers=broker.bootstrap_servers)
+
+
+def sources_of(settings: Settings, *paths: Path) -> list[DocumentSource]:
+    """Return the sources at these paths."""
+    return find_sources([str(path) for path in paths], reading_of(settings))
+
+
+def keyed(settings: Settings, path: Path, key: str) -> list[DocumentSource]:
+    """Return the source at the path, whose documents get a key."""
+    return find_sources([str(path)], reading_of(settings, key=key))
+
+
+def jsonl(path: Path, count: int) -> list[bytes]:
+    """Write so many documents to a file and return its lines."""
+    lines = [json.dumps({"id": str(number), "text": f"text {number} " * 9}).encode() for number in range(count)]
+    path.write_bytes(b"\n".join(lines))
+    return lines
+
+
+async def test_documents_are_spread_evenly_and_in_order(
+    settings: Settings, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """The n-th document goes to partition n modulo 3, byte for byte, and the summary says how many went where."""
+    raw = topic(3)
+    lines = jsonl(tmp_path / "a.jsonl", 2000)
+    reports: list[int] = []
+
+    summary = await produce(
+        settings, raw, sources_of(settings, tmp_path / "a.jsonl"), progress=lambda now: reports.append(now.documents)
+    )
+
+    found = await content_of(settings, raw, 3)
+    assert found == [[(None, line) for line in lines[number::3]] for number in range(3)]
+    assert [sent.documents for sent in summary.partitions.values()] == [667, 667, 666]
+    assert summary.bytes == sum(map(len, lines))
+    assert reports[-1] == 2000
+
+
+async def test_what_conditions_leave_out_is_counted_up_to_the_limit(
+    settings: Settings, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """It takes no numbers, so documents are spread evenly; the bar's end is in the summary from the start."""
+    raw = topic(2)
+    lines = jsonl(tmp_path / "a.jsonl", 100)
+    reading = reading_of(settings, where=[Condition.parse("id not in 1,3,5")])
+    limits: set[int | None] = set()
+
+    summary = await produce(
+        settings,
+        raw,
+        find_sources([str(tmp_path / "a.jsonl")], reading),
+        RunPlan(limit=10),
+        lambda now: limits.add(now.limit),
+    )
+
+    assert limits == {10}
+    wanted = [line for number, line in enumerate(lines) if number not in (1, 3, 5)][:10]
+    assert await content_of(settings, raw, 2) == [[(None, line) for line in wanted[number::2]] for number in (0, 1)]
+    assert (summary.documents, summary.unmet, summary.without_field) == (10, 3, 0)
+
+
+async def test_equal_keys_share_a_partition(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
+    """With a key the partition is the one that Kafka's own clients choose; a document without one is refused."""
+    raw = topic(4)
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'{{"id": {number % 5}, "text": "{number}"}}\n' for number in range(20)) + '{"text": "z"}')
+
+    summary = await produce(settings, raw, keyed(settings, path, "id"))
+
+    found = await content_of(settings, raw, 4)
+    for key in (b"0", b"1", b"2", b"3", b"4"):
+        assert [sum(k == key for k, _ in records) for records in found if any(k == key for k, _ in records)] == [4]
+    assert [refused.why for refused in summary.examples] == ["no_key: no field 'id' for the key"]
+
+
+async def test_limit_and_failure_end_a_run_with_all_before_acknowledged(
+    settings: Settings, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """A run that ends early has sent exactly what came before its end."""
+    first, second = topic(), topic()
+    lines = jsonl(tmp_path / "a.jsonl", 30)
+    (tmp_path / "b.jsonl").write_bytes(lines[0] + b"\n[]\n" + lines[1])
+
+    await produce(settings, first, sources_of(settings, tmp_path / "a.jsonl"), RunPlan(limit=7))
+    with pytest.raises(InputError, match=r"b\.jsonl:2: not_an_object.*--on-error skip"):
+        await produce(settings, second, sources_of(settings, tmp_path / "b.jsonl"), RunPlan(on_error="fail"))
+
+    assert await content_of(settings, first, 1) == [[(None, line) for line in lines[:7]]]
+    assert await content_of(settings, second, 1) == [[(None, lines[0])]]
+
+
+async def test_records_that_the_topic_refuses_end_the_run(
+    settings: Settings, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """A topic whose limit is below a record's size is named, with what to do."""
+    path = tmp_path / "a.txt"
+    path.write_text("word " * 1000)
+
+    with pytest.raises(TopicError, match=r"raise its max\.message\.bytes"):
+        await produce(settings, topic(max_message_bytes=2000), sources_of(settings, path))
+    with pytest.raises(TopicError, match="does not exist"):
+        await produce(settings, "no-such-topic", sources_of(settings, path))
+
+
+async def test_flush_reaches_every_partition(settings: Settings, topic: TopicFactory) -> None:
+    """One record without key and value stands behind all documents of each partition, and its header says flush."""
+    raw = topic(2)
+    assert await flush(settings, raw) == 2
+
+    async with consumer(settings) as client:
+        for number in range(2):
+            records = [record async for record in read_range(client, TopicPartition(raw, number), 0, 1)]
+            assert [(r.key, r.value, list(r.headers)) for r in records] == [(None, None, [FLUSH_HEADER])]
+
+
+async def test_slow_pipes_are_sent_as_they_come(settings: Settings, topic: TopicFactory) -> None:
+    """A document from a pipe is in Kafka before the next one comes; Ctrl-C ends the run with exit code 130."""
+    raw = topic()
+    command = [sys.executable, "-m", "tokenmill.app.cli", "produce", raw, "-", "--lines", "--plain"]
+    command += ["--bootstrap-servers", settings.bootstrap_servers]
+    process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stderr=PIPE)
+    assert process.stdin is not None
+    process.stdin.write(b"first\nsecond\n")
+    await process.stdin.drain()
+    while len((await content_of(settings, raw, 1))[0]) < 2:
+        pass
+    process.send_signal(signal.SIGINT)
+    _, said = await process.communicate()
+
+    assert process.returncode == 130
+    assert b"interrupted: 2 documents of this call are acknowledged" in said
+    assert b"another call sends all again" in said
+    assert await content_of(settings, raw, 1) == [[(None, b"first"), (None, b"second")]]
+
+
+async def test_a_run_that_is_ended_says_how_far_it_is(settings: Settings, topic: TopicFactory, tmp_path: Path) -> None:
+    """In a log it says so now and then; then how many are acknowledged, and that the same command goes on."""
+    raw = topic()
+    lines = jsonl(tmp_path / "a.jsonl", 2000)
+    command = [sys.executable, "-m", "tokenmill.app.cli", "produce", raw, str(tmp_path / "a.jsonl")]
+    command += ["--bootstrap-servers", settings.bootstrap_servers]
+    process = await asyncio.create_subprocess_exec(*command, "--rate", "2kB", stderr=PIPE)
+    assert process.stderr is not None
+    line = await process.stderr.readline()
+    assert re.fullmatch(rb"tokenmill: [\d,]+ documents, .*B, .*B/s, \d+% read.*\n", line)
+    process.send_signal(signal.SIGTERM)
+    said = (await process.stderr.read()).decode().splitlines()[-1]
+    assert await process.wait() == 143
+
+    told = re.search(
+        r"interrupted: ([\d,]+) documents of this call are acknowledged .*; the same command goes on", said
+    )
+    assert told is not None, said
+    assert len((await content_of(settings, raw, 1))[0]) == int(told[1].replace(",", "")) > 0
+    process = await asyncio.create_subprocess_exec(*command, stderr=PIPE)
+    await process.communicate()
+    assert process.returncode == 0
+    assert await content_of(settings, raw, 1) == [[(None, line) for line in lines]]
+
+
+async def test_each_document_arrives_once_though_the_broker_is_killed(tmp_path: Path) -> None:
+    """The broker dies in the middle of a run and comes back; order and number are as if it had not."""
+    broker = Broker(tmp_path / "broker")
+    await asyncio.to_thread(broker.start)
+    try:
+        settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=("raw",))
+        await ensure_topics(settings, partitions=2)
+        lines = jsonl(tmp_path / "a.jsonl", 20_000)
+        size = sum(map(len, lines))
+        sources = sources_of(settings, tmp_path / "a.jsonl")
+        acknowledged = asyncio.Event()
+        # Three seconds' worth, and the kill as soon as something has arrived: well before the end.
+        run = asyncio.create_task(
+            produce(
+                settings,
+                "raw",
+                sources,
+                RunPlan(rate=size / 3, identity=RunIdentity.of("raw", {}, ["a.jsonl"])),
+                lambda now: acknowledged.set() if now.documents else None,
+            )
+        )
+        await acknowledged.wait()
+        await asyncio.to_thread(broker.kill)
+        await asyncio.to_thread(broker.start)
+        summary = await run
+
+        assert summary.documents == 20_000
+        assert await content_of(settings, "raw", 2) == [
+            [(None, line) for line in lines[number::2]] for number in (0, 1)
+        ]
+    finally:
+        await asyncio.to_thread(broker.stop)
+
+
+async def test_what_is_no_document_can_go_to_the_dead_letters(
+    settings: Settings, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Whole, with the reason and the place; without such a topic nothing is sent."""
+    raw = topic()
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "one"}\n{"text": 2}\n\xff\n')
+    plan = RunPlan(on_error="dead-letter")
+    with pytest.raises(TopicError, match="topics create"):
+        await produce(settings, raw, sources_of(settings, tmp_path), plan)
+    await ensure_topics(Settings(bootstrap_servers=settings.bootstrap_servers, raw_topics=(raw,)))
+
+    summary = await produce(settings, raw, sources_of(settings, tmp_path), plan)
+
+    assert (summary.documents, summary.refused) == (1, 2)
+    async with consumer(settings) as client:
+        partition = TopicPartition(f"{raw}.dead-letters", 0)
+        letters = [record async for record in read_range(client, partition, 0, 2)]
+    assert [letter.value for letter in letters] == [b'{"text": 2}', b"\xff"]
+    headers = [
+        {name.rpartition(".")[2]: (value or b"").decode() for name, value in letter.headers} for letter in letters
+    ]
+    assert [header["source"] for header in headers] == [f"{tmp_path / 'a.jsonl'}:{number}" for number in (2, 3)]
+    assert "'text' is a number" in headers[0]["detail"]
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+async def test_batches_are_compressed_as_asked(
+    settings: Settings, broker: Broker, topic: TopicFactory, tmp_path: Path, codec: str
+) -> None:
+    """Any client reads them."""
+    raw = topic()
+    lines = jsonl(tmp_path / "a.jsonl", 3000)
+
+    await produce(settings, raw, sources_of(settings, tmp_path), RunPlan(compression=codec))
+
+    assert await content_of(settings, raw, 1) == [[(None, line) for line in lines]]
+    (log,) = (broker.directory / "data" / f"{raw}-0").glob("*.log")
+    assert len(log.read_bytes().rstrip(b"\0")) < sum(map(len, lines)) / 2

@@ -1,0 +1,55 @@
+"""What makes two calls the same run."""
+
+import os
+from contextlib import closing
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.app.tools.produce.reading import reading_of
+from tokenmill.app.tools.produce import RunIdentity
+from tokenmill.app.tools.produce.mapping import Mapping
+from tokenmill.app.tools.produce.run_notes import deciding_options
+
+file_names = st.binary(min_size=1, max_size=4).filter(lambda name: b"/" not in name and name != b".")
+
+
+@given(names=st.lists(file_names, min_size=2, max_size=2))
+def test_any_name_of_a_file_makes_a_run_of_its_own(names: list[bytes]) -> None:
+    """Names are bytes; the same ones make the same run, and others another one."""
+    runs = [RunIdentity.of("raw", {}, [os.fsdecode(b"/in/" + name)]).run for name in names]
+
+    assert (runs[0] == runs[1]) == (names[0] == names[1])
+    assert runs[0] == RunIdentity.of("raw", {}, [os.fsdecode(b"/in/" + names[0])]).run
+
+
+def test_options_that_are_no_utf_8_name_a_run_too() -> None:
+    """The same one each time."""
+    first, second = (RunIdentity.of("raw", {"where": [["name", "\udce9"]]}, ["/in"]) for _ in range(2))
+
+    assert first == second
+    assert first != RunIdentity.of("raw", {"where": [["name", "e"]]}, ["/in"])
+
+
+def test_ordinary_runs_are_known_again_by_later_versions() -> None:
+    """How a run is called must not change, or what was begun before an update would be sent twice."""
+    identity = RunIdentity.of("raw", {"plain": True, "where": [["language", "Python"]]}, ["/in/a.txt", "hf://a/b"])
+
+    assert identity.run == "ccef24a8991aeead"
+
+
+def test_options_make_another_run_where_they_are_given_alone() -> None:
+    """So what was begun before they existed goes on; how many processes there are makes no other run."""
+    plain = deciding_options(reading_of(), None, 0, 0)
+
+    assert not {"delimiter", "encoding", "map_lists"} & set(plain)
+    assert deciding_options(reading_of(delimiter=";", encoding="utf-16"), None, 0, 0) == {
+        **plain,
+        "delimiter": ";",
+        "encoding": "utf-16",
+    }
+    mapped = []
+    for batch, processes in ((None, 1), (None, 2), (8, 1), (9, 1)):
+        with closing(Mapping("json:dumps", processes, batch)) as mapping:
+            mapped.append(deciding_options(reading_of(mapping=mapping), None, 0, 0))
+    assert mapped == [{**plain, "map": "json:dumps"}] * 2 + [{**plain, "map": "json:dumps", "map_lists": True}] * 2

@@ -1,0 +1,219 @@
+"""A run that is resumed over other content than it was saved over: another cluster's stream of the same recipe."""
+
+import json
+import logging
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from tests.consumers.scenes import (
+    BLOCKS,
+    ERAS,
+    OPEN_ERAS,
+    era_store,
+    expected,
+    grow,
+    open_batches,
+    other_chains,
+    other_eras,
+    rows_of,
+    together,
+)
+from tests.store.chains import STREAM
+from tests.store.eras import write_eras
+from tokenmill.consumers import StepDataset
+from tokenmill.errors import InputError, StoreError
+from tokenmill.store import Store
+from tokenmill.store.retiring import retire
+
+STOPS = [sum(era.blocks for era in ERAS[: number + 1]) for number in range(len(OPEN_ERAS))]
+"""Of each era, the sample after its last one."""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Return the store that runs read."""
+    return era_store(tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Store]:
+    """Return stores of the same stream by how many first eras they share with it."""
+    directory = tmp_path_factory.mktemp("elsewhere")
+    return {
+        kept: era_store(directory / str(kept), other_eras(kept), other_chains(kept)) for kept in range(len(OPEN_ERAS))
+    }
+
+
+worlds = st.tuples(st.sampled_from([1, 2, 4]), st.integers(1, 3))
+"""Number of ranks, and samples of each in a step."""
+
+
+@given(st.tuples(worlds, worlds), st.integers(0, BLOCKS), st.integers(0, 4))
+def test_a_run_goes_on_only_over_what_it_was_trained_on(
+    store: Store, elsewhere: dict[int, Store], runs: tuple[tuple[int, int], tuple[int, int]], steps: int, kept: int
+) -> None:
+    """Whatever the numbers of ranks and samples were and are; all ranks say the same of it."""
+    run, other = runs
+    ranks = [open_batches(store, rank=rank, world_size=run[0], batch_size=run[1]) for rank in range(run[0])]
+    rows = together([islice(rank, steps) for rank in ranks])
+    (saved,) = {json.dumps(rank.state_dict()) for rank in ranks}
+    assert len(rows) == json.loads(saved)["sample"]
+    resumed = open_batches(elsewhere[kept], world_size=other[0], batch_size=other[1])
+    if len(rows) > (STOPS[kept - 1] if kept else 0):
+        with pytest.raises(InputError, match=r"other content of raw-text\.train .*state: era \d hash .*store: era \d"):
+            resumed.load_state_dict(json.loads(saved))
+        assert resumed.state_dict()["sample"] == 0
+        return
+    resumed.load_state_dict(json.loads(saved))
+    assert resumed.state_dict()["content"] == json.loads(saved)["content"]
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_each_era_border_decides(store: Store, elsewhere: dict[int, Store], passes: int) -> None:
+    """The last sample of what is the same can be behind a state, the first of what is not cannot; nor a second pass."""
+    run = open_batches(store, batch_size=1, passes=passes)
+    states = [run.state_dict(), *(run.state_dict() for _ in run)]
+    for kept, other in elsewhere.items():
+        taken = []
+        for state in states:
+            try:
+                open_batches(other, passes=passes).load_state_dict(state)
+            except InputError:
+                continue
+            taken.append(state["sample"])
+        assert taken == list(range((STOPS[kept - 1] if kept else 0) + 1))
+
+
+def test_a_part_of_the_eras_is_compared_with_all_before_it(store: Store, elsewhere: dict[int, Store]) -> None:
+    """With ``eras=range(…)`` as well, whose sequence does not begin with the stream."""
+    run = open_batches(store, eras=range(2, 4))
+    assert run.state_dict()["content"] is None
+    list(islice(run, 1))
+    state = run.state_dict()
+    assert state["content"] == [2, ERAS[2].hash.hex()]
+    open_batches(elsewhere[3], eras=range(2, 5)).load_state_dict(state)
+    with pytest.raises(InputError, match="state: era 2"):
+        open_batches(elsewhere[2], eras=range(2, 4)).load_state_dict(state)
+
+
+def test_a_store_that_catches_up_is_compared_before_its_first_batch(tmp_path: Path, store: Store) -> None:
+    """It waits for the state's era as ever; of other content, nothing is delivered, also when it is asked again."""
+    run = open_batches(store)
+    rows_of(islice(run, 7))
+    state = run.state_dict()
+    assert state["content"] == [2, ERAS[2].hash.hex()]
+    for kept in (2, 3):
+        chains, eras = other_chains(kept), other_eras(kept)
+        behind = era_store(tmp_path / str(kept), eras[:2], chains)
+        resumed = open_batches(behind, timeout=0.01, poll_seconds=0.001)
+        resumed.load_state_dict(state)
+        assert resumed.state_dict() == state
+        with pytest.raises(StoreError, match=r"era 2 of raw-text\.train"):
+            next(iter(resumed))
+        write_eras(behind, eras[:3])  # without its blocks
+        if kept == 3:
+            with pytest.raises(StoreError, match=r"era 2 of raw-text\.train"):
+                next(iter(resumed))
+            grow(behind, eras, chains)
+            assert rows_of(islice(resumed, 1)) == expected()[14:16]
+            continue
+        for _ in range(2):
+            with pytest.raises(InputError, match="state: era 2"):
+                next(iter(resumed))
+            assert resumed.state_dict() == state
+            grow(behind, eras, chains)
+
+
+def test_retired_blocks_do_not_hide_other_content(tmp_path: Path, store: Store) -> None:
+    """Eras stay when their blocks go; the right store goes on with what it has."""
+    run = open_batches(store, batch_size=16)
+    list(islice(run, 1))
+    for kept in (2, 4):
+        other = era_store(tmp_path / str(kept), other_eras(kept), other_chains(kept))
+        retire(other.path, STREAM, 0, 4)
+        resumed = open_batches(other, batch_size=2)
+        if kept == 4:
+            resumed.load_state_dict(run.state_dict())
+            assert rows_of(islice(resumed, 2)) == expected()[16:20]
+            continue
+        with pytest.raises(InputError, match="state: era 2"):
+            resumed.load_state_dict(run.state_dict())
+
+
+def test_an_old_state_is_taken_with_a_warning_and_pinned_from_then_on(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is saved next names the content of the store that it was taken by."""
+    run = open_batches(store)
+    rows_of(islice(run, 7))
+    old = {name: value for name, value in run.state_dict().items() if name != "content"}
+    resumed = open_batches(store)
+    with caplog.at_level(logging.WARNING):
+        resumed.load_state_dict(old)
+    assert "does not say over which content it was saved" in caplog.text
+    assert resumed.state_dict() == run.state_dict()
+    assert rows_of(resumed) == expected()[14:]
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_checkpoints_of_torch_know_it_too(tmp_path: Path, store: Store, elsewhere: dict[int, Store]) -> None:
+    """Old ones lack a key, which torch takes with a planner that may load a part."""
+    checkpoint = pytest.importorskip("torch.distributed.checkpoint")
+    run = open_batches(store)
+    rows_of(islice(run, 7))
+
+    class Old:
+        def state_dict(self) -> dict[str, Any]:
+            return {name: value for name, value in run.state_dict().items() if name != "content"}
+
+        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+            raise NotImplementedError
+
+    options = {"checkpoint_id": tmp_path / "new", "no_dist": True}
+    checkpoint.save({"data": run}, **options)
+    resumed = open_batches(store)
+    checkpoint.load({"data": resumed}, **options)
+    assert resumed.state_dict() == run.state_dict()
+    with pytest.raises(InputError, match="state: era 2"):
+        checkpoint.load({"data": open_batches(elsewhere[2])}, **options)
+
+    options = {"checkpoint_id": tmp_path / "old", "no_dist": True}
+    checkpoint.save({"data": Old()}, **options)
+    resumed = open_batches(store)
+    checkpoint.load({"data": resumed}, planner=checkpoint.DefaultLoadPlanner(allow_partial_load=True), **options)
+    assert resumed.state_dict() == run.state_dict()
+
+
+def open_steps(store: Store) -> StepDataset:
+    """Open batches of three."""
+    return StepDataset(store.path, STREAM, batch_size=3, sequence_length=4, seed=1)
+
+
+def test_data_sets_of_steps_know_it_too(
+    store: Store, elsewhere: dict[int, Store], caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the state after a step, and in that of a worker, which says where its run began."""
+    steps = open_steps(store)
+    last = [step for _, _, step in islice(DataLoader(steps, batch_size=None), 5)][-1]
+    state, of_worker = steps.state_after(last), steps.state_dict()
+    assert state["content"] == [2, ERAS[2].hash.hex()]
+    for other, same in ((elsewhere[3], True), (elsewhere[2], False), (elsewhere[0], False)):
+        for load, saved in (("resume", state), ("load_state_dict", of_worker)):
+            resumed = open_steps(other)
+            if same:
+                getattr(resumed, load)(saved)
+                (x, _, step), *_ = islice(resumed, 1)
+                assert (step, x.tolist()) == (5, [row[:-1] for row in rows_of(open_batches(other).skip(7))[1:4]])
+                continue
+            with pytest.raises(InputError, match="state: era 2"):
+                getattr(resumed, load)(saved)
+    assert not caplog.records
+    data = {name: value for name, value in of_worker["data"].items() if name != "content"}
+    open_steps(store).load_state_dict(of_worker | {"data": data})
+    assert "does not say over which content" in caplog.text

@@ -1,0 +1,132 @@
+"""Files in memory."""
+
+import ctypes
+import errno
+import gc
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tokenmill.errors import DamagedError, DiskError
+from tokenmill.store import MapWatch, maps
+from tokenmill.store.maps import FileMap
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return a file of 10,000 bytes, three pages, where a segment would be."""
+    path = tmp_path / "000000000000.bin"
+    path.write_bytes(bytes(range(250)) * 40)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maps, "_LOOK_SECONDS", 0)
+    monkeypatch.setattr(maps, "_LOOK_SHARE", 0)
+
+
+def _maps_of(path: Path) -> int:
+    return Path("/proc/self/maps").read_text().count(str(path))
+
+
+def test_a_map_is_the_file_and_holds_no_descriptor(path: Path) -> None:
+    """It stays as long as an array over it does, and is unmapped then."""
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
+    file = FileMap(path, 1)
+    whole = np.asarray(file)
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - a count
+    assert whole.tobytes() == path.read_bytes()
+    assert not whole.flags.writeable
+    part = whole[5000:].view(np.uint16).reshape(2, -1)[1:]
+    del file, whole
+    gc.collect()
+    assert part.tobytes() == path.read_bytes()[7500:]
+    assert _maps_of(path) == 1
+    del part
+    gc.collect()
+    assert _maps_of(path) == 0
+
+
+def test_what_is_missing_or_too_short_is_not_mapped(path: Path) -> None:
+    """The message names the file."""
+    with pytest.raises(DamagedError, match=r"000\.bin: it has 10000 bytes, but 10001 were committed"):
+        FileMap(path, 10_001)
+    path.unlink()
+    with pytest.raises(DamagedError, match=r"000\.bin: it is missing"):
+        FileMap(path, 1)
+
+
+@pytest.mark.parametrize(("number", "advice"), [(errno.ENOMEM, "vm.max_map_count"), (errno.EACCES, "file system")])
+def test_what_the_system_does_not_map_is_an_error_of_ours(
+    path: Path, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
+) -> None:
+    """It names the file, the reason and what to do."""
+
+    def refuse(*_: object) -> int:
+        ctypes.set_errno(number)
+        return int(maps._FAILED or 0)
+
+    monkeypatch.setattr(maps, "_mmap", refuse)
+    with pytest.raises(DiskError, match=rf"000\.bin cannot be mapped .*{os.strerror(number)}.*{advice}"):
+        FileMap(path, 1)
+
+
+def test_a_file_that_was_cut_off_is_named_before_it_is_read(path: Path) -> None:
+    """What is committed must be there: a tail beyond that may go, as it does when a writer recovers."""
+    array = np.asarray(FileMap(path, 9000))[:10]
+    watch = MapWatch()
+    assert watch.look([array])
+    os.truncate(path, 9000)
+    assert watch.look([array])
+    os.truncate(path, 8999)
+    for _ in range(2):
+        with pytest.raises(DamagedError, match=r"000\.bin: it has 8999 bytes, but 9000 were committed"):
+            watch.look([np.empty(3), array])
+
+
+def test_a_file_that_was_replaced_or_removed_can_still_be_read(path: Path) -> None:
+    """The map is of the old one; a reader learns that another one is there."""
+    array = np.asarray(FileMap(path, 10_000))
+    path.unlink()
+    assert MapWatch().look([array])
+    path.write_bytes(b"short")
+    assert not MapWatch().look([array])
+    assert array[249] == 249
+
+
+def test_a_file_that_was_changed_in_place_is_another_one_and_one_that_grew_is_not(path: Path) -> None:
+    """What was found of its bytes holds no more; committed bytes stay where a writer appends."""
+    array = np.asarray(FileMap(path, 10_000))
+    with path.open("ab") as file:
+        file.write(b"more")
+    assert MapWatch().look([array])
+    array = np.asarray(FileMap(path, 10_000))
+    changed = path.stat().st_ctime_ns
+    with path.open("r+b") as file:
+        while path.stat().st_ctime_ns == changed:  # as long as the kernel's clock has not gone on
+            file.seek(0)
+            file.write(b"x")
+            file.flush()
+    assert not MapWatch().look([array])
+
+
+def test_looking_takes_a_bounded_part_of_the_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not again before a while has passed, and after a longer one where a look took longer; unless it is told to."""
+    times = iter([100.0, 102.0, 150.0, 301.9, 302.0, 302.0, 302.1])
+    monkeypatch.setattr(maps, "monotonic", lambda: next(times))
+    monkeypatch.setattr(maps, "_LOOK_SECONDS", 5)
+    monkeypatch.setattr(maps, "_LOOK_SHARE", 100)
+    array = np.asarray(FileMap(path, 10_000))
+    watch = MapWatch()
+    assert watch.look([array])
+    os.truncate(path, 1)
+    assert watch.look([array])  # at 150.0: the look took 2 seconds, and the next one is due at 302.0
+    assert watch.look([array])  # at 301.9
+    with pytest.raises(DamagedError):
+        watch.look([array])
+    watch.expire()
+    with pytest.raises(DamagedError):
+        watch.look([array])

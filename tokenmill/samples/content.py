@@ -1,0 +1,206 @@
+"""What pins the content that a run has used: it stands in the run's state, and other stores are told apart by it.
+
+A fingerprint says how a stream was made, not of which text: two clusters with one recipe have streams of the same name
+and fingerprint. The hash of an era covers its blocks, by their chain hashes, and through ``before`` all eras before it.
+So a position is pinned by the last era that it has used: in the first pass that of the sample before it, in a later one
+the sequence's last era (its end marker, where the marker ends it). Eras are never changed, so a position has one pin in
+every store of a stream, whatever else these hold.
+"""
+
+import logging
+from bisect import bisect_left
+from dataclasses import replace
+from operator import attrgetter
+from pathlib import Path
+from threading import Lock
+from typing import Final, NamedTuple
+
+from tokenmill.errors import InputError
+from tokenmill.samples.places import EraPlace, EraPlaces
+from tokenmill.samples.position import Content, Position, SequenceId
+from tokenmill.store import StreamInfo, open_eras
+
+_REMEMBERED: Final = 1 << 13
+"""Eras of which it is kept what pins the positions in them, in 2 MiB: a loop reads a chunk of batches ahead, of which
+each may end in an era of its own. Others are looked up in the store."""
+
+UNPINNED: Final = (
+    "a state does not say over which content it was saved (tokenmill was older): make sure that the store is the one "
+    "that the run read, or a copy of it"
+)
+"""What is to be said of a position that is `Position.unpinned`."""
+
+log = logging.getLogger(__name__)
+
+
+class _Stretch(NamedTuple):
+    """What pins the positions in ``(start, stop]``."""
+
+    start: int
+    stop: int
+    content: Content
+
+
+_NOWHERE: Final = _Stretch(0, 0, Content(0, ""))
+
+
+class UsedContent:
+    """What pins the positions of a sequence in one store. Any thread may ask.
+
+    Where a run has just read, that is remembered: a state for each batch costs no look into a file.
+    """
+
+    def __init__(self, store: Path, info: StreamInfo, sequence: SequenceId, views: int) -> None:
+        """Look at eras that nobody else uses; each block has so many samples.
+
+        Raises:
+            DamagedError: their files are damaged.
+
+        """
+        self._store = store
+        self._info = info
+        self._eras = open_eras(store, info.name)
+        self._places = EraPlaces(self._eras, sequence, views)
+        self._lock = Lock()
+        self._remembered: list[_Stretch] = []
+        """Ascending, without overlap."""
+        self._latest = _NOWHERE
+        self._agreed: Content | None = None
+        """That of the state that was held against this store and agrees."""
+
+    def remember(self, place: EraPlace, samples: int) -> None:
+        """Keep what pins the positions in an era that a run begins to read, which has so many samples.
+
+        Raises:
+            DamagedError: the era is damaged.
+
+        """
+        with self._lock:
+            known = self._remembered
+            if known and known[-1].start <= place.start < known[-1].stop:  # later passes are one stretch each
+                return
+            if known and place.start < known[-1].start:
+                known.clear()
+            if len(known) == _REMEMBERED:
+                del known[: _REMEMBERED // 2]
+            if place.era >= self._eras.eras or (place.passed and self._places.in_pass() is None):
+                self._eras.refresh()
+            known.append(self._stretch(place, samples))
+
+    def pin(self, position: Position) -> Position:
+        """Return the same position with what pins it; costs no read of a file where a run has just been.
+
+        Where the store does not reach it, that is the last era which is known. The content of a state that does not
+        agree with this store, or was not compared with it yet, is kept.
+
+        Raises:
+            DamagedError: the eras are damaged.
+
+        """
+        if position.content is not None and position.content != self._agreed:
+            return position
+        content = self._content_at(position.sample)
+        return position if content == position.content else replace(position, content=content)
+
+    def accept(self, position: Position) -> Position:
+        """Return the position of a state with which a run goes on; an old one, which nothing pins, with a warning.
+
+        Raises:
+            as `compare`.
+
+        """
+        if position.unpinned:
+            log.warning("%s", UNPINNED)
+        self.compare(position)
+        return position
+
+    def doubt(self, position: Position) -> str | None:
+        """Return, for people, why it is not known whether a position is one over this store's content; None if it is.
+
+        Raises:
+            as `compare`.
+
+        """
+        if position.unpinned:
+            return UNPINNED
+        if not self.compare(position):
+            return (
+                f"the state was saved after {position.content}, which is not in {self._store} yet: whether the run "
+                "read this content can only be told when it is"
+            )
+        return None
+
+    def compare(self, position: Position) -> bool:
+        """Return whether a position's content is that of this store; False: that era is not there yet.
+
+        Once the store's eras reach the position, the answer is definite. A position that nothing pins agrees.
+
+        Raises:
+            InputError: it is other content.
+            DamagedError: the eras are damaged.
+
+        """
+        wanted = position.content
+        if wanted is None or wanted == self._agreed:
+            return True
+        with self._lock:
+            self._eras.refresh()
+            if wanted.era < self._eras.eras:
+                found = self._content_of(wanted.era)
+            elif self._eras.ended:
+                found = self._content_of(self._eras.eras - 1)
+            else:  # eras of other sizes may reach the sample all the same
+                place = self._places.place(position.sample - 1)
+                if place is None:
+                    return False
+                found = self._content_of(place.era)
+        if found != wanted:
+            raise InputError(self._difference(position.sample, wanted, found))
+        self._agreed = wanted
+        return True
+
+    def _difference(self, sample: int, wanted: Content, found: Content) -> str:
+        where = f"{found}"
+        if found.era != wanted.era:
+            where = f"ends with {found}" if self._eras.ended else f"has its samples up to {sample} in {found}"
+        return (
+            f"the state is one over other content of {self._info.name} than {self._store} holds (state: {wanted}; "
+            f"store: {where}). Streams with one recipe share name and fingerprint, whatever text they were made of: "
+            "give the store that the run read, or a copy of it, or begin at the beginning, without the state"
+        )
+
+    def _content_at(self, sample: int) -> Content | None:
+        """Return what pins a position before a sample; None: nothing was used, or no era is known."""
+        if not sample:
+            return None
+        latest = self._latest
+        if latest.start < sample <= latest.stop:
+            return latest.content
+        with self._lock:
+            index = bisect_left(self._remembered, sample, key=attrgetter("stop"))
+            if index < len(self._remembered) and self._remembered[index].start < sample:
+                latest = self._remembered[index]
+            else:
+                place = self._place(sample - 1)
+                if place is None:
+                    last = self._places.last_era()
+                    return self._content_of(last) if last >= 0 else None
+                latest = self._stretch(place, self._places.samples_in(place.era))
+            self._latest = latest
+        return latest.content
+
+    def _place(self, sample: int) -> EraPlace | None:
+        place = self._places.place(sample)
+        if place is None and self._eras.refresh():
+            place = self._places.place(sample)
+        return place
+
+    def _stretch(self, place: EraPlace, samples: int) -> _Stretch:
+        """Return what pins the positions in an era; in a later pass, in the whole pass."""
+        if not place.passed:
+            return _Stretch(place.start, place.start + samples, self._content_of(place.era))
+        one = self._places.in_pass() or 0  # it is known, else no later pass could be
+        return _Stretch(place.passed * one, (place.passed + 1) * one, self._content_of(self._places.last_era()))
+
+    def _content_of(self, number: int) -> Content:
+        return Content(number, self._eras.hash_of(number).hex())
