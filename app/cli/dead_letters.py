@@ -100,7 +100,7 @@ async def _first(
         async for found in letters:
             if not isinstance(found, DeadLetter) or found.place in chosen:
                 continue
-            if (reasons and found.reason not in reasons) or (partitions and not _stands_in(found.place, partitions)):
+            if (reasons and found.reason not in reasons) or (partitions and not _is_in(found.place, partitions)):
                 continue
             if len(chosen) == limit:
                 return list(chosen.values()), True
@@ -108,7 +108,7 @@ async def _first(
     return list(chosen.values()), False
 
 
-def _stands_in(place: Place, partitions: Sequence[int]) -> bool:
+def _is_in(place: Place, partitions: Sequence[int]) -> bool:
     return isinstance(place, RecordPlace) and place.partition in partitions
 
 

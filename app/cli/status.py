@@ -48,19 +48,19 @@ def status(settings: Settings, *, url: Url = None, as_json: AsJson = False) -> N
     Asks `tokenmill serve` or `up`, or a mill, segment worker or mirror that runs alone, at its /status. Exit code 0:
     all is ready and nothing is halted; 1: something is not; 3: no answer.
     """
-    told = ask(url or own_url(settings))
+    document = ask(url or own_url(settings))
     if as_json:
-        show_json(told)
+        show_json(document)
     else:
-        for line in lines(told):
+        for line in lines(document):
             show(line)
-        show_table(workers_table(told["workers"]))
-        show_table(partitions_table(told["partitions"]))
-    if (halted := halted_words(told["halted"])) is not None:
+        show_table(workers_table(document["workers"]))
+        show_table(partitions_table(document["partitions"]))
+    if (halted := halted_words(document["halted"])) is not None:
         say(f"{halted}; the log, and the live view of `tokenmill up`, say what to do")
-    if told["not_ready"] is not None:
-        say(f"not ready: {told['not_ready']}")
-    if halted is not None or told["not_ready"] is not None:
+    if document["not_ready"] is not None:
+        say(f"not ready: {document['not_ready']}")
+    if halted is not None or document["not_ready"] is not None:
         raise typer.Exit(TROUBLED)
 
 
@@ -90,7 +90,7 @@ def ask(url: str) -> dict[str, Any]:
         raise InputError(f"{url} is no address of a service: it begins with http:// or https://")
     try:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(where, timeout=SECONDS) as answer:
-            told = json.loads(answer.read(MOST_BYTES))
+            document = json.loads(answer.read(MOST_BYTES))
     except urllib.error.HTTPError as error:
         error.close()
         raise InputError(f"{where} answers {error.code}: another program, or another version of TokenMill") from error
@@ -100,20 +100,20 @@ def ask(url: str) -> dict[str, Any]:
         ) from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where} answers with something else than JSON: it is another program's") from error
-    if not isinstance(told, dict) or told.get("version") != VERSION:
+    if not isinstance(document, dict) or document.get("version") != VERSION:
         raise InputError(f"{where} is of another program, or of another version of TokenMill: ask with its command")
-    return told
+    return document
 
 
-def lines(told: Mapping[str, Any]) -> list[str]:
+def lines(document: Mapping[str, Any]) -> list[str]:
     """Return what holds for all of it."""
-    away, lags = told["away_since"], [row["lag"] for row in told["partitions"] if row["end"] is not None]
+    away, lags = document["away_since"], [row["lag"] for row in document["partitions"] if row["end"] is not None]
     lag = "unknown" if not lags or None in lags else f"{sum(lags):,}"
     return [
-        f"{told['role']} {told['tokenmill']}, {'not ready' if told['not_ready'] else 'ready'}",
+        f"{document['role']} {document['tokenmill']}, {'not ready' if document['not_ready'] else 'ready'}",
         f"broker   {'answers' if away is None else f'none has answered since {moment(away)}'}",
         f"lag      {lag} records and messages",
-        f"halted   {len(told['halted'])}",
+        f"halted   {len(document['halted'])}",
     ]
 
 

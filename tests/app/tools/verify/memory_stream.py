@@ -37,7 +37,7 @@ CONSUMERS = ("era_check", "partition_check", "verification", "verify_marks")
 
 
 @dataclass
-class Known:
+class VerificationInputs:
     """What is left out of a verification, or added to it."""
 
     store: Path | None = None
@@ -104,9 +104,9 @@ class MemoryVerification:
         """What a store says of the stream."""
         return StreamInfo.from_genesis(self.genesis, self.genesis.segment_blocks)
 
-    async def check(self, known: Known | None = None) -> ChainResult:
+    async def check(self, known: VerificationInputs | None = None) -> ChainResult:
         """Verify the chain up to what is there now; every record is sampled."""
-        known = known or Known()
+        known = known or VerificationInputs()
         marks = ChainMarks(
             self.settled.stream.name,
             0,
