@@ -78,7 +78,7 @@ async def _places(settings: Settings, topic: str, spans: Mapping[int, tuple[int,
 
 
 Ends = Mapping[tuple[str, int], Path]
-"""By stream and partition, where its eras end (`era_ends`)."""
+"""By stream and partition, where its eras end (`EraEndsFiles`)."""
 
 
 def verify(
