@@ -36,7 +36,7 @@ class ChainTask:
     since: VerifiedChain | None = None
     """Where an earlier verification ended; None: begin where the chain does."""
     ends: Path | None = None
-    """Where the eras end that were not verified before (`tokenmill.app.tools.verify.era_check.EraEndsFiles`); None: there are none."""
+    """The file of `EraEndsFiles` with the ends of the eras that were not verified before; None: there are none."""
 
     @property
     def start(self) -> int:
