@@ -1,4 +1,4 @@
-"""What may reach a terminal, or a log that somebody reads on one: text without control characters, shown escaped.
+"""What may reach a terminal, or a log that is read on one: text without control characters, shown escaped.
 
 Records, file names and what others say are anybody's. An escape sequence in them could move the cursor, write to the
 clipboard or hide text, and a bidi control could turn a line around. So each place of output passes `escaped` or
@@ -81,7 +81,7 @@ class GuardedStream(io.TextIOBase):
 
     @property
     def buffer(self) -> Any:
-        """What takes bytes as they are: for those who were asked for these."""
+        """What takes bytes as they are, for output that is meant to be bytes."""
         return self._stream.buffer
 
     @property

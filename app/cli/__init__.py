@@ -1,7 +1,7 @@
 """The command line, ``tokenmill``. A new command is a module beside this one and a line in `COMMANDS`.
 
 Data goes to standard output, messages to standard error. The exit code says what kind of thing went wrong
-(`tokenmill.errors`); 2 also stands for wrong usage, 130 for Ctrl-C.
+(`tokenmill.errors`); 2 also means wrong usage, 130 for Ctrl-C.
 """
 
 import os
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol, cast
 from tokenmill.errors import InputError, TokenMillError
 from tokenmill.extras import missing_extra
 
-from ..gc_tuning import collect_seldom
+from ..process import collect_seldom
 from ..terminal import escaped, escaped_lines, guard_streams
 
-if TYPE_CHECKING:  # typer comes with an extra, and who lacks it is told so (`main`)
+if TYPE_CHECKING:  # typer comes with an extra, and `main` says so where it is missing
     import typer
 
 BLAS_THREADS: Final = ("OPENBLAS_NUM_THREADS", "1")
@@ -36,12 +36,12 @@ class Group(Protocol):
 
 COMMANDS: Final = {
     "demo": "demo",
-    "up": "up",
+    "up": "local_kafka",
     "produce": "produce",
     "flush": "produce",
-    "serve": "serve",
-    "mill": "mill",
-    "segment": "segment",
+    "serve": "workers",
+    "mill": "workers",
+    "segment": "workers",
     "mirror": "mirror",
     "verify": "verify",
     "status": "status",
@@ -52,16 +52,16 @@ COMMANDS: Final = {
     "trace": "trace",
     "dead-letters": "dead_letters",
     "repair": "repair",
-    "retire": "retire",
-    "adopt": "adopt",
-    "skip": "skip",
-    "ignore": "ignore",
-    "topics": "topics",
+    "retire": "stores",
+    "adopt": "stores",
+    "skip": "skip_ignore",
+    "ignore": "skip_ignore",
+    "topics": "settings_and_topics",
     "train-tokenizer": "tokenizer",
     "tokenizer": "tokenizer",
-    "broker": "broker",
-    "config": "config",
-    "version": "config",
+    "broker": "local_kafka",
+    "config": "settings_and_topics",
+    "version": "settings_and_topics",
 }
 """Each command and its module, in the order in which help lists them."""
 
@@ -86,6 +86,9 @@ def create_cli(command: str | None = None) -> "typer.Typer":
     modules = [COMMANDS[command]] if command in COMMANDS else dict.fromkeys(COMMANDS.values())
     for module in modules:
         cast("Group", import_module(f".{module}", __package__)).register(app)
+    names = list(COMMANDS)
+    app.registered_commands.sort(key=lambda one: names.index(str(one.name or getattr(one.callback, "__name__", ""))))
+    app.registered_groups.sort(key=lambda one: names.index(str(one.name)))
     fold_settings(app)
     return app
 

@@ -19,8 +19,8 @@ from tokenmill.wire.dead_letters import DeadLetter, Place, RecordPlace, parse_pl
 from ..settings import Settings
 from ..terminal import escaped
 from ..terminal_console import PlainColumn
-from ..tools.inspect.samples import beginning
-from ..tools.resend import Resending, Resent, count_dead_letters, find_dead_letter, read_dead_letters, resend
+from ..tools.inspect.block_trace import beginning
+from ..tools.resend import ResendOutcome, ResendRequest, count_dead_letters, find_dead_letter, read_dead_letters, resend
 from .inspect import pairs
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json, show_table, size
@@ -100,7 +100,7 @@ async def _first(
         async for found in letters:
             if not isinstance(found, DeadLetter) or found.place in chosen:
                 continue
-            if (reasons and found.reason not in reasons) or (partitions and not _stands_in(found.place, partitions)):
+            if (reasons and found.reason not in reasons) or (partitions and not _is_in(found.place, partitions)):
                 continue
             if len(chosen) == limit:
                 return list(chosen.values()), True
@@ -108,7 +108,7 @@ async def _first(
     return list(chosen.values()), False
 
 
-def _stands_in(place: Place, partitions: Sequence[int]) -> bool:
+def _is_in(place: Place, partitions: Sequence[int]) -> bool:
     return isinstance(place, RecordPlace) and place.partition in partitions
 
 
@@ -171,22 +171,22 @@ def resend_command(
     that is sent as it was ends here again, unless what refused it has changed: the skip list, or a stream of its own.
     What produce refused goes to a partition that its place decides, without a key.
     """
-    wish = _wish(what, reasons, value, again=again)
-    with Reporter() as report:
-        done = asyncio.run(resend(settings, wish, dry_run=dry_run, progress=report))
+    request = _request(what, reasons, value, again=again)
+    with ResendProgressLine() as report:
+        done = asyncio.run(resend(settings, request, dry_run=dry_run, progress=report))
     if as_json:
         numbers = {"sent": done.sent, "bytes": done.bytes, "sent_before": done.before}
         show_json({**numbers, "without_value": done.without_value, "dry_run": dry_run})
         return
     verb = "would send" if dry_run else "sent"
-    show(f"{verb} {count(done.sent, 'record')}, {size(done.bytes)}, to {wish.raw_topic}")
+    show(f"{verb} {count(done.sent, 'record')}, {size(done.bytes)}, to {request.raw_topic}")
     if done.without_value:
         say(f"left out {count(done.without_value, 'dead letter')} that have no value: resend each with --value FILE")
     if done.before:
         say(f"left out {count(done.before, 'record')}, sent back before: --again sends them once more")
 
 
-def _wish(what: str, reasons: list[str] | None, value: str | None, *, again: bool) -> Resending:
+def _request(what: str, reasons: list[str] | None, value: str | None, *, again: bool) -> ResendRequest:
     """Return what is to be sent."""
     place = parse_place(what)
     if place is None:
@@ -194,11 +194,11 @@ def _wish(what: str, reasons: list[str] | None, value: str | None, *, again: boo
             raise InputError(f"resend {what}: add --reason, or name one record, {what}/PARTITION/OFFSET")
         if value is not None:
             raise InputError("--value replaces the value of one record: name it, TOPIC/PARTITION/OFFSET")
-        return Resending(what, reasons=reasons, again=again)
+        return ResendRequest(what, reasons=reasons, again=again)
     if reasons:
         raise InputError(f"{what} is one record: leave out --reason, or name the raw topic {place.topic}")
     replaced = {} if value is None else {place: _bytes_of(value)}
-    return Resending(place.topic, places=[place], values=replaced, again=again)
+    return ResendRequest(place.topic, places=[place], values=replaced, again=again)
 
 
 def _bytes_of(file: str) -> bytes:
@@ -252,20 +252,20 @@ def encoded(data: bytes | None) -> str | None:
 
 
 def moment(letter: DeadLetter) -> str:
-    """Return when the original was written, or refused by produce; nothing where nobody says, or no calendar has it."""
+    """Return when the original was written, or refused by produce; empty where that is not known, or is no date."""
     try:
         return datetime.fromtimestamp(letter.timestamp / 1000, UTC).isoformat(timespec="seconds")
     except (ValueError, OverflowError, OSError):
         return ""
 
 
-class Reporter(ProgressLine):
+class ResendProgressLine(ProgressLine):
     """Called with what was sent, says how much."""
 
     def __init__(self) -> None:
         super().__init__(SpinnerColumn(), PlainColumn("{task.description}"), description="reading")
 
-    def __call__(self, done: Resent) -> None:
+    def __call__(self, done: ResendOutcome) -> None:
         """Show how far it is."""
         line = f"{count(done.sent, 'record')}, {size(done.bytes)}"
         self.show(line, 0, 0, lambda: line)

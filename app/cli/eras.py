@@ -48,16 +48,16 @@ def close_command(settings: Settings, stream: OneStream, *, dry: DryRun = False,
     cannot be undone; more text wants a new stream (stream_suffix). On a terminal, this asks first.
     """
     if dry or asks(yes=yes):
-        before, left = asyncio.run(_standing(settings, stream))
-        told = f"{stream} has {count(len(before), 'era')}, and {count(left, 'block')} in none"
+        before, left = asyncio.run(_eras_and_blocks_left(settings, stream))
+        summary = f"{stream} has {count(len(before), 'era')}, and {count(left, 'block')} in none"
         if before and before[-1].end:
-            told = f"{stream} is closed already, after {count(len(before) - 1, 'era')}"
+            summary = f"{stream} is closed already, after {count(len(before) - 1, 'era')}"
         if dry:
-            say(f"{told}; nothing was done")
+            say(f"{summary}; nothing was done")
             return
         if not (before and before[-1].end):
             agree(
-                f"{told}. Closing makes these the last era, and cannot be undone: what is milled into this stream "
+                f"{summary}. Closing makes these the last era, and cannot be undone: what is milled into this stream "
                 "later is never trained on"
             )
     eras = asyncio.run(_close(settings, stream))
@@ -72,7 +72,7 @@ async def _read(settings: Settings, stream: str) -> list[Era]:
         return [era async for part in look(client, settled.stream.control_topic, follower) for era, _ in part]
 
 
-async def _standing(settings: Settings, stream: str) -> tuple[list[Era], int]:
+async def _eras_and_blocks_left(settings: Settings, stream: str) -> tuple[list[Era], int]:
     """Return the eras, and how many blocks of the token topic are in none."""
     settled = await settled_stream(settings, stream)
     eras = await _read(settings, stream)

@@ -22,7 +22,7 @@ from ..tools.inspect import (
     inspect_stream,
     trace_block,
 )
-from ..tools.inspect.samples import beginning
+from ..tools.inspect.block_trace import beginning
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json, show_table, size
 
@@ -94,7 +94,7 @@ def message(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Print what stands at an offset: blocks with their documents, a carry, a dead letter, or any other record."""
+    """Print what is at an offset: blocks with their documents, a carry, a dead letter, or any other record."""
     values = asyncio.run(inspect_message(settings, topic, partition, offset))
     if as_json:
         show_json(values)

@@ -10,7 +10,7 @@ from rich.table import Table
 from tokenmill.errors import DamagedError
 
 from ..settings import Settings
-from ..tools.inspect.ledger import ChainLedger, Ledger, Meeting, read_ledger
+from ..tools.inspect.record_ledger import ChainLedger, RawPartitionAccount, RecordLedger, read_ledger
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json, show_table
 
@@ -38,22 +38,22 @@ def ledger_command(settings: Settings, *, streams: Streams = None, as_json: AsJs
         say(empty_line(ledger))
     else:
         show_table(ledger_table(ledger))
-        for line in (*reason_lines(ledger), *map(meeting_line, ledger.meetings)):
+        for line in (*reason_lines(ledger), *map(raw_partition_line, ledger.raw_partitions)):
             show(line)
     if not ledger.balanced:
         wrong = [place(chain) for chain in ledger.chains if not chain.balanced]
-        wrong += [f"{m.raw_topic}[{m.partition}]" for m in ledger.meetings if not m.balanced]
+        wrong += [f"{m.raw_topic}[{m.partition}]" for m in ledger.raw_partitions if not m.balanced]
         say(f"does not balance: {', '.join(wrong)}; `tokenmill verify` finds the first message that counts wrongly")
         raise typer.Exit(DamagedError.exit_code)
 
 
-def empty_line(ledger: Ledger) -> str:
+def empty_line(ledger: RecordLedger) -> str:
     """Return the whole answer where no account has anything in it: a table of zeros would say it in many lines."""
     topics = ", ".join(dict.fromkeys(chain.raw_topic for chain in ledger.chains))
     return f"no record of {topics} is milled yet ({count(len(ledger.streams), 'stream')})"
 
 
-def ledger_table(ledger: Ledger) -> Table:
+def ledger_table(ledger: RecordLedger) -> Table:
     """Return a row for each chain, and for each stream its sum."""
     columns = ("chain", "to offset", "in", "= kept", "+ filtered", "+ tombstones", "+ dead", "+ flushes")
     table = Table(*columns, "+ other split", "blocks", "tokens in blocks", "open", "bytes", box=None, pad_edge=False)
@@ -83,7 +83,7 @@ def place(chain: ChainLedger) -> str:
     return f"{chain.stream} in all" if chain.partition is None else f"{chain.stream}/{chain.partition}"
 
 
-def reason_lines(ledger: Ledger) -> list[str]:
+def reason_lines(ledger: RecordLedger) -> list[str]:
     """Return why records were filtered and dead-lettered, and how many tokens are padding, for each stream."""
     lines = []
     for total in ledger.streams:
@@ -100,11 +100,11 @@ def reasons(found: Counter[str]) -> str:
     return ", ".join(f"{reason} {number:,}" for reason, number in found.most_common() if number)
 
 
-def meeting_line(meeting: Meeting) -> str:
+def raw_partition_line(found: RawPartitionAccount) -> str:
     """Return how the streams of a raw partition add up, or why they do not."""
-    name = f"{meeting.raw_topic}[{meeting.partition}]"
-    if meeting.records is None:
-        stand = ", ".join(f"{stream} at {offset:,}" for stream, offset in meeting.offsets.items())
-        return f"{name}: its streams stand at different places ({stand}), so their sums do not add up to its records"
-    nobody = f" + {meeting.unowned:,} of no stream's split" if meeting.unowned else ""
-    return f"{name}: {meeting.records:,} in = {meeting.owned:,} in one stream each + {meeting.shared:,} in all{nobody}"
+    name = f"{found.raw_topic}[{found.partition}]"
+    if found.records is None:
+        offsets = ", ".join(f"{stream} at {offset:,}" for stream, offset in found.offsets.items())
+        return f"{name}: its streams are at different offsets ({offsets}), so their sums do not add up to its records"
+    nobody = f" + {found.unowned:,} of no stream's split" if found.unowned else ""
+    return f"{name}: {found.records:,} in = {found.owned:,} in one stream each + {found.shared:,} in all{nobody}"

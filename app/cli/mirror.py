@@ -47,11 +47,11 @@ def mirror(settings: Settings, streams: Streams = None, *, once: Once = False, k
     As a segment worker does, but without a consumer group, and nothing but a broker's address need be known. Killed at
     any moment, the same command goes on. Streams and partitions that come later are taken up. With --keep-from,
     segments that none of the states needs are retired all the while; the files are read again and again.
-    Ends with the code of what only a person can mend, if there is anything: damage, a difference, missing blocks.
+    Ends with the code of what only a person can repair, if there is anything: damage, a difference, missing blocks.
     """
     store = Store.open_or_create(settings.store)
     lock = StoreLock(store.path, alone=True)
-    with Reporter() as report:
+    with MirrorProgressLine() as report:
         set_up_logging(settings.log_format, settings.log_level)
         work = Mirror(settings, store, streams or (), once=once, keep_from=keep_from or (), progress=report)
 
@@ -80,7 +80,7 @@ def described(found: Behind) -> str:
     return f"{has}; " + (f"{' and '.join(missing)} behind" if missing else "complete")
 
 
-class Reporter(ProgressLine):
+class MirrorProgressLine(ProgressLine):
     """Called with how far behind each stream is, shows it."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Reporter(ProgressLine):
         self._at = 0.0
 
     def __call__(self, behind: Sequence[Behind]) -> None:
-        """Show it; a log hears of what changed, now and then."""
+        """Show it; a log gets what changed, now and then."""
         if self._terminal:
             line = "; ".join(map(described, behind)) or "no stream is settled yet"
             self.show(line, 0, 0, lambda: line)

@@ -169,7 +169,7 @@ def _panel(name: str) -> str:
 
 
 def _forbidden(name: str) -> inspect.Parameter:
-    """Return a flag that no help shows, so that who tries it is told why there is none."""
+    """Return a flag that no help shows, so that an attempt is answered with why there is none."""
     annotation = Annotated[str | None, typer.Option(f"--{name.replace('_', '-')}", hidden=True)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 

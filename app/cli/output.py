@@ -11,10 +11,10 @@ from ..terminal import escaped, escaped_json
 from ..terminal_console import EscapingConsole
 
 FILE_WIDTH: Final = 1000
-"""Characters in a line of a table that goes into a file or a pipe, where nobody breaks lines."""
+"""Characters in a line of a table that goes into a file or a pipe, where lines are not broken."""
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; off a terminal nobody is asked anyway.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; tell what would be done.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; without a terminal there is no question anyway.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; say what would be done.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for pipes.")]
 
 

@@ -10,7 +10,7 @@ from tokenmill.errors import DamagedError, GapError
 from tokenmill.store.repairing import Repaired
 
 from ..settings import Settings
-from ..tools.repair import PartitionRepair, examine_store, repair_store
+from ..tools.store_repair import PartitionRepair, examine_store, repair_store
 from .options import OneStream, SomePartitions, examples, with_settings
 from .output import AsJson, count, say, show, show_json
 
@@ -50,21 +50,21 @@ def repair_command(
     kept with .broken at the end of their names. The segment worker must not run. Interrupted, the same command goes on.
     Exit code 10, with the range, where nothing gives blocks back.
     """
-    mended: list[str] = []
+    rewritten: list[str] = []
     if check:
         found = examine_store(settings.store, stream, partitions or ())
     else:
-        found, mended = repair_store(settings, stream, partitions or (), donor=donor, progress=_say)
+        found, rewritten = repair_store(settings, stream, partitions or (), donor=donor, progress=_say)
     if as_json:
-        show_json({"partitions": [partition.to_dict() for partition in found], "descriptions": mended})
+        show_json({"partitions": [partition.to_dict() for partition in found], "descriptions": rewritten})
     else:
-        for path in mended:
-            show(f"{path}: written anew")
+        for path in rewritten:
+            show(f"{path}: written again")
         for partition in found:
             for line in _lines(partition, check=check):
                 show(line)
     if check and any(partition.segments for partition in found):
-        raise DamagedError(f"{stream} is damaged in {settings.store}", f"`tokenmill repair {stream}` mends it")
+        raise DamagedError(f"{stream} is damaged in {settings.store}", f"`tokenmill repair {stream}` repairs it")
     _require_all(found, settings.store)
 
 
@@ -88,7 +88,7 @@ def _outcome(segment: Repaired) -> str:
     if segment.lost:
         return f"{name} stays as it is: {_ranges(segment.lost)} cannot be given back"
     if not segment.blocks:
-        return f"{name} held nothing that was committed, and is begun anew{kept}"
+        return f"{name} held nothing that was committed, and is begun again{kept}"
     given = f", {count(segment.given, 'block')} of them given back" if segment.given else ", all of its own"
     return f"{name} is whole: {count(segment.blocks, 'block')}{given}{kept}"
 

@@ -1,4 +1,4 @@
-"""``tokenmill status``: how a running service is, by what it tells over HTTP."""
+"""``tokenmill status``: how a running service is, as it says over HTTP."""
 
 import http.client
 import json
@@ -23,7 +23,7 @@ SECONDS: Final = 10.0
 MOST_BYTES: Final = 16 << 20
 """Of the answer; a partition takes about 200."""
 TROUBLED: Final = 1
-"""The exit code where something stands or is not ready."""
+"""The exit code where something is halted or not ready."""
 
 Url = Annotated[
     str | None,
@@ -43,24 +43,24 @@ def register(app: typer.Typer) -> None:
 
 
 def status(settings: Settings, *, url: Url = None, as_json: AsJson = False) -> None:
-    """Show how a running service is: broker, workers, partitions, lag, and what stands until a person acts.
+    """Show how a running service is: broker, workers, partitions, lag, and what is halted until a person acts.
 
     Asks `tokenmill serve` or `up`, or a mill, segment worker or mirror that runs alone, at its /status. Exit code 0:
-    all is ready and nothing is halted; 1: something is not; 3: nobody answers.
+    all is ready and nothing is halted; 1: something is not; 3: no answer.
     """
-    told = ask(url or own_url(settings))
+    document = ask(url or own_url(settings))
     if as_json:
-        show_json(told)
+        show_json(document)
     else:
-        for line in lines(told):
+        for line in lines(document):
             show(line)
-        show_table(workers_table(told["workers"]))
-        show_table(partitions_table(told["partitions"]))
-    if (halted := halted_words(told["halted"])) is not None:
+        show_table(workers_table(document["workers"]))
+        show_table(partitions_table(document["partitions"]))
+    if (halted := halted_words(document["halted"])) is not None:
         say(f"{halted}; the log, and the live view of `tokenmill up`, say what to do")
-    if told["not_ready"] is not None:
-        say(f"not ready: {told['not_ready']}")
-    if halted is not None or told["not_ready"] is not None:
+    if document["not_ready"] is not None:
+        say(f"not ready: {document['not_ready']}")
+    if halted is not None or document["not_ready"] is not None:
         raise typer.Exit(TROUBLED)
 
 
@@ -72,17 +72,17 @@ def own_url(settings: Settings) -> str:
 
     """
     if not settings.metrics_port:
-        raise InputError("metrics_port is 0, so the service tells nothing: name another one's address with --url")
+        raise InputError("metrics_port is 0, so the service answers nothing: name another one's address with --url")
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.metrics_host, settings.metrics_host)  # noqa: S104 - compared
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.metrics_port}"
 
 
 def ask(url: str) -> dict[str, Any]:
-    """Return what the service at an address tells of itself; no proxy has a say.
+    """Return what the service at an address says of itself; no proxy is used.
 
     Raises:
-        BrokerError: nobody answers (exit code 3).
-        InputError: who answers is no service of this version.
+        BrokerError: nothing answers (exit code 3).
+        InputError: what answers is no service of this version.
 
     """
     where = f"{url.rstrip('/')}/status"
@@ -90,30 +90,30 @@ def ask(url: str) -> dict[str, Any]:
         raise InputError(f"{url} is no address of a service: it begins with http:// or https://")
     try:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(where, timeout=SECONDS) as answer:
-            told = json.loads(answer.read(MOST_BYTES))
+            document = json.loads(answer.read(MOST_BYTES))
     except urllib.error.HTTPError as error:
         error.close()
         raise InputError(f"{where} answers {error.code}: another program, or another version of TokenMill") from error
     except (OSError, http.client.HTTPException) as error:
         raise BrokerError(
-            f"nobody answers at {where} ({error}): is the service up, and does it serve there (metrics_port, --url)?"
+            f"nothing answers at {where} ({error}): is the service up, and does it serve there (metrics_port, --url)?"
         ) from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where} answers with something else than JSON: it is another program's") from error
-    if not isinstance(told, dict) or told.get("version") != VERSION:
+    if not isinstance(document, dict) or document.get("version") != VERSION:
         raise InputError(f"{where} is of another program, or of another version of TokenMill: ask with its command")
-    return told
+    return document
 
 
-def lines(told: Mapping[str, Any]) -> list[str]:
+def lines(document: Mapping[str, Any]) -> list[str]:
     """Return what holds for all of it."""
-    away, lags = told["away_since"], [row["lag"] for row in told["partitions"] if row["end"] is not None]
+    away, lags = document["away_since"], [row["lag"] for row in document["partitions"] if row["end"] is not None]
     lag = "unknown" if not lags or None in lags else f"{sum(lags):,}"
     return [
-        f"{told['role']} {told['tokenmill']}, {'not ready' if told['not_ready'] else 'ready'}",
+        f"{document['role']} {document['tokenmill']}, {'not ready' if document['not_ready'] else 'ready'}",
         f"broker   {'answers' if away is None else f'none has answered since {moment(away)}'}",
         f"lag      {lag} records and messages",
-        f"halted   {len(told['halted'])}",
+        f"halted   {len(document['halted'])}",
     ]
 
 

@@ -15,7 +15,7 @@ from tokenmill.stages.training_tokenizer import train_tokenizer
 from ..local.output_files import require_file
 from ..settings import Settings
 from ..tools.produce import FolderWalk, Reading, Refused, find_sources, read_items, shape_for
-from ..tools.tokenizer_report import Report, report_on
+from ..tools.tokenizer_report import TokenizerReport, report_on
 from .options import examples, with_settings
 from .output import AsJson, count, messages, say, show, show_json, size
 from .produce import FormatName, Lines, Paths
@@ -78,7 +78,7 @@ def tokenizer_command(
         raise typer.Exit(EngineError.exit_code)
 
 
-def lines(report: Report) -> Iterator[str]:
+def lines(report: TokenizerReport) -> Iterator[str]:
     """Yield the report for people, a line a fact."""
     about = report.description
     yield f"{report.name}: {about.model}, {count(report.vocabulary_size, 'id')}, blocks of {report.dtype}"

@@ -14,8 +14,7 @@ from tokenmill.samples import Source, TracedRecord, TracedSample, TracedView, Tr
 
 from ..settings import Settings
 from ..terminal_console import PlainColumn
-from ..tools.inspect.blocks import RecordText
-from ..tools.inspect.samples import beginning
+from ..tools.inspect.block_trace import RecordText, beginning
 from ..tools.inspect.tracing import Fate, Place, fate_of, record_texts
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json

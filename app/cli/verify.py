@@ -12,7 +12,7 @@ from tokenmill.errors import TokenMillError
 from ..local.output_files import require_file
 from ..settings import Settings
 from ..terminal_console import PlainColumn
-from ..tools.verify import ChainResult, Progress, VerifyResult, verify
+from ..tools.verify import ChainResult, VerifyProgress, VerifyResult, verify
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json, show_table, size
 from .progress import ProgressLine
@@ -70,7 +70,7 @@ def verify_command(
     store = None if no_store else settings.store
     if since is not None:
         require_file("--since", since)
-    with Reporter() as report:
+    with VerifyProgressLine() as report:
         result = verify(
             settings,
             streams or (),
@@ -180,14 +180,14 @@ def verdict(result: VerifyResult) -> str:
     return f"equal: {', '.join(parts)} ({result.seconds:.1f} s)"
 
 
-class Reporter(ProgressLine):
+class VerifyProgressLine(ProgressLine):
     """Called with the progress, shows it."""
 
     def __init__(self) -> None:
         columns = (PlainColumn("verify"), BarColumn(), TaskProgressColumn(), PlainColumn("{task.description}"))
         super().__init__(*columns, TimeRemainingColumn())
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: VerifyProgress) -> None:
         """Show how far the verification is."""
         line = f"{count(progress.blocks, 'block')}, {size(progress.value_bytes)}"
         share = progress.offsets / max(progress.of_offsets, 1)

@@ -8,10 +8,10 @@ from typing import Final
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from .connection import SECRETS
+from .connections import SECRETS
 
 DEFAULT_ORIGIN: Final = "default"
-"""Where a value comes from that nobody wrote."""
+"""Where a value comes from that was not written anywhere."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

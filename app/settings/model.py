@@ -11,9 +11,8 @@ from tokenmill.errors import SettingsError
 from tokenmill.stages.engines import EngineName
 from tokenmill.stages.splits import SplitRule, division
 
-from .connection import ConnectionSettings
+from .connections import ConnectionSettings, RegistrySettings
 from .explain import explain, nearest
-from .registry import RegistrySettings
 from .values import (
     Decode,
     Names,

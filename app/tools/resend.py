@@ -1,8 +1,8 @@
-"""The dead letters of a raw topic: reading them, and sending records back once somebody has repaired them.
+"""The dead letters of a raw topic: reading them, and sending records back once they are repaired.
 
 A resent record has the key and the headers of the original, goes to its partition, and says in the header `RESENT`
 where it came from. What `produce` refused never was a record: it goes to a partition that its place decides. That it
-was sent is noted on the dead-letter topic, by a record without a value, so that it is not sent again unless somebody
+was sent is noted on the dead-letter topic, by a record without a value, so that it is not sent again unless a person
 asks for that; killed in between, it may be sent twice.
 """
 
@@ -35,7 +35,7 @@ NOTE: Final = f"{PREFIX}resent"
 
 
 @dataclass(slots=True)
-class Counts:
+class DeadLetterCounts:
     """The dead letters of a raw topic, each place counted once."""
 
     reasons: Counter[str] = field(default_factory=Counter)
@@ -49,7 +49,7 @@ class Counts:
 async def read_dead_letters(settings: Settings, raw_topic: str) -> AsyncGenerator[DeadLetter | Place, None]:
     """Yield what the dead-letter topic of ``raw_topic`` holds now: letters, and the places of records sent back.
 
-    Letters come as they stand there, partition by partition, some more than once. What is neither is passed over.
+    Letters come in the order of the topic, partition by partition, some more than once. What is neither is passed over.
 
     Raises:
         TopicError: there is no such topic.
@@ -68,9 +68,9 @@ async def read_dead_letters(settings: Settings, raw_topic: str) -> AsyncGenerato
                     yield note
 
 
-async def count_dead_letters(settings: Settings, raw_topic: str) -> Counts:
+async def count_dead_letters(settings: Settings, raw_topic: str) -> DeadLetterCounts:
     """Return how many records were dead-lettered, by reason."""
-    counts = Counts()
+    counts = DeadLetterCounts()
     reasons: dict[Place, str] = {}
     resent: set[Place] = set()
     async for found in read_dead_letters(settings, raw_topic):
@@ -106,7 +106,7 @@ def _none_of(place: Place) -> InputError:
 
 
 @dataclass(frozen=True, slots=True)
-class Resending:
+class ResendRequest:
     """What to send back."""
 
     raw_topic: str
@@ -124,7 +124,7 @@ class Resending:
 
 
 @dataclass(slots=True)
-class Resent:
+class ResendOutcome:
     """What became of it."""
 
     sent: int = 0
@@ -136,8 +136,12 @@ class Resent:
 
 
 async def resend(
-    settings: Settings, wish: Resending, *, dry_run: bool = False, progress: Callable[[Resent], None] = lambda _: None
-) -> Resent:
+    settings: Settings,
+    request: ResendRequest,
+    *,
+    dry_run: bool = False,
+    progress: Callable[[ResendOutcome], None] = lambda _: None,
+) -> ResendOutcome:
     """Send records back to their raw topic, each once; on return all are acknowledged, or with ``dry_run`` counted.
 
     Raises:
@@ -145,21 +149,23 @@ async def resend(
         TopicError: there is no dead-letter topic.
 
     """
-    known = {found async for found in read_dead_letters(settings, wish.raw_topic) if not isinstance(found, DeadLetter)}
-    done, seen = Resent(), set[Place]()
-    dead_letters = dead_letter_topic(wish.raw_topic)
+    sent_before = {
+        found async for found in read_dead_letters(settings, request.raw_topic) if not isinstance(found, DeadLetter)
+    }
+    done, seen = ResendOutcome(), set[Place]()
+    dead_letters = dead_letter_topic(request.raw_topic)
     async with producer(settings) as client:
-        partitions = len(await client.partitions_for(wish.raw_topic))
+        partitions = len(await client.partitions_for(request.raw_topic))
         note_partitions = len(await client.partitions_for(dead_letters))
-        async for found in read_dead_letters(settings, wish.raw_topic):
-            if not isinstance(found, DeadLetter) or found.place in seen or not wish.takes(found):
+        async for found in read_dead_letters(settings, request.raw_topic):
+            if not isinstance(found, DeadLetter) or found.place in seen or not request.takes(found):
                 continue
             seen.add(found.place)
-            if found.place in known and not wish.again:
+            if found.place in sent_before and not request.again:
                 done.before += 1
                 continue
-            value = wish.values.get(found.place, found.value)
-            if not found.has_value and found.place not in wish.values:
+            value = request.values.get(found.place, found.value)
+            if not found.has_value and found.place not in request.values:
                 done.without_value += 1
                 continue
             if not dry_run:
@@ -167,17 +173,17 @@ async def resend(
                 headers = [header for header in found.headers if header[0] != RESENT]
                 headers.append((RESENT, place))
                 partition = _raw_partition(found.place, partitions)
-                await client.send_and_wait(wish.raw_topic, value, found.key, partition, headers=headers)
+                await client.send_and_wait(request.raw_topic, value, found.key, partition, headers=headers)
                 partition = letter_partition(found.place, note_partitions)
                 await client.send_and_wait(dead_letters, None, b"", partition, headers=[(NOTE, place)])
             done.sent += 1
             done.bytes += len(value or b"")
             progress(done)
-    missing = set(wish.places) - seen
+    missing = set(request.places) - seen
     if missing:
         raise _none_of(min(missing, key=str))
-    if wish.places and done.without_value:
-        raise InputError(f"the dead letter of {min(wish.places, key=str)} has no value: give one, with --value FILE")
+    if request.places and done.without_value:
+        raise InputError(f"the dead letter of {min(request.places, key=str)} has no value: give one, with --value FILE")
     return done
 
 

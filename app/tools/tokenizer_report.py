@@ -29,7 +29,7 @@ SHOWN_DIFFERENCES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class TokenizerReport:
     """What `report_on` found."""
 
     name: str
@@ -53,7 +53,7 @@ class Report:
 
 def report_on(
     tokenizer: TokenizerFile, documents: Iterable[str], wanted: EngineName, seconds: float, tick: Callable[[int], None]
-) -> Report:
+) -> TokenizerReport:
     """Describe ``tokenizer``, time engines on ``documents``, and search ``seconds`` for a text on which they differ.
 
     `tick` is called with the number of texts tried. Engines use one thread each in this process from now on.
@@ -75,7 +75,7 @@ def report_on(
             speeds.setdefault(FAST, _speed(fast, sample))
             tried, differences = _search(fast, reference, sample, seconds, tick)
     size = choice.engine.vocabulary_size
-    return Report(
+    return TokenizerReport(
         name=tokenizer.name,
         description=Description.of(tokenizer),
         vocabulary_size=size,

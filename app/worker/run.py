@@ -9,9 +9,8 @@ from typing import Final, NoReturn
 import faust
 
 from ..broker_contact import CONTACT
-from ..gc_tuning import keep_loaded
 from ..logs import set_up_logging
-from ..process import allow_more_files
+from ..process import allow_more_files, keep_loaded
 from ..settings import Settings
 from .ending import RESUME_CODE, end_process
 from .transport import BatchApp

@@ -7,9 +7,8 @@ from typing import Any, Final, Literal, get_args, get_origin
 from pydantic import BeforeValidator, SecretStr
 from pydantic.fields import FieldInfo
 
-from tokenmill.app.settings.connection import SECRETS, ConnectionSettings
+from tokenmill.app.settings.connections import SECRETS, ConnectionSettings, RegistrySettings
 from tokenmill.app.settings.model import ENVIRONMENT_PREFIX, Settings, TopicSettings
-from tokenmill.app.settings.registry import RegistrySettings
 from tokenmill.app.settings.values import (
     as_variable,
     parse_decode,

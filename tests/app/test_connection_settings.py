@@ -51,7 +51,7 @@ def test_passwords_are_the_secrets() -> None:
         ({"sasl_username": None}, "sasl_username is not set: the login needs it"),
         ({"sasl_password": None}, "no password is set: set sasl_password_file, or sasl_password"),
         ({"sasl_password_file": "file"}, "sasl_password and sasl_password_file are both set: remove one"),
-        ({"security_protocol": "SSL"}, "sasl_mechanism is set and security_protocol is SSL, which logs nobody in"),
+        ({"security_protocol": "SSL"}, "sasl_mechanism is set and security_protocol is SSL, which has no login"),
         (
             {"security_protocol": "SASL_PLAINTEXT", "ssl_cafile": "ca.pem"},
             "ssl_cafile is set and security_protocol is SASL_PLAINTEXT, without TLS: set SASL_SSL, or remove",

@@ -145,7 +145,7 @@ def test_an_error_of_the_system_with_a_path_is_one_line(run: Run, monkeypatch: p
     def fails(*_: object) -> None:
         raise PermissionError(13, "Permission denied", *([name] if name else []))
 
-    monkeypatch.setattr("tokenmill.app.cli.config.show", fails)
+    monkeypatch.setattr("tokenmill.app.cli.settings_and_topics.show", fails)
     if not name:
         with pytest.raises(PermissionError):
             main(["version"])

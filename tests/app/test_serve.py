@@ -2,8 +2,7 @@
 
 import pytest
 
-from tokenmill.app.cli import main
-from tokenmill.app.cli import serve as serve_module
+from tokenmill.app.cli import main, workers
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor import WatchLimits
 
@@ -27,8 +26,8 @@ def started(monkeypatch: pytest.MonkeyPatch, logging_restored: None) -> None:
     async def all_is_there(_settings: Settings) -> None:
         """Look at nothing."""
 
-    monkeypatch.setattr(serve_module, "Supervisor", Recorder)
-    monkeypatch.setattr(serve_module, "require_ready", all_is_there)
+    monkeypatch.setattr(workers, "Supervisor", Recorder)
+    monkeypatch.setattr(workers, "require_ready", all_is_there)
 
 
 def serve(*flags: str) -> tuple[Settings, str | None, WatchLimits]:

@@ -253,8 +253,8 @@ def test_no_command_shows_local_variables(tmp_path: Path) -> None:
     )
     script = tmp_path / "run.py"
     script.write_text(
-        "import sys, raising\nfrom tokenmill.app.cli import config, main\n"
-        "config.show_json = lambda _: raising.failing()\nmain(['config', '--json'])\n"
+        "import sys, raising\nfrom tokenmill.app.cli import main, settings_and_topics\n"
+        "settings_and_topics.show_json = lambda _: raising.failing()\nmain(['config', '--json'])\n"
     )
     ended = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path, check=False)
 

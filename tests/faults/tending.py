@@ -26,7 +26,7 @@ from tests.store.chains import (
 )
 from tests.store.eras import make_eras, with_offsets
 from tests.store.giving import ChainDonor
-from tokenmill.app.tools.repair.description import mend_description
+from tokenmill.app.tools.store_repair import rewrite_description
 from tokenmill.errors import DamagedError, StoreError
 from tokenmill.store import EraReader, EraWriter, PartitionWriter, Start, Store, open_partition, read_stream
 from tokenmill.store.layout import STORE_FILE, STREAM_FILE, TOKENIZER_FILE, segment_firsts, stream_directory
@@ -188,7 +188,7 @@ def _describe_wrongly(root: Path) -> None:
 
 
 def _describe(root: Path, say: Say) -> None:
-    mend_description(_path(root), STREAM, lambda: (INFO, TOKENIZER))
+    rewrite_description(_path(root), STREAM, lambda: (INFO, TOKENIZER))
     say(1)
 
 

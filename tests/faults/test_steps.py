@@ -26,7 +26,7 @@ from tokenmill.app.kafka.topic_tails import published_head
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.skip_list import has_passed
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.skip import skip
+from tokenmill.app.tools.skip_and_ignore import skip
 from tokenmill.app.tools.verify import verify
 from tokenmill.app.worker.ending import RESUME_CODE
 from tokenmill.errors import InputError

@@ -26,7 +26,7 @@ COMMAND = Path(sys.executable).with_name("tokenmill")
 IMPORTED_BY_M = "import sys; sys.argv = ['-m']; import runpy, importlib.util, pkgutil; print(*sys.modules)"
 PACKAGES = {"tokenmill", "tests", "benchmarks", "examples", "app", "consumers"}
 VERIFYING = """
-from tokenmill.app.tools.verify.processes import _workers
+from tokenmill.app.tools.verify.partition_check import _workers
 
 if __name__ == "__main__":
     with _workers(1) as workers:
@@ -178,7 +178,7 @@ def test_one_module_looks_in_the_working_directory() -> None:
     }
 
     assert touching == {"tokenmill/stages/own_modules.py", "app/__init__.py", "app/tools/produce/mapping.py"}
-    assert spawning == {"app/tools/verify/processes.py"}
+    assert spawning == {"app/tools/verify/partition_check.py"}
 
 
 @pytest.fixture

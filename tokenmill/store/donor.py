@@ -1,4 +1,4 @@
-"""Who gives blocks back to a damaged store: the token topic (`tokenmill.app.tools.repair`), or another store."""
+"""Who gives blocks back to a damaged store: the token topic (`tokenmill.app.tools.store_repair`), or another store."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ aiokafka tries again as soon as somebody wants something, several times a second
 connections are refused, that costs little. Where they are accepted and reset at once, as by a proxy or a balancer whose
 brokers are away, each costs two sockets, and memory: the error holds the frames that it passed, these hold the
 connection with its buffer, and the connection holds the error. Python frees such a cycle when it looks for some, and
-here it looks seldom (`tokenmill.app.gc_tuning`).
+here it looks seldom (`tokenmill.app.process`).
 """
 
 import asyncio

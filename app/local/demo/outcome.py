@@ -12,7 +12,7 @@ from tokenmill.store import open_partition, partitions_in
 
 from ...settings import Settings
 from ...tools.inspect import TracedPiece, trace_block
-from ...tools.verify import Progress, VerifyResult, verify
+from ...tools.verify import VerifyProgress, VerifyResult, verify
 from ..live import LiveView
 from ..local_state import DEMO_DIRECTORY, program
 
@@ -41,7 +41,7 @@ def in_background(work: Callable[[], T]) -> Future[T]:
 async def check(settings: Settings, show: Callable[[str], None]) -> VerifyResult:
     """Verify everything with the reference; ``show`` is called with the progress."""
 
-    def progress(so_far: Progress) -> None:
+    def progress(so_far: VerifyProgress) -> None:
         show(f"verifying, {so_far.blocks:,} blocks so far")
 
     def work() -> VerifyResult:

@@ -14,7 +14,7 @@ from ...kafka.control_topic import require_topic
 from ...kafka.discovery import settled_stream, tokenizer_of
 from ...kafka.schema_registry import schemas_for_command
 from ...settings import Settings
-from .blocks import RecordText, decoder_of, record_at, record_text
+from .block_trace import RecordText, decoder_of, record_at, record_text
 
 Place = tuple[int, int]
 """Partition and offset."""

@@ -1,6 +1,6 @@
-"""Verification: every chain recomputed from its raw topic by the reference, and held against token topic and store."""
+"""Verification: every chain recomputed from its raw topic by the reference, and compared with token topic and store."""
 
-from .result import Advance, ChainResult, Difference, EraResult, Progress, VerifyResult
-from .run import verify
+from .verification import verify
+from .verify_result import Advance, ChainResult, EraResult, VerifyDifference, VerifyProgress, VerifyResult
 
-__all__ = ["Advance", "ChainResult", "Difference", "EraResult", "Progress", "VerifyResult", "verify"]
+__all__ = ["Advance", "ChainResult", "EraResult", "VerifyDifference", "VerifyProgress", "VerifyResult", "verify"]

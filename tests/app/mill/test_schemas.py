@@ -17,9 +17,9 @@ from tests.stages.decoding.registered import framed, written
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.raw_partition import RawPartition
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.inspect.blocks import trace_block
-from tokenmill.app.tools.skip import skip
-from tokenmill.app.tools.verify.run import verify
+from tokenmill.app.tools.inspect.block_trace import trace_block
+from tokenmill.app.tools.skip_and_ignore import skip
+from tokenmill.app.tools.verify.verification import verify
 from tokenmill.app.worker.batch import Batch
 from tokenmill.errors import RegistryError
 

@@ -27,7 +27,7 @@ from tokenmill.app.segments import token_partition
 from tokenmill.app.segments.context import SegmentContext
 from tokenmill.app.segments.token_partition import TokenPartition
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.repair.run import repair_store
+from tokenmill.app.tools.store_repair import repair_store
 from tokenmill.app.worker.batch import Batch
 from tokenmill.app.worker.ending import end_for
 from tokenmill.errors import DamagedError, DifferenceError, GapError

@@ -21,8 +21,8 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify import ChainResult, VerifyResult, verify
-from tokenmill.app.tools.verify.compare import BlockBytes, compare_blocks
-from tokenmill.app.tools.verify.dead_letters import check_dead_letters
+from tokenmill.app.tools.verify.comparison import BlockBytes, compare_blocks
+from tokenmill.app.tools.verify.verification import check_dead_letters
 from tokenmill.eras import ERA_KEY, Era, EraRange
 from tokenmill.errors import InputError, StoreError, TopicError
 from tokenmill.milling.chain_mill import ChainMill
@@ -307,7 +307,7 @@ def test_the_place_of_another_stream_is_refused(milled: Milled, tmp_path: Path) 
     assert verify(bare(milled), [milled.train], since=place).ok
     other = milled.settings.streams()[1].name
     place.write_text(place.read_text().replace(milled.train, other))
-    with pytest.raises(InputError, match=f"tells of another stream {other}"):
+    with pytest.raises(InputError, match=f"is about another stream {other}"):
         verify(bare(milled), [other], since=place)
 
 

@@ -9,11 +9,16 @@ from rich.console import Console
 
 from tokenmill.app.local.demo.outcome import say_result
 from tokenmill.app.local.live import LiveView
-from tokenmill.app.tools.verify import ChainResult, Difference, EraResult, VerifyResult
+from tokenmill.app.tools.verify import ChainResult, EraResult, VerifyDifference, VerifyResult
 
 
 def chain(
-    *, reference: int = 7, topic: int = 7, store: int = 7, lost: int = 0, differences: list[Difference] | None = None
+    *,
+    reference: int = 7,
+    topic: int = 7,
+    store: int = 7,
+    lost: int = 0,
+    differences: list[VerifyDifference] | None = None,
 ) -> ChainResult:
     """Return what was found of a chain with so many blocks."""
     return ChainResult(
@@ -69,7 +74,7 @@ def test_nothing_at_all_is_not_good() -> None:
 
 def test_a_difference_is_not_good_and_is_told() -> None:
     """Each with its place."""
-    different = Difference("topic", "different", "s", 0, "other ids", block=3)
+    different = VerifyDifference("topic", "different", "s", 0, "other ids", block=3)
     good, line = told(chain(differences=[different]), EraResult("s"))
 
     assert not good

@@ -14,11 +14,12 @@ from tests.app.segments.mirror.memory_kafka import MemoryKafka
 from tokenmill.app.kafka.control_topic import Settled
 from tokenmill.app.mill.recipes import RawTopicPlan, plan_topic
 from tokenmill.app.settings import Settings
-from tokenmill.app.tools.verify.marks import ChainMarks, StoreMark
-from tokenmill.app.tools.verify.partition import check_partition
-from tokenmill.app.tools.verify.result import ChainResult
-from tokenmill.app.tools.verify.task import ChainTask, PartitionTask, Sample
-from tokenmill.app.tools.verify.verified import Verified
+from tokenmill.app.tools.verify.chain_check import ChainTask
+from tokenmill.app.tools.verify.earlier import VerifiedChain
+from tokenmill.app.tools.verify.partition_check import PartitionTask, check_partition
+from tokenmill.app.tools.verify.reference_sample import ReferenceSample
+from tokenmill.app.tools.verify.verify_marks import ChainMarks, StoreMark
+from tokenmill.app.tools.verify.verify_result import ChainResult
 from tokenmill.milling.chain_mill import ChainMill
 from tokenmill.milling.partition_mill import PartitionMill
 from tokenmill.reading.acceptance import Acceptor, Taken
@@ -31,17 +32,17 @@ from tokenmill.wire.message import Message
 
 TEXTS = [f"text {number:02} of all".encode() for number in range(12)]
 """Of 14 tokens and an end each: 45 blocks of 4 tokens."""
-CONSUMERS = ("partition", "dead_letters", "eras", "marks")
+CONSUMERS = ("era_check", "partition_check", "verification", "verify_marks")
 """The modules of `tokenmill.app.tools.verify` that open a consumer."""
 
 
 @dataclass
-class Known:
+class VerificationInputs:
     """What is left out of a verification, or added to it."""
 
     store: Path | None = None
     store_mark: StoreMark | None = None
-    since: Verified | None = None
+    since: VerifiedChain | None = None
     ends: Path | None = None
     raw: tuple[int, int] | None = None
     tokens: tuple[int, int] | None = None
@@ -103,9 +104,9 @@ class MemoryVerification:
         """What a store says of the stream."""
         return StreamInfo.from_genesis(self.genesis, self.genesis.segment_blocks)
 
-    async def check(self, known: Known | None = None) -> ChainResult:
+    async def check(self, known: VerificationInputs | None = None) -> ChainResult:
         """Verify the chain up to what is there now; every record is sampled."""
-        known = known or Known()
+        known = known or VerificationInputs()
         marks = ChainMarks(
             self.settled.stream.name,
             0,
@@ -115,7 +116,9 @@ class MemoryVerification:
         )
         ignored = self.settled.control.ignored
         chain = ChainTask(self.genesis, self.tokens.topic, marks, ignored, known.since, known.ends)
-        task = PartitionTask(self.settings, None, frozenset(), [chain], known.store, Sample(1, everything=True))
+        task = PartitionTask(
+            self.settings, None, frozenset(), [chain], known.store, ReferenceSample(1, everything=True)
+        )
         (result,) = await check_partition(task, lambda _: self.plan.stages, lambda _: None)
         return result
 

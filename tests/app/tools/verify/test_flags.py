@@ -14,9 +14,8 @@ from tests.milled import Milled
 from tests.service import Raw, send
 from tokenmill.app.cli import main
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.tools.verify import Advance, ChainResult, run, verify
-from tokenmill.app.tools.verify.processes import check_partitions
-from tokenmill.app.tools.verify.task import PartitionTask
+from tokenmill.app.tools.verify import Advance, ChainResult, verification, verify
+from tokenmill.app.tools.verify.partition_check import PartitionTask, check_partitions
 
 pytestmark = pytest.mark.usefixtures("logging_restored")
 
@@ -90,5 +89,5 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Sequence[PartitionTa
             yield answer
         seen.append((tasks, most))
 
-    monkeypatch.setattr(run, "check_partitions", check)
+    monkeypatch.setattr(verification, "check_partitions", check)
     return seen

@@ -8,7 +8,7 @@ import pytest
 from tests.app.tools.verify.published import settled
 from tests.conftest import TopicFactory
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.tools.verify import Difference, verify
+from tokenmill.app.tools.verify import VerifyDifference, verify
 from tokenmill.errors import DifferenceError
 from tokenmill.reading.acceptance import Acceptor, Taken
 from tokenmill.wire.chain import roll
@@ -53,5 +53,5 @@ def test_verify_finds_a_forged_message_that_readers_take(
     assert any(chain.since > 0 for chain in result.chains) == since
 
 
-def _where(found: Difference) -> tuple[str, str, str, int | None]:
+def _where(found: VerifyDifference) -> tuple[str, str, str, int | None]:
     return found.side, found.kind, found.stream, found.block

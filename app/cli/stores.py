@@ -1,0 +1,127 @@
+"""``tokenmill retire`` and ``adopt``: old segments of a store are freed; a copy gets an identity of its own."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tokenmill.errors import InputError
+from tokenmill.samples import UNPINNED, Position, first_needed, read_state
+from tokenmill.store import Store, open_partition, partitions_in, read_stream
+from tokenmill.store.retiring import Retired, retire
+
+from ..settings import Settings
+from .options import KeepFrom, OneStream, SomePartitions, examples, with_settings
+from .output import AsJson, DryRun, Yes, agree, asks, count, say, show, show_json, size
+
+Below = Annotated[
+    int | None, typer.Option("--below", metavar="BLOCK", min=0, help="Free segments that end below this block.")
+]
+Keep = Annotated[
+    int | None, typer.Option("--keep", metavar="BLOCKS", min=0, help="Keep at least this many of the newest blocks.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command(
+        "retire",
+        epilog=examples(
+            "tokenmill retire raw-text.train --keep 1000000",
+            "tokenmill retire raw-text.train --keep-from data-state.json",
+            "tokenmill retire raw-text.train 0 --below 8192",
+        ),
+    )(with_settings(retire_command, "store"))
+    app.command("adopt", epilog=examples("tokenmill adopt --store /mnt/copy"))(with_settings(adopt, "store"))
+
+
+def retire_command(
+    settings: Settings,
+    stream: OneStream,
+    partitions: SomePartitions = None,
+    *,
+    below: Below = None,
+    keep: Keep = None,
+    keep_from: KeepFrom = None,
+    dry: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Free the oldest segments of a stream in the store; readers of newer blocks, and writers, go on meanwhile.
+
+    With --keep-from, nothing that a run needs which goes on from one of these states. Whole sealed segments only; the
+    newest one always stays. Interrupted, the same command goes on, and so does the
+    segment worker when it starts. Nothing is removed from the token topic.
+
+    This store never gets those blocks back: a run that needs them has to read another store, and a new store can have
+    them as long as the token topic does. On a terminal, this asks first.
+    """
+    if (below is None) == (keep is None) and (keep is not None or not keep_from):
+        raise InputError("say what may go: either --below BLOCK, or --keep BLOCKS, or --keep-from STATE.json")
+    store = settings.store
+    info = read_stream(store, stream)
+    needed = first_needed(store, info, [_read(file) for file in keep_from]) if keep_from else None
+    below_of: dict[int, int] = {}
+    for partition in partitions or partitions_in(store, stream):
+        borders = [] if below is None else [below]
+        if keep is not None:
+            borders.append(open_partition(store, stream, partition).blocks - keep)
+        if needed is not None:  # a partition that no era has met yet is needed from its first block on
+            borders.append(needed[partition] if partition < len(needed) else 0)
+        below_of[partition] = max(min(borders), 0)
+    planned = {partition: retire(store, stream, partition, border, dry=True) for partition, border in below_of.items()}
+    if not dry and asks(yes=yes) and any(would.segments for would in planned.values()):
+        agree(_warning(settings, stream, planned))
+    found = planned
+    if not dry:
+        found = {partition: retire(store, stream, partition, border) for partition, border in below_of.items()}
+    if as_json:
+        show_json({p: {"first": r.first, "segments": r.segments, "bytes": r.freed_bytes} for p, r in found.items()})
+        return
+    for partition, retired in found.items():
+        show(f"{stream}/{partition}: {_outcome(retired, dry=dry)}")
+
+
+def _read(file: Path) -> Position:
+    """Return the position of a state in a file, an old one with a warning."""
+    position = read_state(file)
+    if position.unpinned:
+        say(f"warning: {file}: {UNPINNED}")
+    return position
+
+
+def _warning(settings: Settings, stream: str, planned: dict[int, Retired]) -> str:
+    segments = sum(retired.segments for retired in planned.values())
+    freed = sum(retired.freed_bytes for retired in planned.values())
+    return (
+        f"this frees {count(segments, 'segment')}, {size(freed)}, of {stream} in {settings.store}. It cannot be "
+        "undone: the store never gets these blocks back, and runs that need them cannot go on from it"
+    )
+
+
+def _outcome(retired: Retired, *, dry: bool) -> str:
+    if not retired.segments and retired.first == retired.before:
+        return f"begins with block {retired.first} as before, nothing to free"
+    if dry:
+        return (
+            f"would begin with block {retired.first} (now: {retired.before}); "
+            f"{count(retired.segments, 'segment')}, {size(retired.freed_bytes)} would be freed, nothing was"
+        )
+    return (
+        f"begins with block {retired.first} now (before: {retired.before}); "
+        f"{count(retired.segments, 'segment')}, {size(retired.freed_bytes)} freed"
+    )
+
+
+def adopt(settings: Settings, *, as_json: AsJson = False) -> None:
+    """Give the store, a copy or one that was moved, a new identity, so that a segment worker may go on with it here.
+
+    Its consumer group is named after the identity: a copy with the old one would share the original's partitions. What
+    the store holds stays as it is. Not for a store that another process writes to.
+    """
+    store = Store.adopt(settings.store)
+    if as_json:
+        show_json({"store": store.path, "id": store.id})
+        return
+    show(store.id)
+    say(f"{store.path} belongs here now; start a segment worker, and it goes on where the store ends")

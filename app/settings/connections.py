@@ -1,0 +1,176 @@
+"""How clients reach brokers and a schema registry: addresses, TLS and a login, named as Kafka names them."""
+
+from collections.abc import Iterable
+from typing import Annotated, Final, Literal, Self, get_args
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+
+from .values import OptionalPath, OptionalSecret, OptionalText, empty_is_none
+
+
+class RegistrySettings(BaseModel):
+    """What the client of a registry that speaks Confluent's HTTP interface needs to know.
+
+    None of it is part of a fingerprint: a registry may move. A combination of which a part would have no effect is
+    refused, as those of brokers are.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_registry_url: OptionalText = Field(
+        default=None,
+        description="Address of the schema registry, http:// or https://, for decode = avro, protobuf and json_schema.",
+    )
+    schema_registry_username: OptionalText = Field(
+        default=None, description="Who logs in there; with Confluent Cloud, an API key."
+    )
+    schema_registry_password: OptionalSecret = Field(
+        default=None, description="Password of schema_registry_username; never a flag."
+    )
+    schema_registry_password_file: OptionalPath = Field(
+        default=None, description="File that holds the password instead, as containers mount secrets."
+    )
+    schema_registry_cafile: OptionalPath = Field(
+        default=None, description="PEM file of the authorities that vouch for the registry; not set: the system's."
+    )
+    schema_registry_certfile: OptionalPath = Field(
+        default=None, description="PEM file of our own certificate, for a registry that wants one from its clients."
+    )
+    schema_registry_keyfile: OptionalPath = Field(
+        default=None,
+        description="PEM file of the key to that, not encrypted; not set: it is in the same file.",
+    )
+
+    @model_validator(mode="after")
+    def _check_registry(self) -> Self:
+        said = [name for name in RegistrySettings.model_fields if getattr(self, name) is not None]
+        if self.schema_registry_url is None:
+            if said:
+                raise ValueError(f"{said[0]} is set without a registry: set schema_registry_url, or remove {said[0]}")
+            return self
+        address = urlsplit(self.schema_registry_url)
+        if address.scheme not in {"http", "https"} or not address.hostname:
+            raise ValueError("schema_registry_url is no address: write it like https://registry.example:8081")
+        if address.username is not None or address.password is not None:
+            raise ValueError(
+                "schema_registry_url has a login in it, which logs would show: set schema_registry_username and "
+                "schema_registry_password_file"
+            )
+        self._check_registry_login()
+        tls = [name for name in said if name.endswith(("cafile", "certfile", "keyfile"))]
+        if tls and address.scheme != "https":
+            raise ValueError(f"{tls[0]} is set and schema_registry_url is without TLS: write https://, or remove it")
+        if self.schema_registry_keyfile is not None and self.schema_registry_certfile is None:
+            raise ValueError("schema_registry_keyfile is set without its certificate: set schema_registry_certfile")
+        return self
+
+    def _check_registry_login(self) -> None:
+        passwords = [self.schema_registry_password, self.schema_registry_password_file]
+        given = sum(password is not None for password in passwords)
+        if given > 1:
+            raise ValueError("schema_registry_password and schema_registry_password_file are both set: remove one")
+        if given and self.schema_registry_username is None:
+            raise ValueError("a password is set without a name: set schema_registry_username")
+        if self.schema_registry_username is not None and not given:
+            raise ValueError(
+                "schema_registry_username is set without a password: set schema_registry_password_file, or "
+                "schema_registry_password"
+            )
+
+
+Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+OptionalMechanism = Annotated[Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None, BeforeValidator(empty_is_none)]
+
+
+class ConnectionSettings(BaseModel):
+    """What a client needs to know of the brokers; nothing here decides a token.
+
+    A combination of which a part would have no effect is refused: it is a mistake, and here one that may send a
+    password unencrypted.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    bootstrap_servers: str = Field(
+        default="127.0.0.1:9092",
+        min_length=1,
+        description="Addresses of Kafka brokers, host:port, separated by commas.",
+    )
+    security_protocol: Protocol = Field(
+        default="PLAINTEXT",
+        description="How brokers are spoken to: SSL encrypts, SASL logs in; SASL_PLAINTEXT logs in unencrypted.",
+    )
+    sasl_mechanism: OptionalMechanism = Field(
+        default=None, description="How to log in with a SASL protocol: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."
+    )
+    sasl_username: OptionalText = Field(default=None, description="Who logs in.")
+    sasl_password: OptionalSecret = Field(default=None, description="Password of sasl_username; never a flag.")
+    sasl_password_file: OptionalPath = Field(
+        default=None, description="File that holds the password instead, as containers mount secrets."
+    )
+    ssl_cafile: OptionalPath = Field(
+        default=None, description="PEM file of the authorities that vouch for brokers; not set: the system's."
+    )
+    ssl_check_hostname: bool = Field(
+        default=True, description="Whether a broker's certificate must be for the address that was asked for."
+    )
+    ssl_certfile: OptionalPath = Field(
+        default=None, description="PEM file of our own certificate, for brokers that want one from their clients."
+    )
+    ssl_keyfile: OptionalPath = Field(
+        default=None, description="PEM file of the key to ssl_certfile; not set: it is in ssl_certfile."
+    )
+    ssl_keyfile_password: OptionalSecret = Field(
+        default=None, description="Password of an encrypted key; never a flag."
+    )
+
+    @property
+    def logs_in(self) -> bool:
+        """Whether the protocol is one with a login."""
+        return self.security_protocol.startswith("SASL_")
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether the protocol is one with TLS."""
+        return self.security_protocol.endswith("SSL")
+
+    @model_validator(mode="after")
+    def _check_combination(self) -> Self:
+        here = f"security_protocol is {self.security_protocol}"
+        if self.logs_in:
+            self._check_login(here)
+        elif useless := self._said("sasl_"):
+            raise ValueError(f"{useless} is set and {here}, which has no login: set SASL_SSL, or remove {useless}")
+        if not self.encrypts and (useless := self._said("ssl_")):
+            wanted = "SASL_SSL" if self.logs_in else "SSL"
+            raise ValueError(f"{useless} is set and {here}, without TLS: set {wanted}, or remove {useless}")
+        if self.ssl_certfile is None and (useless := self._said("ssl_key")):
+            raise ValueError(f"{useless} is set without the certificate that it belongs to: set ssl_certfile")
+        return self
+
+    def _check_login(self, here: str) -> None:
+        for name in ("sasl_mechanism", "sasl_username"):
+            if getattr(self, name) is None:
+                raise ValueError(f"{here}, and {name} is not set: the login needs it")
+        passwords = [name for name in ("sasl_password", "sasl_password_file") if getattr(self, name) is not None]
+        if not passwords:
+            raise ValueError(f"{here}, and no password is set: set sasl_password_file, or sasl_password")
+        if len(passwords) > 1:
+            raise ValueError("sasl_password and sasl_password_file are both set: remove one")
+
+    def _said(self, prefix: str) -> str | None:
+        """Return the first setting with this prefix that is not at its default."""
+        fields = ConnectionSettings.model_fields
+        return next(
+            (name for name in fields if name.startswith(prefix) and getattr(self, name) != fields[name].default), None
+        )
+
+
+def _secret(groups: Iterable[type[BaseModel]]) -> frozenset[str]:
+    fields = {name: field for group in groups for name, field in group.model_fields.items()}
+    return frozenset(name for name, field in fields.items() if SecretStr in get_args(field.annotation))
+
+
+SECRETS: Final = _secret((ConnectionSettings, RegistrySettings))
+"""Settings whose values are never shown, and are no flags: everyone on a machine can read its command lines."""

@@ -1,0 +1,312 @@
+"""One block of a chain, from a store or the token topic, and back to the Kafka records that it came from."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from tokenmill.errors import (
+    BrokerError,
+    InputError,
+    RecordError,
+    RegistryError,
+    SettingsError,
+    SourceError,
+    StoreError,
+    TopicError,
+)
+from tokenmill.recipe import Recipe
+from tokenmill.stages.decoding import Decoder, open_decoder
+from tokenmill.stages.engines import RAW_BYTES, REFERENCE, Engine, TokenizerFile, open_engine
+from tokenmill.store import StreamInfo, open_partition, read_stream
+from tokenmill.store.layout import TOKENIZER_FILE, SegmentPaths, partition_directory, stream_directory
+from tokenmill.store.segment import Segment
+from tokenmill.untrusted import MAX_TOKENIZER_BYTES, read_regular
+from tokenmill.wire.genesis import Genesis
+from tokenmill.wire.pieces import PADDING, Piece, decode_entry
+
+from ...kafka.clients import consumer, offsets, read_range
+from ...kafka.control_topic import require_topic
+from ...kafka.discovery import settled_stream, tokenizer_of
+from ...kafka.gap_search import message_with
+from ...kafka.message_reading import message_of
+from ...kafka.schema_registry import schemas_for_command
+from ...settings import Settings
+
+SAMPLE_CHARACTERS: Final = 200
+"""Enough to recognise a text."""
+
+
+def beginning(text: str, characters: int = SAMPLE_CHARACTERS) -> str:
+    """Return the beginning of a text, with a sign where something is left out."""
+    return text if len(text) <= characters else f"{text[:characters]}…"
+
+
+def decode(engine: Engine, tokens: npt.NDArray[np.unsignedinteger] | Sequence[int]) -> str:
+    """Return the text of token ids."""
+    return engine.decode([int(token) for token in tokens])
+
+
+def genesis_in(info: StreamInfo) -> Genesis:
+    """Return the genesis that a store's ``stream.json`` repeats."""
+    values: dict[str, Any] = info.values["genesis"]
+    return Genesis.from_dict(values)
+
+
+def engine_in(store: Path, info: StreamInfo) -> Engine:
+    """Return the engine of a stream in a store, which holds its tokenizer."""
+    path = stream_directory(store, info.name) / TOKENIZER_FILE
+    if not path.exists():
+        return open_engine(TokenizerFile(RAW_BYTES, None), REFERENCE)
+    return open_engine(TokenizerFile(str(path), read_regular(path, most=MAX_TOKENIZER_BYTES)), REFERENCE)
+
+
+def meta_of(piece: Piece) -> dict[str, Any]:
+    """Return the id and carried fields of a piece's document; nothing of a piece whose meta cannot be read."""
+    try:
+        meta = json.loads(piece.meta) if piece.meta else {}
+    except ValueError:
+        return {}
+    return meta if isinstance(meta, dict) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBlock:
+    """A block, where it was found, and what is needed to understand it."""
+
+    genesis: Genesis
+    engine: Engine
+    tokens: npt.NDArray[np.unsignedinteger]
+    pieces: list[Piece]
+    chain: bytes
+    """The chain hash after it."""
+    where: str
+    """The file, or the message."""
+
+
+async def find_block(settings: Settings, stream: str, partition: int, block: int, store: Path | None) -> FoundBlock:
+    """Return a block from ``store`` where that holds it, else from the token topic.
+
+    Raises:
+        InputError: neither holds it.
+        TopicError, BrokerError: it is not in the store, and the topic cannot be asked.
+
+    """
+    found = _in_store(store, stream, partition, block) if store is not None else None
+    return found or await _in_topic(settings, stream, partition, block)
+
+
+def _in_store(store: Path, stream: str, partition: int, block: int) -> FoundBlock | None:
+    try:
+        info = read_stream(store, stream)
+        reader = open_partition(store, stream, partition, check=True)
+    except StoreError:
+        return None
+    if not reader.first_block <= block < reader.blocks:
+        return None
+    first = block - block % info.segment_blocks
+    segment = Segment(SegmentPaths(partition_directory(store, stream, partition), first), info, partition)
+    tokens = reader.read(block)
+    chain = reader.chain_before(block + 1) or b""
+    pieces = decode_entry(segment.entry(block - first))
+    where = f"{segment.paths.tokens} block {block - first}"
+    return FoundBlock(genesis_in(info), engine_in(store, info), tokens, pieces, chain, where)
+
+
+async def _in_topic(settings: Settings, stream: str, partition: int, block: int) -> FoundBlock:
+    settled = await settled_stream(settings, stream)
+    recipe = settled.genesis.recipe
+    tokens = TopicPartition(settled.stream.tokens_topic, partition)
+    async with consumer(settings) as client:
+        span = (await offsets(client, [tokens]))[tokens]
+        record = await message_with(client, tokens, recipe.fingerprint, block, span)
+    if record is None:
+        raise InputError(
+            f"{tokens.topic}[{partition}] does not hold block {block} (nor does a store): "
+            f"`tokenmill inspect stream {stream}` says which blocks there are"
+        )
+    message = message_of(record, tokens)
+    index = block - message.first
+    size = recipe.block_bytes
+    return FoundBlock(
+        settled.genesis,
+        open_engine(tokenizer_of(settled), REFERENCE),
+        np.frombuffer(message.tokens[index * size : (index + 1) * size], recipe.token_dtype),
+        decode_entry(message.entries[index]),
+        message.after if block == message.end - 1 else b"",
+        f"{tokens.topic}[{partition}] offset {record.offset} block {index}",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RecordText:
+    """A Kafka record, as far as people want to see it."""
+
+    key: str | None
+    timestamp: int
+    value_bytes: int
+    text: str
+    """The whole text of its document; of a record that cannot be decoded now, its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedPiece:
+    """The tokens ``[start, stop)`` of a block, and the record that they came from."""
+
+    start: int
+    stop: int
+    topic: str
+    partition: int
+    offset: int
+    position: int
+    """Number of the first of these tokens among the document's; -1: a flush at this offset padded the block."""
+    id: str | int | None
+    fields: Mapping[str, Any]
+    text: str
+    """The tokens as text."""
+    record: RecordText | None
+    """None where it was not asked for, or could not be had (`BlockTrace.note`)."""
+
+    @property
+    def padding(self) -> bool:
+        """Whether no document wrote these tokens."""
+        return self.position == PADDING
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTrace:
+    """A block, its documents, and their records."""
+
+    stream: str
+    partition: int
+    block: int
+    where: str
+    """The file, or the message, in which it was found."""
+    tokens: int
+    text: str
+    """All of the block's tokens as text."""
+    pieces: Sequence[TracedPiece]
+    note: str | None = None
+    """Why records are missing."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types."""
+        return asdict(self)
+
+
+async def trace_block(
+    settings: Settings,
+    stream: str,
+    partition: int,
+    block: int,
+    *,
+    store: Path | None = None,
+    records: bool = True,
+) -> BlockTrace:
+    """Return a block from ``store`` or else from the token topic, with the Kafka records of its documents.
+
+    A block in the store is returned without a broker as well, then without records and with a note.
+
+    Raises:
+        InputError: the block is nowhere.
+        TopicError, BrokerError: it is not in the store, and the topic cannot be asked.
+
+    """
+    found = await find_block(settings, stream, partition, block, store)
+    texts: dict[int, RecordText] = {}
+    note = None
+    if records:
+        try:
+            texts, note = await _records(settings, found, partition)
+        except (BrokerError, TopicError, SourceError, RegistryError) as error:
+            note = str(error)
+    ends = [*(piece.start for piece in found.pieces), len(found.tokens)]
+    pieces = [
+        _traced(found, partition, piece, stop, texts.get(piece.offset))
+        for piece, (_, stop) in zip(found.pieces, pairwise(ends), strict=True)
+    ]
+    text = decode(found.engine, found.tokens)
+    return BlockTrace(stream, partition, block, found.where, len(found.tokens), text, pieces, note)
+
+
+def _traced(found: FoundBlock, partition: int, piece: Piece, stop: int, record: RecordText | None) -> TracedPiece:
+    meta = meta_of(piece)
+    return TracedPiece(
+        piece.start,
+        stop,
+        found.genesis.recipe.raw_topic,
+        partition,
+        piece.offset,
+        piece.position,
+        meta.get("id"),
+        meta.get("fields", {}),
+        decode(found.engine, found.tokens[piece.start : stop]),
+        record,
+    )
+
+
+async def _records(settings: Settings, found: FoundBlock, partition: int) -> tuple[dict[int, RecordText], str | None]:
+    """Return the records of the block's pieces by offset, and which are gone."""
+    recipe = found.genesis.recipe
+    try:
+        decoder = decoder_of(settings, recipe)
+    except SettingsError as error:  # no registry is set, say: the block is worth more than its records' texts
+        return {}, str(error)
+    wanted = sorted({piece.offset for piece in found.pieces})
+    texts: dict[int, RecordText] = {}
+    gone: list[int] = []
+    async with consumer(settings) as client:
+        await require_topic(client, recipe.raw_topic)
+        for offset in wanted:
+            record = await record_at(client, TopicPartition(recipe.raw_topic, partition), offset)
+            if record is None:
+                gone.append(offset)
+            else:
+                texts[offset] = record_text(record, decoder)
+    note = f"{recipe.raw_topic}[{partition}] no longer holds offsets {', '.join(map(str, gone))}" if gone else None
+    return texts, note
+
+
+async def record_at(client: AIOKafkaConsumer, partition: TopicPartition, offset: int) -> Any:
+    """Return the record at an offset; None where the topic holds none there (any more)."""
+    try:
+        record = await anext(read_range(client, partition, offset, offset + 1), None)
+    except SourceError:
+        return None
+    return record if record is None or record.offset == offset else None
+
+
+def decoder_of(settings: Settings, recipe: Recipe) -> Decoder:
+    """Return the decoder of the recipe's raw topic.
+
+    Raises:
+        SettingsError: it needs a schema registry, and none is set; or a library that is not installed.
+
+    """
+    return open_decoder(
+        recipe.decode,
+        text_fields=recipe.text_fields,
+        id_field=recipe.id_field,
+        carry=recipe.carry,
+        max_text_bytes=recipe.max_text_bytes,
+        max_id_bytes=recipe.max_id_bytes,
+        max_fields_bytes=recipe.max_fields_bytes,
+        schemas=schemas_for_command(settings, recipe.decode),
+    )
+
+
+def record_text(record: Any, decoder: Decoder | None) -> RecordText:
+    """Return what people want to see of a Kafka record."""
+    value = record.value or b""
+    try:
+        text = decoder(value).text if decoder is not None else value.decode(errors="replace")
+    except RecordError:
+        text = value.decode(errors="replace")
+    key = None if record.key is None else record.key.decode(errors="replace")
+    return RecordText(key, record.timestamp, len(value), text)

@@ -1,0 +1,199 @@
+"""The ledger: what became of every record, as the last messages on the token topics say; nothing else is read."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from tokenmill.wire.message import Message
+from tokenmill.wire.totals import Totals
+
+from ...kafka.clients import consumer
+from ...kafka.control_topic import Settled, require_topic
+from ...kafka.discovery import settled_streams
+from ...kafka.topic_tails import published_head
+from ...settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class ChainLedger:
+    """The account of one chain up to its published cursor, or the sum of several."""
+
+    stream: str
+    raw_topic: str
+    partition: int | None
+    """None in a sum."""
+    offset: int | None
+    """The source offset up to which all records are counted; None in a sum of different ones."""
+    taken: int = 0
+    """Tokens in blocks of the documents at the cursors, which are counted when all of their tokens are."""
+    blocks: int = 0
+    block_tokens: int = 0
+    """Tokens in these blocks, padding included."""
+    open_tokens: int = 0
+    """Tokens that wait in open blocks, as the last carries say."""
+    totals: Totals = field(default_factory=Totals)
+
+    @property
+    def padding(self) -> int:
+        """Tokens that no document wrote: flushes filled blocks with them."""
+        return self.block_tokens + self.open_tokens - self.totals.tokens - self.taken
+
+    @property
+    def balanced(self) -> bool:
+        """Whether every record is in exactly one column, and every token is a document's or a flush's."""
+        return self.totals.balanced and (self.padding == 0 or (self.padding > 0 and self.totals.flushes > 0))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types."""
+        names = ("stream", "raw_topic", "partition", "offset", "blocks", "block_tokens", "open_tokens", "taken")
+        values = {name: getattr(self, name) for name in names}
+        return {**values, "padding": self.padding, "balanced": self.balanced, **self.totals.to_dict()}
+
+
+@dataclass(frozen=True, slots=True)
+class RawPartitionAccount:
+    """All streams of one raw partition, which divide its records between them.
+
+    A tombstone, a flush and a record of no split are counted by each of them, all others by one.
+    """
+
+    raw_topic: str
+    partition: int
+    offsets: dict[str, int]
+    """Source offset of each stream. Sums over streams balance only where all are at one offset."""
+    records: int | None
+    """Records below that offset; None where there is no such offset."""
+    owned: int = 0
+    """Of these, the kept, filtered and dead-lettered ones of all streams together."""
+    shared: int = 0
+    """Tombstones and flushes."""
+
+    @property
+    def unowned(self) -> int | None:
+        """Records of no stream's split; None where the streams are at different offsets."""
+        return None if self.records is None else self.records - self.owned - self.shared
+
+    @property
+    def balanced(self) -> bool:
+        """Whether the streams do not claim more than there is, as far as that can be told."""
+        return self.unowned is None or self.unowned >= 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types."""
+        return {**asdict(self), "unowned": self.unowned, "balanced": self.balanced}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLedger:
+    """The accounts of all chains, by stream and partition."""
+
+    chains: Sequence[ChainLedger]
+    raw_partitions: Sequence[RawPartitionAccount]
+
+    @property
+    def streams(self) -> list[ChainLedger]:
+        """The sum of each stream."""
+        names = dict.fromkeys(chain.stream for chain in self.chains)
+        return [added(name, [chain for chain in self.chains if chain.stream == name]) for name in names]
+
+    @property
+    def empty(self) -> bool:
+        """Whether no record is in any account yet."""
+        return not any(chain.totals.records or chain.taken for chain in self.chains)
+
+    @property
+    def balanced(self) -> bool:
+        """Whether all accounts are."""
+        return all(chain.balanced for chain in self.chains) and all(raw.balanced for raw in self.raw_partitions)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types."""
+        return {
+            "balanced": self.balanced,
+            "chains": [chain.to_dict() for chain in self.chains],
+            "streams": [stream.to_dict() for stream in self.streams],
+            "raw_partitions": [raw.to_dict() for raw in self.raw_partitions],
+        }
+
+
+async def read_ledger(settings: Settings, streams: Sequence[str] = ()) -> RecordLedger:
+    """Return the ledger of ``streams``, or without names of all streams of the settings' raw topics.
+
+    Reads the last messages of each token partition and nothing else, so it costs the same however much was milled.
+    The streams are read one after the other: while the service runs they show different moments.
+
+    Raises:
+        TopicError: a stream is missing.
+        DamagedError: a last message is damaged.
+
+    """
+    settled = await settled_streams(settings, streams)
+    chains: list[ChainLedger] = []
+    async with consumer(settings) as client:
+        for one in settled:
+            partitions = range(await require_topic(client, one.stream.tokens_topic))
+            chains += [await _chain(client, one, partition) for partition in partitions]
+    return RecordLedger(chains, raw_partition_accounts(settled, chains))
+
+
+async def _chain(client: AIOKafkaConsumer, settled: Settled, partition: int) -> ChainLedger:
+    head = await published_head(client, TopicPartition(settled.stream.tokens_topic, partition), settled.control.ignored)
+    empty = ChainLedger(settled.stream.name, settled.stream.raw_topic, partition, settled.genesis.start(partition))
+    return empty if head is None else account(empty, head, settled)
+
+
+def account(empty: ChainLedger, head: Message, settled: Settled) -> ChainLedger:
+    """Return the account that a chain's furthest message holds."""
+    recipe = settled.genesis.recipe
+    return replace(
+        empty,
+        offset=head.cursor.next_offset,
+        taken=head.cursor.taken,
+        blocks=head.cursor.block,
+        block_tokens=head.cursor.block * recipe.block_tokens,
+        open_tokens=len(head.open_tokens) // recipe.token_dtype.itemsize,
+        totals=head.totals,
+    )
+
+
+def added(name: str, chains: Sequence[ChainLedger]) -> ChainLedger:
+    """Return the sum of accounts."""
+    return ChainLedger(
+        stream=name,
+        raw_topic=chains[0].raw_topic,
+        partition=None,
+        offset=None,
+        taken=sum(chain.taken for chain in chains),
+        blocks=sum(chain.blocks for chain in chains),
+        block_tokens=sum(chain.block_tokens for chain in chains),
+        open_tokens=sum(chain.open_tokens for chain in chains),
+        totals=sum((chain.totals for chain in chains), Totals()),
+    )
+
+
+def raw_partition_accounts(settled: Sequence[Settled], chains: Sequence[ChainLedger]) -> list[RawPartitionAccount]:
+    """Return how the streams that divide one raw topic add up, for each of its partitions."""
+    groups: dict[tuple[bytes, str, str, int], list[ChainLedger]] = {}
+    by_name = {one.stream.name: one for one in settled}
+    for chain in chains:
+        own = by_name[chain.stream]
+        division = replace(own.genesis.recipe, split="").fingerprint
+        # With another suffix the same division is made once more: each record is in one split of each.
+        suffix = chain.stream.removeprefix(f"{own.stream.raw_topic}.{own.stream.split}")
+        groups.setdefault((division, suffix, chain.raw_topic, chain.partition or 0), []).append(chain)
+    return [_raw_partition_account(group) for group in groups.values() if len(group) > 1]
+
+
+def _raw_partition_account(chains: Sequence[ChainLedger]) -> RawPartitionAccount:
+    first = chains[0]
+    offsets = {chain.stream: chain.offset or 0 for chain in chains}
+    raw = RawPartitionAccount(first.raw_topic, first.partition or 0, offsets, None)
+    same = {(chain.offset, chain.totals.records) for chain in chains}
+    if len(same) > 1 or any(chain.taken for chain in chains):
+        return raw
+    owned = sum(c.totals.kept + c.totals.filtered.total() + c.totals.dead_lettered.total() for c in chains)
+    return replace(
+        raw, records=first.totals.records, owned=owned, shared=first.totals.tombstones + first.totals.flushes
+    )

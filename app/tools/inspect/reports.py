@@ -1,0 +1,345 @@
+"""What `inspect` reports: a stream in topic and store, a segment's files (without a broker), one Kafka message."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from tokenmill.errors import InputError, SourceError, TopicError
+from tokenmill.records import SourceRecord
+from tokenmill.stages.engines import REFERENCE, Engine, open_engine
+from tokenmill.store import StreamInfo, open_partition, read_stream, streams_in
+from tokenmill.store.layout import SegmentPaths, partition_directory, segment_firsts
+from tokenmill.store.rows import chain_after
+from tokenmill.store.segment import Segment
+from tokenmill.store.start import read_start
+from tokenmill.wire.message import HEADER_NAME, MAGIC, Message
+from tokenmill.wire.pieces import Piece, decode_entry
+
+from ...kafka.clients import consumer, offsets, read_range
+from ...kafka.control_topic import Settled, require_topic
+from ...kafka.discovery import settled_stream, tokenizer_of
+from ...kafka.message_reading import message_of
+from ...kafka.topic_tails import furthest, last_messages
+from ...settings import Settings
+from .block_trace import beginning, decode, engine_in, meta_of
+
+
+@dataclass(frozen=True, slots=True)
+class ChainReport:
+    """One partition of a stream, as its last message and the store describe it."""
+
+    partition: int
+    raw_range: tuple[int, int]
+    """First offset retained, and end."""
+    token_range: tuple[int, int]
+    next_offset: int
+    """The source offset that the next block begins with."""
+    blocks: int
+    """In the topic."""
+    totals: dict[str, Any]
+    store_first: int | None
+    """The first block that the store holds, or will hold."""
+    store_blocks: int | None
+    """The block after its last one."""
+    segments: int | None
+    """In the store, the growing one included."""
+    sample: str
+    """The beginning of the last block as text; nothing where the last messages are all carries."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReport:
+    """A stream."""
+
+    name: str
+    raw_topic: str
+    fingerprint: str
+    dtype: str
+    block_tokens: int
+    tokenizer: str
+    """SHA-256 of the tokenizer.json, and its vocabulary's size."""
+    segment_blocks: int
+    settings: dict[str, Any]
+    """The recipe: all that decides the tokens."""
+    versions: dict[str, str]
+    """Of the libraries at genesis."""
+    skips: dict[int, list[int]]
+    """Offsets on the skip list, by partition."""
+    ignored: dict[int, list[int]]
+    """Offsets of the token topic on the ignore list, by partition."""
+    chains: Sequence[ChainReport]
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Blocks and tokens over all chains."""
+        blocks = sum(chain.blocks for chain in self.chains)
+        return {"blocks": blocks, "tokens": blocks * self.block_tokens}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types."""
+        return {**asdict(self), **self.totals}
+
+
+async def inspect_stream(settings: Settings, name: str, store: Path | None = None) -> StreamReport:
+    """Return what a stream is and how far it is; what ``store`` holds of it only where that knows the stream.
+
+    Raises:
+        TopicError: there is no such stream, or one of its topics is missing.
+        DamagedError: its last messages, or the store's commit logs, are damaged.
+
+    """
+    settled = await settled_stream(settings, name)
+    tokenizer = tokenizer_of(settled)
+    recipe, genesis = settled.genesis.recipe, settled.genesis
+    engine = open_engine(tokenizer, REFERENCE)
+    held = store if store is not None and name in streams_in(store) else None
+    async with consumer(settings) as client:
+        count = await require_topic(client, settled.stream.tokens_topic)
+        await require_topic(client, recipe.raw_topic)
+        chains = [await _chain(client, settled, partition, engine, held) for partition in range(count)]
+    return StreamReport(
+        name=name,
+        raw_topic=recipe.raw_topic,
+        fingerprint=recipe.fingerprint.hex(),
+        dtype=recipe.dtype,
+        block_tokens=recipe.block_tokens,
+        tokenizer=f"{recipe.tokenizer_sha256[:16]} ({recipe.vocabulary_size} ids)" if tokenizer.content else "bytes",
+        segment_blocks=genesis.segment_blocks,
+        settings=recipe.to_dict(),
+        versions=dict(genesis.versions),
+        skips={partition: sorted(found) for partition, found in settled.control.skips.items()},
+        ignored=settled.control.ignored.offsets(),
+        chains=chains,
+    )
+
+
+async def _chain(
+    client: AIOKafkaConsumer, settled: Settled, partition: int, engine: Engine, store: Path | None
+) -> ChainReport:
+    tokens = TopicPartition(settled.stream.tokens_topic, partition)
+    raw = TopicPartition(settled.stream.raw_topic, partition)
+    spans = await offsets(client, [tokens, raw])
+    messages = await last_messages(client, tokens, settled.control.ignored)
+    head = furthest(messages)
+    name = settled.stream.name
+    reader = open_partition(store, name, partition) if store is not None else None
+    return ChainReport(
+        partition=partition,
+        raw_range=spans[raw],
+        token_range=spans[tokens],
+        next_offset=head.cursor.next_offset if head else settled.genesis.start(partition),
+        blocks=head.cursor.block if head else 0,
+        totals=head.totals.to_dict() if head else {},
+        store_first=reader.first_block if reader is not None else None,
+        store_blocks=reader.blocks if reader is not None else None,
+        segments=_segments(partition_directory(store, name, partition)) if store is not None else None,
+        sample=_sample(engine, settled, furthest([message for message in messages if not message.is_carry])),
+    )
+
+
+def _segments(directory: Path) -> int:
+    return len(segment_firsts(path.name for path in directory.iterdir())) if directory.is_dir() else 0
+
+
+def _sample(engine: Engine, settled: Settled, message: Message | None) -> str:
+    if message is None:
+        return ""
+    recipe = settled.genesis.recipe
+    last = memoryview(message.tokens)[-recipe.block_bytes :]
+    return beginning(decode(engine, np.frombuffer(last, recipe.token_dtype)))
+
+
+_PARTITION_DEPTH = 3  # <store>/<stream>/<partition>
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentReport:
+    """One segment of a store."""
+
+    stream: str
+    partition: int
+    path: str
+    """Of its tokens."""
+    first: int
+    blocks: int
+    sealed: bool
+    block_tokens: int
+    dtype: str
+    fingerprint: str
+    token_bytes: int
+    document_bytes: int
+    documents: int
+    """Documents that begin in it."""
+    offsets: tuple[int, int] | None
+    """Offsets of the first and the last source record in it; None without blocks."""
+    chain_before: str | None
+    """Chain hash before the first block; None where only the segment before says it."""
+    chain_after: str | None
+    sample: str
+    """The beginning of its first block as text."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types."""
+        return asdict(self)
+
+
+def inspect_segment(path: Path) -> SegmentReport:
+    """Return what one segment holds; ``path`` is any of its files. Every block's checksums are checked.
+
+    Raises:
+        InputError: the path is no segment of a store.
+        DamagedError: the segment is not what its checksums say.
+        StoreError: the stream's description is missing or of another format.
+
+    """
+    path = path.absolute()
+    firsts = segment_firsts([path.name])
+    if not firsts or not path.is_file():
+        raise InputError(f"{path} is no file of a segment: name <store>/<stream>/<partition>/<first block>.bin")
+    return _report(SegmentPaths(path.parent, firsts[0]), *_place(path.parent))
+
+
+def inspect_partition(directory: Path) -> Sequence[SegmentReport]:
+    """Return what each segment in a partition's directory holds.
+
+    Raises:
+        InputError: it is no such directory.
+        DamagedError, StoreError: as `inspect_segment`.
+
+    """
+    directory = directory.absolute()
+    if not directory.is_dir():
+        raise InputError(f"{directory} is no directory: name <store>/<stream>/<partition>")
+    info, partition = _place(directory)
+    start = read_start(directory, info, partition).block
+    firsts = [first for first in segment_firsts(path.name for path in directory.iterdir()) if first >= start]
+    return [_report(SegmentPaths(directory, first), info, partition) for first in firsts]
+
+
+def _place(directory: Path) -> tuple[StreamInfo, int]:
+    if len(directory.parts) <= _PARTITION_DEPTH or not directory.name.isdigit():
+        raise InputError(f"{directory} is no partition of a stream: name <store>/<stream>/<partition>")
+    return read_stream(directory.parent.parent, directory.parent.name), int(directory.name)
+
+
+def _report(paths: SegmentPaths, info: StreamInfo, partition: int) -> SegmentReport:
+    segment = Segment(paths, info, partition)
+    documents = 0
+    offsets: list[int] = []
+    for number in range(segment.blocks):
+        segment.check_tokens(number)
+        segment.check_entry(number)
+        pieces = decode_entry(segment.entry(number))
+        documents += sum(piece.position == 0 for piece in pieces)
+        offsets = [offsets[0] if offsets else pieces[0].offset, pieces[-1].offset]
+    before = segment.manifest.chain_before if segment.manifest else None
+    start = read_start(paths.directory, info, partition)
+    if paths.first == start.block:
+        before = start.chain.hex()
+    store = paths.directory.parent.parent
+    return SegmentReport(
+        stream=info.name,
+        partition=partition,
+        path=str(paths.tokens),
+        first=paths.first,
+        blocks=segment.blocks,
+        sealed=segment.manifest is not None,
+        block_tokens=info.block_tokens,
+        dtype=info.dtype.name,
+        fingerprint=info.fingerprint.hex(),
+        token_bytes=segment.blocks * info.block_bytes,
+        document_bytes=int(segment.rows["docs_end"][-1]) if segment.blocks else 0,
+        documents=documents,
+        offsets=(offsets[0], offsets[1]) if offsets else None,
+        chain_before=before,
+        chain_after=chain_after(segment.rows, -1).hex() if segment.blocks else before,
+        sample=beginning(decode(engine_in(store, info), segment.tokens[0])) if segment.blocks else "",
+    )
+
+
+TOKENS_PREFIX = "tokens."
+
+
+async def inspect_message(settings: Settings, topic: str, partition: int, offset: int) -> dict[str, Any]:
+    """Return, as JSON types, what is at an offset: of a block message its header, pieces and decoded samples.
+
+    Raises:
+        TopicError: the topic is missing.
+        InputError: there is no such partition, or no record at this offset.
+        DamagedError: the message has TokenMill's header, which is damaged.
+
+    """
+    record = await _read(settings, topic, partition, offset)
+    headers = [[name, (value or b"").decode(errors="replace")] for name, value in record.headers if name != HEADER_NAME]
+    values: dict[str, Any] = {
+        "topic": topic,
+        "partition": partition,
+        "offset": offset,
+        "timestamp": record.timestamp,
+        "key": None if record.key is None else record.key.decode(errors="replace"),
+        "headers": headers,
+        "value_bytes": None if record.value is None else len(record.value),
+    }
+    if (dict(record.headers).get(HEADER_NAME) or b"").startswith(MAGIC):
+        values["message"] = await _describe(settings, topic, message_of(record, TopicPartition(topic, partition)))
+    else:
+        values["value"] = None if record.value is None else beginning(record.value.decode(errors="replace"))
+        if flush := dict(record.headers).get(HEADER_NAME):
+            values["headers"].append([HEADER_NAME, flush.decode(errors="replace")])
+    return values
+
+
+async def _read(settings: Settings, topic: str, partition: int, offset: int) -> SourceRecord:
+    async with consumer(settings) as client:
+        count = await require_topic(client, topic)
+        if not 0 <= partition < count:
+            raise InputError(f"{topic} has the partitions 0 to {count - 1}, not {partition}")
+        where = TopicPartition(topic, partition)
+        first, end = (await offsets(client, [where]))[where]
+        try:
+            record = await anext(read_range(client, where, offset, offset + 1), None)
+        except SourceError:
+            record = None
+    if record is None or record.offset != offset:
+        raise InputError(
+            f"{topic}[{partition}] holds no record at offset {offset}; it reaches from {first} to {end - 1}"
+        )
+    return record
+
+
+async def _describe(settings: Settings, topic: str, message: Message) -> dict[str, Any]:
+    try:
+        settled = await settled_stream(settings, topic.removeprefix(TOKENS_PREFIX))
+        engine = open_engine(tokenizer_of(settled), REFERENCE)
+        dtype = settled.genesis.recipe.token_dtype
+    except TopicError:
+        engine, dtype = None, None  # a copy of a token topic, for example: there is nothing to decode its tokens with
+    size = len(message.tokens) // message.count if message.count else 0
+    blocks = []
+    for index, entry in enumerate(message.entries):
+        part = message.tokens[index * size : (index + 1) * size]
+        sample = beginning(decode(engine, np.frombuffer(part, dtype))) if engine is not None else None
+        pieces = [piece_values(piece) for piece in decode_entry(entry)]
+        blocks.append({"block": message.first + index, "pieces": pieces, "sample": sample})
+    opened = decode_entry(message.open_entry) if message.open_entry else []
+    return {
+        "kind": "carry" if message.is_carry else "blocks",
+        "fingerprint": message.fingerprint.hex(),
+        "first": message.first,
+        "count": message.count,
+        "cursor": asdict(message.cursor),
+        "chain_before": message.before.hex(),
+        "chain_after": message.after.hex(),
+        "totals": message.totals.to_dict(),
+        "blocks": blocks,
+        "open": {"bytes": len(message.open_tokens), "pieces": [piece_values(piece) for piece in opened]},
+    }
+
+
+def piece_values(piece: Piece) -> dict[str, Any]:
+    """Return a piece as JSON types."""
+    return {"start": piece.start, "offset": piece.offset, "position": piece.position, **meta_of(piece)}

@@ -1,0 +1,219 @@
+"""The skip list and the ignore list: what workers or readers leave out, once a person says so.
+
+A record that hangs or kills workers is dead-lettered without being tried. A message on a token topic that no reader
+takes is passed over.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from tokenmill.errors import DifferenceError, InputError, MovedError
+from tokenmill.reading.acceptance import Acceptor, Gap
+from tokenmill.reading.continuing import LONGEST_TAIL
+from tokenmill.records import SourceRecord
+from tokenmill.wire.control_log import skip_request_record
+from tokenmill.wire.ignoring import ignore_record, record_hash
+from tokenmill.wire.message import Message
+
+from ..kafka.clients import consumer, offsets, read_range
+from ..kafka.control_topic import Settled, require_topic, write_control
+from ..kafka.discovery import settled_stream, settled_streams
+from ..kafka.gap_search import offset_before
+from ..kafka.message_reading import REFUSALS, message_of, offered, readable
+from ..kafka.topic_tails import published_head
+from ..mill.skip_list import has_passed
+from ..settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class SkipOutcome:
+    """What became of a request to skip a record."""
+
+    streams: Sequence[str]
+    """Streams whose mills have been asked."""
+    passed: Sequence[str]
+    """Streams that were made with other settings and have passed the record: they keep it as it is."""
+
+
+async def skip(settings: Settings, raw_topic: str, partition: int, offset: int) -> SkipOutcome:
+    """Ask the mills of a raw topic to skip a record; the request is durable when this returns.
+
+    The worker that owns the partition sees it within seconds, ends, and puts the record on the skip list when it
+    resumes (`tokenmill.app.mill.skip_list`), unless it has published past the record by then. The streams that one mill
+    makes are changed together: none of them is changed where one has published past the record, for its blocks
+    would be different when computed again.
+
+    Raises:
+        InputError: the raw topic holds no such record, or every mill's streams have passed it.
+        TopicError: the raw topic is missing, or none of its streams is settled yet.
+
+    """
+    found = await settled_streams(settings.model_copy(update={"raw_topics": (raw_topic,)}))
+    async with consumer(settings) as client:
+        await _require_record(client, raw_topic, partition, offset)
+        positions = {s.stream.name: await _position_past(client, s, partition, offset) for s in found}
+    passed = {name: position for name, position in positions.items() if position is not None}
+    mills: dict[bytes, list[Settled]] = {}
+    for settled in found:
+        mills.setdefault(replace(settled.genesis.recipe, split="").fingerprint, []).append(settled)
+    open_mills = [streams for streams in mills.values() if not any(s.stream.name in passed for s in streams)]
+    if not open_mills:
+        stream, at = next(iter(passed.items()))
+        raise InputError(
+            f"stream {stream} has published tokens of offset {offset} of {raw_topic}[{partition}], or is past it (its "
+            f"cursor is at {at}): what became of that record is settled; to leave it out, begin new streams with "
+            "stream_suffix"
+        )
+    written = [settled for streams in open_mills for settled in streams]
+    for settled in written:
+        if offset not in settled.control.skips.get(partition, ()):
+            request = skip_request_record(partition, offset)
+            await write_control(settings, settled.stream.control_topic, [request])
+    names = [settled.stream.name for settled in written]
+    return SkipOutcome(names, [s.stream.name for s in found if s.stream.name not in names])
+
+
+async def _require_record(client: AIOKafkaConsumer, raw_topic: str, partition: int, offset: int) -> None:
+    count = await require_topic(client, raw_topic)
+    if not 0 <= partition < count:
+        raise InputError(f"{raw_topic} has the partitions 0 to {count - 1}, not {partition}")
+    where = TopicPartition(raw_topic, partition)
+    first, end = (await offsets(client, [where]))[where]
+    if not first <= offset < end:
+        raise InputError(f"{raw_topic}[{partition}] holds the offsets {first} to {end - 1}, not {offset}")
+
+
+async def _position_past(client: AIOKafkaConsumer, settled: Settled, partition: int, offset: int) -> int | None:
+    """Return the published position if it is past the record, or in the middle of it; None if not."""
+    tokens = TopicPartition(settled.stream.tokens_topic, partition)
+    if partition >= await require_topic(client, tokens.topic):
+        return None
+    head = await published_head(client, tokens, settled.control.ignored)
+    return head.cursor.next_offset if head is not None and has_passed(head.cursor, offset) else None
+
+
+TOKENS_PREFIX = "tokens."
+
+
+@dataclass(frozen=True, slots=True)
+class IgnoreOutcome:
+    """What became of a request to ignore a message."""
+
+    stream: str
+    reason: str
+    """Why no reader takes it."""
+
+
+async def ignore(settings: Settings, topic: str, partition: int, offset: int) -> IgnoreOutcome:
+    """Put a message of a token topic on its stream's ignore list; it is there durably when this returns.
+
+    Readers that halted over it go on within seconds, and no other reader halts there. A message that they would take is
+    refused; it would be taken all the same (`tokenmill.wire.ignoring`).
+
+    Raises:
+        InputError: there is no such message, or readers take it, or may yet take it.
+        TopicError: the topic is no token topic of a stream that was settled.
+
+    """
+    if not topic.startswith(TOKENS_PREFIX):
+        raise InputError(f"{topic!r} is no token topic: their names begin with {TOKENS_PREFIX!r}")
+    settled = await settled_stream(settings, topic.removeprefix(TOKENS_PREFIX))
+    tokens = TopicPartition(topic, partition)
+    async with consumer(settings) as client:
+        record = await _message_at(client, tokens, offset)
+        reason = await _why_refused(client, settled, tokens, record)
+    if not settled.control.ignored.names(partition, record):
+        said = ignore_record(partition, offset, record_hash(record))
+        await write_control(settings, settled.stream.control_topic, [said])
+    return IgnoreOutcome(settled.stream.name, reason)
+
+
+async def _message_at(client: AIOKafkaConsumer, tokens: TopicPartition, offset: int) -> SourceRecord:
+    count = await require_topic(client, tokens.topic)
+    if not 0 <= tokens.partition < count:
+        raise InputError(f"{tokens.topic} has the partitions 0 to {count - 1}, not {tokens.partition}")
+    first, end = (await offsets(client, [tokens]))[tokens]
+    found = None
+    if first <= offset < end:
+        try:
+            found = await anext(read_range(client, tokens, offset, offset + 1), None)
+        except MovedError:
+            found = None
+    if found is None:
+        raise InputError(
+            f"{tokens.topic}[{tokens.partition}] holds no message at offset {offset}: it reaches from {first} to "
+            f"{end - 1}"
+        )
+    return found
+
+
+async def _why_refused(client: AIOKafkaConsumer, settled: Settled, tokens: TopicPartition, record: SourceRecord) -> str:
+    """Return why no reader takes a message.
+
+    Raises:
+        InputError: they do, or may once the blocks before it are there.
+
+    """
+    try:
+        message = message_of(record, tokens)
+        _acceptor_at(settled, tokens, message).offer(message)
+    except REFUSALS as error:  # by itself, wherever the chain is
+        return str(error.__cause__ or error)
+    try:
+        gap, seen = await _offered_in_place(client, settled, tokens, record, message)
+    except DifferenceError as error:
+        return str(error.__cause__ or error)
+    others = f"; what they do not take is at {_listed(seen)}" if seen else ""
+    if gap:
+        raise InputError(
+            f"offset {record.offset} of {tokens.topic}[{tokens.partition}] begins with block {message.first}, and "
+            f"blocks before it are missing: the next mill of the partition writes them, and readers may then "
+            f"take it{others}"
+        )
+    raise InputError(
+        f"offset {record.offset} of {tokens.topic}[{tokens.partition}] continues the chain: readers take it, and "
+        f"nothing can make them ignore it{others}"
+    )
+
+
+async def _offered_in_place(
+    client: AIOKafkaConsumer,
+    settled: Settled,
+    tokens: TopicPartition,
+    record: SourceRecord,
+    message: Message,
+) -> tuple[bool, list[int]]:
+    """Read up to a message as a reader does; return whether it is behind a gap, and at which offsets others refused.
+
+    Raises:
+        DifferenceError: the chain does not take it.
+
+    """
+    span = (await offsets(client, [tokens]))[tokens]
+    low = await offset_before(client, tokens, message.fingerprint, message.first, span)
+    low = max(span[0], min(low, record.offset - LONGEST_TAIL))
+    recipe, ignored = settled.genesis.recipe, settled.control.ignored
+    acceptor = None if low else Acceptor(recipe.fingerprint, tokens.partition, recipe.block_bytes)
+    seen: list[int] = []
+    async for before in read_range(client, tokens, low, record.offset):
+        found = readable(before)
+        if ignored.names(tokens.partition, before) or found is None:
+            continue
+        acceptor = acceptor or _acceptor_at(settled, tokens, found)
+        try:
+            offered(acceptor, before, tokens, ignored)
+        except REFUSALS:
+            seen.append(before.offset)
+    acceptor = acceptor or _acceptor_at(settled, tokens, message)
+    return isinstance(acceptor.offer(message), Gap), seen
+
+
+def _acceptor_at(settled: Settled, tokens: TopicPartition, message: Message) -> Acceptor:
+    recipe = settled.genesis.recipe
+    return Acceptor(recipe.fingerprint, tokens.partition, recipe.block_bytes, block=message.first, chain=message.before)
+
+
+def _listed(found: Sequence[int]) -> str:
+    return f"offset {', '.join(map(str, found[:8]))}{' and more' if len(found) > 8 else ''}"  # noqa: PLR2004 - enough

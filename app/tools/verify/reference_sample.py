@@ -1,0 +1,216 @@
+"""The reference's share of a verification: which records it computes too, and whether it comes to the same.
+
+The reference encodes one text at a time, and libraries are several times faster with hundreds. So a run's documents are
+tokenized in one batch before the reference asks for each. An engine's ids depend on the text and the tokenizer alone,
+never on what else is in the batch (`tokenmill.stages.engines.Engine`), so that encoding earlier changes no answer; a
+text that was not encoded before is encoded then.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Final
+
+from tokenmill.milling.chain_mill import ChainMill
+from tokenmill.milling.outcomes import Kind, Stages
+from tokenmill.milling.reference import Reference, ReferenceBlock
+from tokenmill.reading.resume import ResumePoint, resume_point
+from tokenmill.records import SourceRecord
+from tokenmill.stages.engines import Engine, TokenBatch
+from tokenmill.wire.message import Message
+
+from .chain_check import ChainCheck
+from .comparison import BlockBytes, compare_blocks
+from .verify_result import VerifyDifference
+
+
+class BatchedEngine:
+    """An engine that remembers the ids of one batch of texts."""
+
+    def __init__(self, engine: Engine) -> None:
+        """Ask ``engine``, which must be the one that defines the stream's ids."""
+        self._engine = engine
+        self._batch: TokenBatch | None = None
+        self._numbers: dict[str, int] = {}
+
+    @property
+    def kind(self) -> str:
+        """The engine's."""
+        return self._engine.kind
+
+    @property
+    def vocabulary_size(self) -> int:
+        """The engine's."""
+        return self._engine.vocabulary_size
+
+    def prepare(self, texts: Sequence[str]) -> None:
+        """Encode these texts now, and forget those before."""
+        self._numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+        self._batch = self._engine.encode(list(self._numbers))
+
+    def encode(self, texts: Sequence[str]) -> TokenBatch:
+        """Return the ids of ``texts``."""
+        if len(texts) == 1 and self._batch is not None and texts[0] in self._numbers:
+            number = self._numbers[texts[0]]
+            return self._batch.part(number, number + 1)
+        return self._engine.encode(texts)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return text for people."""
+        return self._engine.decode(ids)
+
+    def token_id(self, token: str) -> int | None:
+        """Return a token's id."""
+        return self._engine.token_id(token)
+
+
+class BatchedStages:
+    """The stages that the reference is given, and what is asked of them ahead of it."""
+
+    def __init__(self, stages: Stages, split: str, skips: Collection[int]) -> None:
+        """Look ahead for the chain of ``split``."""
+        self._engine = BatchedEngine(stages.engine)
+        self.stages = replace(stages, engine=self._engine)
+        self._split = split
+        self._skips = skips
+
+    def prepare(self, records: Sequence[SourceRecord]) -> list[int]:
+        """Encode the documents that the chain keeps; return the offsets of the records that are dead-lettered.
+
+        A record is dead-lettered whether or not a split owns it.
+        """
+        outcomes = [self.stages.outcome(record, self._skips) for record in records]
+        self._engine.prepare(
+            [o.document.text for o in outcomes if o.document is not None and o.kind_in(self._split) is Kind.KEPT]
+        )
+        return [outcome.record.offset for outcome in outcomes if outcome.kind is Kind.DEAD_LETTERED]
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceSample:
+    """What the reference recomputes beside the fast way."""
+
+    seed: int
+    """Decides the places; those of two verifications with one seed are the same."""
+    everything: bool = False
+
+
+EVERY_BYTES: Final = 64 * 1024 * 1024
+"""One run in so many bytes of values: the reference takes some fifty times as long, and so a twentieth of the whole."""
+RUN_BYTES: Final = 64 * 1024
+"""A run is as many records as have so many bytes, and one at least."""
+FIRST_BYTES: Final = 256 * 1024
+"""The first run, at the very beginning, is longer: much of what can be wrong shows there."""
+
+
+class Sampler:
+    """Chooses the runs of one partition: at its beginning, and one anywhere in each `EVERY_BYTES` after that."""
+
+    def __init__(self, sample: ReferenceSample, place: str) -> None:
+        """Choose by the sample's seed; ``place`` names the partition, so that each has places of its own."""
+        self._random = Random(f"{sample.seed}/{place}")  # noqa: S311 - not secret; the same places for the same seed
+        self._everything = sample.everything
+        self._passed = 0
+        self._window = 0
+        self._next: tuple[int, int] = (0, FIRST_BYTES)
+
+    def choose(self, records: Sequence[SourceRecord], size: int) -> tuple[int, int]:
+        """Return which of the next records, ``[low, high)``, are a run; none where both are equal.
+
+        ``size``: bytes of their values.
+        """
+        if self._everything:
+            return 0, len(records)
+        at, (start, stop) = self._passed, self._next
+        self._passed += size + len(records)  # even a record without a value is passed
+        if self._passed <= start:
+            return 0, 0
+        low = 0
+        for record in records:
+            if at >= start:
+                break
+            at += len(record.value or b"") + 1
+            low += 1
+        high = low
+        while high < len(records) and at < stop:
+            at += len(records[high].value or b"") + 1
+            high += 1
+        if self._passed >= stop:
+            self._window = max(self._window + EVERY_BYTES, self._passed - self._passed % EVERY_BYTES)
+            start = max(self._passed, self._window + self._random.randrange(EVERY_BYTES - RUN_BYTES))
+            self._next = (start, start + RUN_BYTES)
+        return low, high
+
+
+class SampleCheck:
+    """The reference at work on one run of records, for one chain."""
+
+    def __init__(self, check: ChainCheck, stages: Stages, skips: Collection[int]) -> None:
+        """Begin where the chain is now; the engine of ``stages`` says which ids are right."""
+        self._check = check
+        self._skips = skips
+        carry = check.mill.carry(check.mill.next_offset)
+        self._point: ResumePoint | None = resume_point(carry) if carry is not None else None
+        self._stages = BatchedStages(stages, check.recipe.split, skips)
+
+    def compare(self, records: Sequence[SourceRecord], milled: Mapping[str, Sequence[Message]]) -> None:
+        """Compute the records' blocks; compare with them the chain's messages in ``milled``, and what is left open.
+
+        The first difference goes into the chain's result.
+        """
+        check, point = self._check, self._point
+        differs = any(known.side == "reference" for known in check.result.differences)
+        if point is None or differs or records[-1].offset < point.cursor.next_offset:
+            return
+        self._stages.prepare(records)
+        partition = check.result.partition
+        reference = Reference.resumed(check.recipe, self._stages.stages, partition, point, self._skips)
+        blocks = list(reference.blocks(records))
+        text = _first_difference(check, milled[check.recipe.split], blocks) or _state_difference(check.mill, reference)
+        place = max(records[0].offset, point.cursor.next_offset), records[-1].offset + 1
+        if text is not None:
+            where = f"in the records at offsets {place[0]} to {place[1] - 1}, {text}"
+            result = check.result
+            result.differences.append(
+                VerifyDifference("reference", "different", result.stream, result.partition, where, offset=place[0])
+            )
+            return
+        check.result.sampled_blocks += len(blocks)
+        runs = check.result.sampled
+        if runs and runs[-1][1] == place[0]:
+            place = runs.pop()[0], place[1]
+        runs.append(place)
+
+
+def _first_difference(check: ChainCheck, messages: Sequence[Message], blocks: Sequence[ReferenceBlock]) -> str | None:
+    """Return how the blocks of the fast way differ from the reference's; None if they do not."""
+    at, size = 0, check.recipe.block_bytes
+    for message in messages:
+        own = blocks[at : at + message.count]
+        at += message.count
+        for index, (block, entry) in enumerate(zip(own, message.entries, strict=False)):
+            found = BlockBytes(message.tokens[index * size : (index + 1) * size], entry, block.chain)
+            finding = compare_blocks(
+                BlockBytes(block.tokens, block.entry, block.chain), found, check.recipe.token_dtype
+            )
+            if finding is not None:
+                return f"block {block.number} is another than the reference's: {finding.text}"
+        if len(own) < message.count:
+            return f"the reference makes {len(blocks)} blocks, and not those from {message.first + len(own)} on"
+        if (message.after, message.cursor) != (own[-1].chain, own[-1].cursor):
+            return f"after block {own[-1].number} the reference is at {own[-1].cursor}, not at {message.cursor}"
+        if message.totals.pack() != own[-1].totals.pack():
+            return f"the reference counts {own[-1].totals.to_dict()}, not {message.totals.to_dict()}"
+    return None if at == len(blocks) else f"the reference makes {len(blocks) - at} blocks more"
+
+
+def _state_difference(mill: ChainMill, reference: Reference) -> str | None:
+    """Return how what waits for the next block differs; None if it does not."""
+    carry = mill.carry(mill.next_offset)
+    if carry is None:
+        return None
+    if (carry.open_tokens, carry.open_entry) != reference.open_block:
+        return "the open block is another than the reference's"
+    if carry.totals.pack() != reference.totals.pack():
+        return f"the reference counts {reference.totals.to_dict()}, not {carry.totals.to_dict()}"
+    return None if carry.after == reference.chain else "the chain hash is another than the reference's"

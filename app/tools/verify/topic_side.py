@@ -1,0 +1,383 @@
+"""The token topic's side of a chain: blocks accepted as every reader accepts them, up to the first difference."""
+
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, TokenMillError
+from tokenmill.reading.acceptance import Acceptor, Blocks, Dropped, Gap, Taken
+from tokenmill.recipe import Recipe
+from tokenmill.records import SourceRecord
+from tokenmill.wire.chain import roll
+from tokenmill.wire.ignoring import IgnoreList
+from tokenmill.wire.message import Message, encode_header
+
+from ...kafka.clients import read_range
+from ...kafka.message_reading import offered, readable
+from .comparison import BlockBytes, ExpectedBlocks, TopicRun, compare_blocks, difference, other_blocks
+from .earlier import VerifiedChain
+from .era_check import EraEnds
+from .verify_result import ChainResult, Kind, VerifyDifference
+
+AHEAD_BYTES: Final = 512 * 1024 * 1024
+"""Most tokens that are held ahead of the source: far more than the records of one fetch make, so that only messages
+whose cursors do not advance get there."""
+
+
+class RogueMessageError(TokenMillError):
+    """A message that a reader of the token topic refuses, at a known place."""
+
+    def __init__(self, kind: Kind, block: int, text: str) -> None:
+        """Keep apart what a difference names."""
+        super().__init__(text)
+        self.kind: Kind = kind
+        self.block = block
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedMessage:
+    """A message with what was new in it."""
+
+    offset: int
+    message: Message
+    blocks: Blocks
+
+
+class TokenTopic:
+    """The blocks of one token partition between two offsets; held are those that were read ahead, and no others."""
+
+    def __init__(
+        self,
+        client: AIOKafkaConsumer,
+        partition: TopicPartition,
+        recipe: Recipe,
+        span: tuple[int, int],
+        ignored: IgnoreList,
+        *,
+        since: VerifiedChain | None = None,
+    ) -> None:
+        """Read ``span`` of the partition with ``client``, used by nothing else; blocks ``since`` only, where given."""
+        self.next_block = since.carry.first if since is not None else 0
+        """Number of the block after the last one taken."""
+        self.messages = 0
+        self.dropped = 0
+        self.lost = 0
+        """Blocks missing before a later one; known when `take` has raised that."""
+        self.last: Message | None = None
+        """The last message whose blocks were all taken, or a later carry: where the chain's cursor is."""
+        self.first: int | None = None
+        """Number of the first block that was found, if any; known after `start`."""
+        self.carries: list[Message] = []
+        """Carries that were read and not yet checked; the check removes them."""
+        self.carry_count = 0
+        self.ignored: set[int] = set()
+        """Offsets that were passed over, because they are on the ignore list."""
+        self._ignore_list = ignored
+        self._client = client
+        self._partition = partition
+        self._recipe = recipe
+        self._span = span
+        self._since = since
+        self._messages = self._accepted()
+        self._ahead: deque[AcceptedMessage] = deque()
+        self._ahead_bytes = 0
+        self._hashed: dict[bytes, Blocks] = {}
+        """The blocks of the messages that were read ahead, by the hash before them."""
+        self._passed: int | None = None
+        """The source offset at which the last block that was read ahead ends."""
+        self._ended = False
+        self._refused: RogueMessageError | None = None
+
+    async def start(self) -> None:
+        """Find the first block."""
+        await self.fill()
+        if self._ahead:
+            self.first = self._ahead[0].blocks.first
+            self.next_block = max(self.next_block, self.first)
+
+    async def fill(self) -> None:
+        """Read ahead one message with blocks, at least, if there is one."""
+        while not self._ahead and not self._ended:
+            await self._advance()
+
+    async def read_to(self, offset: int) -> None:
+        """Read ahead all messages that may hold blocks of the records below ``offset``, and the carries before them."""
+        while not self._ended and (self._passed is None or self._passed <= offset):
+            if self._ahead_bytes > AHEAD_BYTES:
+                return
+            await self._advance()
+
+    @property
+    def ends(self) -> list[int]:
+        """The numbers of the blocks before which the messages that were read ahead end."""
+        return [accepted.blocks.end for accepted in self._ahead]
+
+    @property
+    def next_offset(self) -> int:
+        """Where the messages begin whose blocks were not all taken."""
+        return self._ahead[0].offset if self._ahead else self._span[1]
+
+    def roll(self, before: bytes, tokens: bytes, entries: Sequence[bytes]) -> Sequence[bytes]:
+        """Return what `tokenmill.wire.chain.roll` does; for the blocks of a message that was read ahead, its hashes.
+
+        These are the object that `take` gives with them, so that the caller need not compare the blocks again.
+        """
+        read = self._hashed.get(before)
+        if read is not None and bytes(read.tokens) == tokens and read.entries == entries:
+            return read.chains
+        return roll(before, tokens, entries)
+
+    def take(self, first: int, end: int) -> TopicRun | None:
+        """Return the next run of blocks within ``[first, end)``; None where the topic holds none of them at the mark.
+
+        The numbers asked for rise, and what holds them was read ahead.
+
+        Raises:
+            RogueMessageError: what comes next in the topic is refused by its readers, or it holds later blocks
+                without those before them.
+
+        """
+        if not self._ahead:
+            if self._refused is not None:
+                raise self._refused
+            return None
+        accepted = self._ahead[0]
+        blocks, size = accepted.blocks, self._recipe.block_bytes
+        low, high = max(first, blocks.first, self.next_block) - blocks.first, min(end, blocks.end) - blocks.first
+        if low >= high:
+            return None
+        whole = high == len(blocks.entries)
+        self.next_block = blocks.first + high
+        if whole:
+            self._ahead.popleft()
+            self._ahead_bytes -= len(blocks.tokens)
+            self._hashed.pop(accepted.message.before, None)
+            self.last = accepted.message
+        message = accepted.message if whole else None
+        if whole and not low:
+            return TopicRun(blocks.first, blocks.tokens, blocks.entries, blocks.chains, message)
+        tokens = memoryview(blocks.tokens)[low * size : high * size]
+        return TopicRun(blocks.first + low, tokens, blocks.entries[low:high], blocks.chains[low:high], message)
+
+    async def _advance(self) -> None:
+        """Read the next message that brings something; a refused one waits for `take`."""
+        try:
+            accepted = await anext(self._messages, None)
+        except RogueMessageError as error:
+            self._refused = error
+            accepted = None
+        if accepted is None:
+            self._ended = True
+        elif accepted.message.is_carry:
+            self.carry_count += 1
+            self.carries.append(accepted.message)
+        else:
+            self._ahead.append(accepted)
+            if accepted.blocks.first == accepted.message.first:
+                self._hashed[accepted.message.before] = accepted.blocks
+            self._ahead_bytes += len(accepted.blocks.tokens)
+            self._passed = accepted.message.cursor.next_offset
+
+    async def _accepted(self) -> AsyncIterator[AcceptedMessage]:
+        """Yield each message that continues the chain, with its new blocks.
+
+        A message after a gap is passed over. The missing blocks may have been written again above it, so what follows
+        it is then read once more, as long as that brings something; where an earlier verification ended further up,
+        they may also have been written below, so everything is read once more.
+        """
+        acceptor: Acceptor | None = None
+        (start, end), again = self._span, False
+        if self._since is not None:
+            start = min(max(start, self._since.token_offset), end)
+        below = start > self._span[0]
+        while True:
+            gap: Gap | None = None
+            gap_offset = end
+            async for record in read_range(self._client, self._partition, start, end):
+                found = self._offer(acceptor, record, again=again)
+                if found is None:
+                    continue
+                acceptor, message, verdict = found
+                if isinstance(verdict, Taken):
+                    yield AcceptedMessage(record.offset, message, verdict.blocks)
+                elif isinstance(verdict, Gap) and gap is None:
+                    gap, gap_offset = verdict, record.offset
+            if acceptor is None or gap is None:
+                return
+            if acceptor.next_block > gap.wanted:
+                start = gap_offset
+            elif below:
+                start, below = self._span[0], False
+            else:
+                text = f"blocks {gap.wanted} to {gap.found - 1} are missing, and later ones are there"
+                self.lost = gap.found - gap.wanted
+                raise RogueMessageError("missing", gap.wanted, f"{self._name}: {text}")
+            again = True
+
+    def _new_acceptor(self, first: Message) -> Acceptor:
+        """Begin at block 0 or where an earlier verification ended; where retention cut that off, with ``first``."""
+        fingerprint, size, number = self._recipe.fingerprint, self._recipe.block_bytes, self._partition.partition
+        cut = self._span[0] > (self._since.token_offset if self._since is not None else 0)
+        if cut and first.first > self.next_block:
+            return Acceptor(fingerprint, number, size, block=first.first, chain=first.before)
+        chain = self._since.carry.after if self._since is not None else None
+        return Acceptor(fingerprint, number, size, block=self.next_block, chain=chain)
+
+    def _offer(
+        self, acceptor: Acceptor | None, record: SourceRecord, *, again: bool
+    ) -> tuple[Acceptor, Message, Taken | Dropped | Gap] | None:
+        """Offer a record, the first one to a new acceptor; count it, unless it is read ``again``.
+
+        None for one that readers pass over.
+        """
+        message = readable(record)
+        if acceptor is None and self._ignore_list.names(self._partition.partition, record):
+            self.ignored.add(record.offset)
+            return None
+        if acceptor is None and message is not None:
+            acceptor = self._new_acceptor(message)
+        acceptor = acceptor or Acceptor(self._recipe.fingerprint, self._partition.partition, self._recipe.block_bytes)
+        try:
+            found = offered(acceptor, record, self._partition, self._ignore_list)
+        except (DamagedError, DifferenceError, FingerprintError) as error:
+            ahead = self._ahead[-1].blocks.end if self._ahead else self.next_block
+            kind: Kind = "different" if isinstance(error, DifferenceError) else "foreign"
+            raise RogueMessageError(kind, ahead if message is None else message.first, str(error)) from error
+        if found is None:
+            self.ignored.add(record.offset)
+            return None
+        if not again:
+            self.messages += 1
+            self.dropped += 0 if isinstance(found[1], Gap) else found[1].dropped
+        return acceptor, *found
+
+    @property
+    def _name(self) -> str:
+        return f"{self._partition.topic}[{self._partition.partition}]"
+
+
+class TopicSide:
+    """The token topic, followed up to its first difference, which goes into the result."""
+
+    def __init__(self, topic: TokenTopic, recipe: Recipe, result: ChainResult, ends: EraEnds) -> None:
+        """Follow ``topic``, which must have been started, and compare the ``ends`` of eras with its blocks."""
+        self.broken = False
+        self._topic = topic
+        self._ends = ends
+        self._recipe = recipe
+        self._result = result
+
+    def compare(self, expected: Message, blocks: ExpectedBlocks) -> None:
+        """Compare the topic's blocks with the numbers of a message, as far as there are any, with its ``blocks``.
+
+        Where one of the topic's messages ends, so does the expected one, or its cursor is wrong.
+        """
+        at = expected.first
+        while at < expected.end and (run := self.take(at, expected.end, blocks)) is not None:
+            self._compare_run(run, blocks, expected)
+            at = run.end
+
+    def take(self, first: int, end: int, near: ExpectedBlocks | None = None) -> TopicRun | None:
+        """Return the next run of the topic's blocks; what its readers refuse is a difference, ``near`` some block."""
+        if self.broken:
+            return None
+        try:
+            run = self._topic.take(first, end)
+        except RogueMessageError as error:
+            held = near is not None and near.first <= error.block < near.end
+            self.differs(error.kind, str(error), error.block, near.block(error.block).entry if near and held else b"")
+            return None
+        if run is not None:
+            self._check_ends(run)
+        return run
+
+    def _check_ends(self, run: TopicRun) -> None:
+        """Compare the eras that end in a run with its hashes, up to the first that is wrong."""
+        if not self._ends.wrong:
+            found = self._ends.first_wrong(run)
+            self._result.era_ends = self._ends.checked
+            if found is not None:
+                self._result.differences.append(other_blocks(self._result, *found))
+
+    def _compare_run(self, run: TopicRun, blocks: ExpectedBlocks, expected: Message) -> None:
+        count = len(run.entries)
+        if run.chains is not blocks.chains and not self._is_equal(run, blocks):
+            self._find(run, blocks)
+            return
+        message = run.message
+        if message is not None and run.end != expected.end:
+            text = f"the message that ends with it has the cursor {message.cursor}, past the records that make it"
+            self.differs("account", text, run.end - 1, blocks.block(run.end - 1).entry)
+        elif message is not None and (wrong := _account(message, expected)):
+            self.differs("account", wrong, run.end - 1, blocks.block(run.end - 1).entry)
+        else:
+            self._result.topic_equal += count
+
+    @staticmethod
+    def _is_equal(run: TopicRun, blocks: ExpectedBlocks) -> bool:
+        """Compare all bytes; who has the run's own hashes was found equal when it got them (`TokenTopic.roll`)."""
+        count, last = len(run.entries), run.end - 1 - blocks.first
+        return (
+            run.chains[-1] == blocks.chains[last]
+            and bytes(run.tokens) == blocks.tokens_from(run.first, count)
+            and run.entries == blocks.entries_from(run.first, count)
+        )
+
+    def _find(self, run: TopicRun, blocks: ExpectedBlocks) -> None:
+        """Find the first block of a run that differs, and how."""
+        size = self._recipe.block_bytes
+        for index, entry in enumerate(run.entries):
+            number = run.first + index
+            found = BlockBytes(run.tokens[index * size : (index + 1) * size], entry, run.chains[index])
+            finding = compare_blocks(blocks.block(number), found, self._recipe.token_dtype)
+            if finding is not None:
+                known = difference(self._result, "topic", finding.kind, finding.text, block=number)
+                self._stop(replace(known, offset=finding.offset, document=finding.document))
+                return
+            self._result.topic_equal += 1
+
+    def era_lacks_blocks(self, era: int, block: int) -> None:
+        """Note that an era names blocks that the topic does not hold."""
+        text = (
+            f"the era names blocks up to {block - 1}, the topic ends before block {self._topic.next_block}: it lost "
+            "its end. Trainers wait for them: start the mill, which makes them again, and verify again"
+        )
+        known = difference(self._result, "control topic", "missing", text, block=self._topic.next_block)
+        self._result.differences.append(replace(known, era=era))
+
+    def check_carry(self, found: Message, expected: Message) -> None:
+        """Compare a carry with the one that belongs there: cursor, totals, chain hash and open block."""
+        if encode_header(found) == encode_header(expected):
+            self._result.carries_equal += 1
+            return
+        text = _account(found, expected) or "holds another open block than the records below its offset make"
+        self.differs("account", f"the carry before it {text}", found.first)
+
+    async def finish(self, blocks: int) -> None:
+        """After the source's last of ``blocks`` blocks: the topic must not hold another."""
+        await self._topic.fill()
+        found = self.take(blocks, blocks + 1)
+        if found is not None:
+            text = f"the records below offset {self._result.raw_range[1]} make {blocks} blocks, the topic holds more"
+            self.differs("extra", text, blocks, bytes(found.entries[0]))
+
+    def differs(self, kind: Kind, text: str, block: int, entry: bytes | memoryview = b"") -> None:
+        """Note the first difference and compare no more."""
+        if not self.broken:
+            self._stop(difference(self._result, "topic", kind, text, block=block, entry=entry))
+
+    def _stop(self, found: VerifyDifference) -> None:
+        self.broken = True
+        self._result.differences.append(found)
+
+
+def _account(message: Message, expected: Message) -> str | None:
+    """Return how a message's cursor or totals differ from those after the same block."""
+    if message.cursor != expected.cursor:
+        return f"the message that ends with it has the cursor {message.cursor}, not {expected.cursor}"
+    if message.totals.pack() != expected.totals.pack():
+        return f"the message that ends with it counts {message.totals.to_dict()}, not {expected.totals.to_dict()}"
+    return None

@@ -1,0 +1,251 @@
+"""A whole verification: marks, eras, partitions in processes, dead letters."""
+
+import asyncio
+import os
+import secrets
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from aiokafka import TopicPartition
+
+from tokenmill.errors import StoreError
+from tokenmill.stages.decoding import FORMATS
+from tokenmill.store import StreamInfo, read_stream, streams_in
+from tokenmill.wire.dead_letters import RecordPlace, decode_dead_letter
+
+from ...kafka.clients import consumer, read_range
+from ...kafka.control_topic import Settled
+from ...kafka.discovery import settled_streams, tokenizer_of
+from ...settings import Settings, dead_letter_topic
+from .chain_check import ChainTask
+from .earlier import NOTHING, Chains, EarlierVerification, VerifiedEras, load_verified, save_verified, still_valid
+from .era_check import EraCheck, EraEndsFiles
+from .partition_check import PartitionTask, check_partitions, stages_key
+from .reference_sample import ReferenceSample
+from .verify_marks import ChainMarks, VerifyMarks, take_marks
+from .verify_result import Advance, ChainResult, EraResult, VerifyDifference, VerifyProgress, VerifyResult
+
+
+async def check_dead_letters(
+    settings: Settings, raw_topic: str, chains: Sequence[ChainResult], spans: Mapping[int, tuple[int, int]] | None
+) -> tuple[list[VerifyDifference], list[str]]:
+    """Return the first missing dead letter of each partition of one raw topic, and notes.
+
+    ``spans`` are the ranges of the dead-letter topic's partitions at the mark, None where there is none. Records that
+    it holds more than once, or that other streams of the topic dead-letter, are no difference; nor is what never was a
+    record, of which `produce` writes dead letters.
+    """
+    wanted: dict[int, set[int]] = {}
+    for chain in chains:
+        wanted.setdefault(chain.partition, set()).update(chain.dead_letters)
+    if not any(wanted.values()):
+        return [], []
+    topic = dead_letter_topic(raw_topic)
+    async for place in _places(settings, topic, spans or {}):
+        if place.topic == raw_topic:
+            wanted.get(place.partition, set()).discard(place.offset)
+    missing = {partition: offsets for partition, offsets in sorted(wanted.items()) if offsets}
+    cut = [(number, first) for number, (first, _) in (spans or {}).items() if first > 0]
+    if missing and cut:
+        count = sum(map(len, missing.values()))
+        starts = ", ".join(f"{topic}[{number}] starts at offset {first}" for number, first in cut)
+        return [], [f"{starts}: {count} dead letters are not there; they may have been before"]
+    return [_missing(topic, partition, offsets, chains) for partition, offsets in missing.items()], []
+
+
+def _missing(topic: str, partition: int, offsets: set[int], chains: Sequence[ChainResult]) -> VerifyDifference:
+    first = min(offsets)
+    stream = next(c.stream for c in chains if c.partition == partition and first in c.dead_letters)
+    more = f" (nor {len(offsets) - 1} more of the partition)" if len(offsets) > 1 else ""
+    text = f"{topic} does not hold this record, which must be dead-lettered{more}"
+    return VerifyDifference("dead letters", "missing", stream, partition, text, offset=first)
+
+
+async def _places(settings: Settings, topic: str, spans: Mapping[int, tuple[int, int]]) -> AsyncIterator[RecordPlace]:
+    """Yield the places of the records that have dead letters; what is no such letter is passed over."""
+    if not spans:
+        return  # no broker is asked for nothing
+    async with consumer(settings) as client:
+        for number, span in spans.items():
+            async for record in read_range(client, TopicPartition(topic, number), *span):
+                letter = decode_dead_letter(record)
+                if letter is not None and isinstance(letter.place, RecordPlace):
+                    yield letter.place
+
+
+Ends = Mapping[tuple[str, int], Path]
+"""By stream and partition, where its eras end (`EraEndsFiles`)."""
+
+
+def verify(
+    settings: Settings,
+    streams: Sequence[str] = (),
+    *,
+    store: Path | None = None,
+    since: Path | None = None,
+    reference: bool = False,
+    seed: int | None = None,
+    processes: int | None = None,
+    progress: Callable[[VerifyProgress], None] = lambda _: None,
+) -> VerifyResult:
+    """Recompute every chain of ``streams`` and compare token topic, ``store`` (None: no store) and dead letters.
+
+    Without names, all streams of the settings' raw topics. Only the connections, ``raw_topics`` and ``engine`` of the
+    settings are used: recipes and tokenizers come from the control topics. What the logs and the store hold when
+    this begins is verified, and nothing later. Blocks are compared byte for byte, with their entries, chain hashes,
+    checksums and, at the end of each message, cursor and totals; so are carries, and eras with the chain hashes that
+    they name. Memory is bounded by ``processes`` (default: one for each core), whatever the topics hold.
+
+    Blocks are recomputed as the mill computes them, by its engine. Runs of records that ``seed`` chooses (None: by
+    chance), at the beginning of each partition and everywhere in it, are computed by the reference as well, record by
+    record, and must be the same; the results name them. With ``reference``, all records are.
+
+    ``since`` is a file: where it says that an earlier verification ended, this one begins, and says there where it
+    ended, if all was right. Without the file all is verified.
+
+    Takes its time: call it in a thread where an event loop runs. ``progress`` is called in the caller's thread, some
+    times a second.
+
+    Raises:
+        TopicError: a topic or stream is missing.
+        FingerprintError: the libraries installed here do not give a stream's answers.
+        EngineError: the fast engine contradicts the reference.
+        StoreError: there is no such store, or its stream is another than the topics'.
+        SourceError: retention removed records while they were read, or what was verified before was rewritten.
+        InputError: ``since`` is no such file, or is about other streams or another store.
+        BrokerError: no broker answers.
+        RegistryError: the schema registry lacks a schema, or has not answered for long.
+
+    """
+    started = time.monotonic()
+    sample = ReferenceSample(secrets.randbits(32) if seed is None else seed, reference)
+    found, marks = asyncio.run(_look(settings, streams, store))
+    notes = _check_store(found, store) if store is not None else []
+    known = load_verified(since, store) if since is not None else NOTHING
+    earlier, moved = (
+        asyncio.run(still_valid(settings, found, marks.chains, known)) if since is not None else (known, [])
+    )
+    notes += moved
+    plain = PartitionTask(settings, None, frozenset(), (), store, sample)
+    with TemporaryDirectory(prefix="tokenmill-verify-") as room:
+        eras, ends = _check_eras(plain, found, marks, earlier.eras, Path(room))
+        tasks = _tasks(found, marks.chains, earlier.chains, ends, plain)
+        chains = _run(tasks, processes or len(os.sched_getaffinity(0)), progress)
+    differences = [difference for chain in chains for difference in chain.differences]
+    differences += [difference for one in eras for difference in one.differences]
+    notes += [note for chain in chains for note in chain.notes]
+    for raw_topic in dict.fromkeys(chain.raw_topic for chain in chains):
+        own = [chain for chain in chains if chain.raw_topic == raw_topic]
+        missing, more = asyncio.run(check_dead_letters(settings, raw_topic, own, marks.dead_letters.get(raw_topic)))
+        differences += missing
+        notes += more
+    if differences and any(settled.genesis.recipe.decode in FORMATS for settled in found):
+        notes.append(
+            f"records were decoded by the schemas that {settings.schema_registry_url} has under their ids: where that "
+            "is not the registry of the mill, or one that was set up again, set schema_registry_url to the mill's"
+        )
+    result = VerifyResult(chains, differences, notes, time.monotonic() - started, sample.seed, eras)
+    if since is not None and result.ok:
+        save_verified(since, store, known, _verified(result))
+    return result
+
+
+async def _look(settings: Settings, names: Sequence[str], store: Path | None) -> tuple[list[Settled], VerifyMarks]:
+    found = await settled_streams(settings, names)
+    marks = await take_marks(settings, found, store)
+    # Once more: a record that was put on a skip list meanwhile may be below the marks.
+    return await settled_streams(settings, [settled.stream.name for settled in found]), marks
+
+
+def _check_store(streams: Sequence[Settled], store: Path) -> list[str]:
+    """Check that what the store knows of the streams is what their geneses say; note what it does not have."""
+    if not store.is_dir():
+        raise StoreError(f"there is no store {store}: set store to its directory, or leave it out with --no-store")
+    notes = []
+    for settled in streams:
+        name = settled.stream.name
+        if name not in streams_in(store):
+            notes.append(f"the store {store} does not hold {name} (yet)")
+            continue
+        wanted = StreamInfo.from_genesis(settled.genesis, settled.genesis.segment_blocks)
+        if read_stream(store, name).encode() != wanted.encode():
+            raise StoreError(
+                f"{store / name / 'stream.json'} is not what the genesis of {name} says: the store belongs to other "
+                "topics of that name; set store to another directory"
+            )
+    return notes
+
+
+def _check_eras(
+    plain: PartitionTask,
+    streams: Sequence[Settled],
+    marks: VerifyMarks,
+    earlier: Mapping[str, VerifiedEras],
+    room: Path,
+) -> tuple[list[EraResult], Ends]:
+    """Compare the eras of the streams, topic and store; return as well where they end, in files under ``room``."""
+    results: list[EraResult] = []
+    ends: dict[tuple[str, int], Path] = {}
+    for number, settled in enumerate(streams):
+        name = settled.stream.name
+        files = EraEndsFiles(room / str(number))
+        check = EraCheck(settled, marks.eras[name], plain.store, earlier.get(name), files)
+        results.append(asyncio.run(check.run(plain.settings)))
+        ends |= {(name, partition): path for partition, path in files.close().items()}
+    return results, ends
+
+
+def _verified(result: VerifyResult) -> EarlierVerification:
+    """Return where the next verification may begin."""
+    chains = {(chain.stream, chain.partition): chain.verified for chain in result.chains if chain.verified}
+    return EarlierVerification(chains, {eras.stream: eras.verified for eras in result.eras if eras.verified})
+
+
+def _tasks(
+    streams: Sequence[Settled], marks: Sequence[ChainMarks], earlier: Chains, ends: Ends, plain: PartitionTask
+) -> list[PartitionTask]:
+    """Return the partitions, each with the chains that one pass over its records can serve; else they are ``plain``."""
+    by_name = {settled.stream.name: settled for settled in streams}
+    tasks: dict[tuple[int, bytes, frozenset[int], int], PartitionTask] = {}
+    passes: Counter[tuple[int, bytes, frozenset[int], str]] = Counter()
+    for chain in marks:
+        settled = by_name[chain.stream]
+        genesis = settled.genesis
+        skips = frozenset(settled.control.skips.get(chain.partition, ()))
+        # One pass makes one chain of each split: streams that differ in their suffix alone take one each.
+        split = chain.partition, stages_key(genesis), skips, genesis.recipe.split
+        key = *split[:3], passes[split]
+        passes[split] += 1
+        if key not in tasks:
+            tasks[key] = replace(plain, tokenizer=tokenizer_of(settled).content, skips=skips)
+        since, path = earlier.get((chain.stream, chain.partition)), ends.get((chain.stream, chain.partition))
+        one = ChainTask(genesis, settled.stream.tokens_topic, chain, settled.control.ignored, since, path)
+        tasks[key] = replace(tasks[key], chains=(*tasks[key].chains, one))
+    return list(tasks.values())
+
+
+def _run(
+    tasks: Sequence[PartitionTask], processes: int, progress: Callable[[VerifyProgress], None]
+) -> list[ChainResult]:
+    """Verify the longest partitions first, so that the last ones to end are short; return their chains in order."""
+    order = sorted(range(len(tasks)), key=lambda i: -_length(tasks[i].span))
+    results: dict[tuple[str, int], ChainResult] = {}
+    of_chains = sum(len(task.chains) for task in tasks)
+    of_offsets = sum(_length(task.span) for task in tasks)
+    offsets = blocks = size = 0
+    for _, answer in check_partitions([tasks[i] for i in order], processes):
+        if isinstance(answer, Advance):
+            offsets, blocks = offsets + answer.records, blocks + answer.blocks
+            size += answer.value_bytes
+        else:
+            results |= {(chain.stream, chain.partition): chain for chain in answer}
+        progress(VerifyProgress(len(results), of_chains, offsets, of_offsets, blocks, size))
+    return [results[key] for key in sorted(results)]
+
+
+def _length(span: tuple[int, int]) -> int:
+    return span[1] - span[0]

@@ -1,0 +1,254 @@
+"""Dead letters as people see them: listed, counted once a record, shown whole, and sent back once repaired."""
+
+import io
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.conftest import TopicFactory
+from tests.milled import Milled
+from tests.service import Raw, Service, in_own_loop, raw_records, send, service_settings
+from tokenmill.app.cli import main
+from tokenmill.app.kafka.topics import ensure_topics
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.settings import Settings, dead_letter_topic
+from tokenmill.app.tools.resend import NOTE, RESENT, ResendRequest, count_dead_letters, find_dead_letter, resend
+from tokenmill.app.tools.verify.verification import check_dead_letters
+from tokenmill.app.tools.verify.verify_result import ChainResult
+from tokenmill.errors import InputError, TopicError
+from tokenmill.wire.dead_letters import PREFIX, DeadLetter, RecordPlace, SourcePlace, encode_dead_letter
+
+
+async def test_each_record_is_counted_once(milled: Milled) -> None:
+    """By its place, however often it was written."""
+    topic = dead_letter_topic(milled.raw_topic)
+    counts = await count_dead_letters(milled.settings, milled.raw_topic)
+    assert counts.reasons == {"invalid_utf8": 3}
+    assert (counts.letters, counts.resent) == (3, 0)
+    letter = await find_dead_letter(milled.settings, RecordPlace(milled.raw_topic, 1, 10))
+    assert (letter.value, letter.reason, letter.exception) == (b"\xff no UTF-8", "invalid_utf8", "UnicodeDecodeError")
+    with pytest.raises(InputError, match=f"{topic} holds no dead letter of {milled.raw_topic}/1/0"):
+        await find_dead_letter(milled.settings, RecordPlace(milled.raw_topic, 1, 0))
+    with pytest.raises(TopicError, match="missing"):
+        await count_dead_letters(milled.settings, "nothing")
+
+
+@pytest.mark.usefixtures("logging_restored")
+def test_the_commands_list_count_and_show(milled: Milled, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """With filters, as JSON, and the original bytes for a pipe."""
+    name = milled.raw_topic
+    place = f"{name}/1/10"
+
+    assert place in run(capfdbinary, milled.settings, "list", name).decode()
+    listed = json.loads(run(capfdbinary, milled.settings, "list", name, "--partition", "1", "--json"))
+    assert [(one["partition"], one["offset"], one["reason"]) for one in listed] == [
+        (1, 10, "invalid_utf8"),
+        (1, 11, "invalid_utf8"),
+    ]
+    assert len(json.loads(run(capfdbinary, milled.settings, "list", name, "--limit", "1", "--json"))) == 1
+    assert json.loads(run(capfdbinary, milled.settings, "list", name, "--reason", "too_deep", "--json")) == []
+    counts = json.loads(run(capfdbinary, milled.settings, "count", name, "--json"))
+    assert counts == {"topic": name, "records": 3, "letters": 3, "resent": 0, "reasons": {"invalid_utf8": 3}}
+    assert run(capfdbinary, milled.settings, "show", place, "--value") == b"\xff no UTF-8"
+    assert json.loads(run(capfdbinary, milled.settings, "show", place, "--json"))["value"] == "/yBubyBVVEYtOA=="
+    assert b"invalid_utf8" in run(capfdbinary, milled.settings, "show", place)
+    run(capfdbinary, milled.settings, "show", name, code=12)
+    run(capfdbinary, milled.settings, "resend", name, code=12)
+    dry = run(capfdbinary, milled.settings, "resend", name, "--reason", "invalid_utf8", "--dry-run")
+    assert dry == f"would send 3 records, 30 B, to {name}\n".encode()
+
+
+@pytest.mark.usefixtures("logging_restored")
+def test_repaired_records_go_back_and_are_milled(
+    broker: Broker,
+    topic: TopicFactory,
+    tmp_path: Path,
+    capfdbinary: pytest.CaptureFixture[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One with a repaired value, then all of a reason as they were: marked, to their partition, and once."""
+    settings = service_settings(broker, topic(2), tmp_path, splits={"train": 1000})
+    (name,) = settings.raw_topics
+    own = [("mine", b"header")]
+    send(settings, [Raw(b"good"), Raw(b"caf\xe9", 1, b"key", own), Raw(b"\xff", 1), Raw(b"\xfe", 0)])
+    with Service(settings, tmp_path) as service:
+        service.mill()
+        service.wait_until(lambda: in_own_loop(lambda: letters(settings)) == 3)
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO("café".encode())))
+        assert b"sent 1 record" in run(capfdbinary, settings, "resend", f"{name}/1/0", "--value", "-")
+        assert b"sent 2 records" in run(capfdbinary, settings, "resend", name, "--reason", "invalid_utf8")
+        service.wait_until(lambda: in_own_loop(lambda: letters(settings)) == 5)
+        assert b"sent 0 records" in run(capfdbinary, settings, "resend", f"{name}/1/0")
+        service.stop()
+    back = {record.value: record for part in raw_records(settings, name) for record in part[1:]}
+    repaired = back["café".encode()]
+    assert (repaired.offset, repaired.key) == (2, b"key")
+    assert list(repaired.headers) == [*own, (RESENT, f"{name}/1/0".encode())]
+    counts = in_own_loop(lambda: count_dead_letters(settings, name))
+    assert (counts.letters, counts.reasons, counts.resent) == (5, {"invalid_utf8": 5}, 3)
+    write_again(settings)
+    counts = in_own_loop(lambda: count_dead_letters(settings, name))
+    assert (counts.letters, counts.reasons) == (10, {"invalid_utf8": 5})
+    with pytest.raises(InputError, match=f"holds no dead letter of {name}/0/0"):
+        in_own_loop(lambda: resend(settings, ResendRequest(name, places=[RecordPlace(name, 0, 0)])))
+    again = in_own_loop(
+        lambda: resend(settings, ResendRequest(name, places=[RecordPlace(name, 1, 1)], again=True), dry_run=True)
+    )
+    assert (again.sent, again.before) == (1, 0)
+
+
+@pytest.mark.usefixtures("logging_restored")
+def test_letters_of_produce_are_listed_counted_shown_and_resent(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """By run, file and line, once however often they were written, over all partitions; the mill's are told apart."""
+    name = topic(2)
+    settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(name,))
+    in_own_loop(lambda: ensure_topics(settings))
+    file = tmp_path / "a.jsonl"
+    file.write_bytes(b'{"text": "one"}\n' + b"no JSON\n" * 20 + b"x" * 3000)
+    produce = ["produce", name, str(file), "--on-error", "dead-letter", "--max-record-bytes", "2000"]
+    for more in ([], ["--no-resume"]):
+        with pytest.raises(SystemExit) as ended:
+            main([*produce, *more, "--bootstrap-servers", settings.bootstrap_servers])
+        assert not ended.value.code
+
+    dead = dead_letter_topic(name)
+    assert all(raw_records(settings, dead)), "letters are spread over both partitions"
+    write_again(settings)
+    counts = json.loads(run(capfdbinary, settings, "count", name, "--json"))
+    assert counts == {"topic": name, "records": 42, "letters": 84, "resent": 0, "reasons": {"not_produced": 42}}
+    listed = json.loads(run(capfdbinary, settings, "list", name, "--json"))
+    assert {one["source"] for one in listed} == {f"{file}:{line}" for line in range(2, 23)}
+    assert len({one["run"] for one in listed}) == 2
+    assert all(one["timestamp"] > 0 for one in listed)
+    assert json.loads(run(capfdbinary, settings, "list", name, "--partition", "0", "--json")) == []
+    bad = next(one for one in listed if one["source"].endswith(":2"))["place"]
+    assert bad in run(capfdbinary, settings, "list", name).decode()
+    assert run(capfdbinary, settings, "show", bad, "--value") == b"no JSON"
+
+    long = next(one for one in listed if one["source"].endswith(":22"))["place"]
+    run(capfdbinary, settings, "resend", long, code=12)
+    assert b"sent 40 records" in run(capfdbinary, settings, "resend", name, "--reason", "not_produced")
+    (tmp_path / "short").write_bytes(b"short")
+    assert b"sent 1 record" in run(capfdbinary, settings, "resend", long, "--value", str(tmp_path / "short"))
+    back = [record for part in raw_records(settings, name) for record in part if dict(record.headers).get(RESENT)]
+    assert sorted(record.value or b"" for record in back) == [*[b"no JSON"] * 40, b"short"]
+    assert {dict(record.headers)[RESENT] for record in back} >= {bad.encode(), long.encode()}
+
+    chain = ChainResult(f"{name}.train", 0, name, (0, 9), (0, 9))
+    chain.dead_letters.extend([2])
+    ends = {number: (0, len(part)) for number, part in enumerate(raw_records(settings, dead))}
+    differences, _ = in_own_loop(lambda: check_dead_letters(settings, name, [chain], ends))
+    assert [(d.partition, d.offset) for d in differences] == [(0, 2)], "no letter of produce is taken for a record's"
+
+
+@pytest.mark.usefixtures("logging_restored")
+def test_what_was_sent_back_is_sent_again_only_on_purpose(
+    broker: Broker, topic: TopicFactory, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """One record, or all of a reason: a second `resend` says that they were sent, and `--again` sends them."""
+    name = topic(2)
+    settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(name,))
+    in_own_loop(lambda: ensure_topics(settings))
+    places = [RecordPlace(name, 1, 3), RecordPlace(name, 0, 7), RecordPlace(name, 0, 8)]
+    for place, reason in zip(places, ("bad", "bad", "other"), strict=True):
+        headers = encode_dead_letter(place, reason=reason, detail="", timestamp=1, original=[(RESENT, b"before")])
+        send(settings, [Raw(b"value", place.partition, b"key", headers)], dead_letter_topic(name))
+
+    assert b"sent 1 record" in run(capfdbinary, settings, "resend", f"{name}/1/3")
+    done = json.loads(run(capfdbinary, settings, "resend", name, "--reason", "bad", "--json"))
+    assert (done["sent"], done["sent_before"], done["bytes"]) == (1, 1, 5)
+    done = json.loads(run(capfdbinary, settings, "resend", name, "--reason", "bad", "--again", "--json"))
+    assert (done["sent"], done["sent_before"], done["bytes"]) == (2, 0, 10)
+    assert b"sent 1 record" in run(capfdbinary, settings, "resend", f"{name}/1/3", "--again")
+    dry = json.loads(
+        run(capfdbinary, settings, "resend", name, "--reason", "bad", "--reason", "other", "--json", "--dry-run")
+    )
+    assert (dry["sent"], dry["sent_before"], dry["dry_run"]) == (1, 2, True)
+
+    found = [[dict(record.headers)[RESENT] for record in part] for part in raw_records(settings, name)]
+    assert found == [[str(places[1]).encode()] * 2, [str(places[0]).encode()] * 3]
+    assert [record.key for part in raw_records(settings, name) for record in part] == [b"key"] * 5
+    assert in_own_loop(lambda: count_dead_letters(settings, name)).resent == 2
+
+
+async def test_a_letter_is_sent_back_once_however_often_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several letters of one place the first; of those that are not meant none; each is noted behind itself."""
+    record = RecordPlace("raw", 5, 17)
+    letters = [
+        *[letter(record, "bad"), letter(record, "worse")],
+        letter(RecordPlace("raw", 1, 1), "other"),
+        letter(SourcePlace("raw", "ab", "a:1"), "bad", b""),
+    ]
+
+    async def read(*_: object) -> AsyncIterator[DeadLetter]:
+        for one in letters:
+            yield one
+
+    sent: list[tuple[Any, ...]] = []
+
+    class Client:
+        async def partitions_for(self, _: str) -> set[int]:
+            return {0, 1}
+
+        async def send_and_wait(self, *record: object, headers: object) -> None:
+            sent.append((*record, headers))
+
+    @asynccontextmanager
+    async def client(_: Settings) -> AsyncIterator[Client]:
+        yield Client()
+
+    monkeypatch.setattr("tokenmill.app.tools.resend.read_dead_letters", read)
+    monkeypatch.setattr("tokenmill.app.tools.resend.producer", client)
+    reported: list[int] = []
+
+    done = await resend(
+        Settings(), ResendRequest("raw", reasons=["bad"]), progress=lambda now: reported.append(now.sent)
+    )
+
+    assert sent == [
+        ("raw", b"value", b"key", 5, [("own", b"header"), (RESENT, b"raw/5/17")]),
+        ("raw.dead-letters", None, b"", 1, [(NOTE, b"raw/5/17")]),
+    ]
+    assert (done.sent, done.bytes, done.before, done.without_value) == (1, 5, 0, 1)
+    assert reported == [1]
+    with pytest.raises(InputError, match=r"no dead letter of raw/1/2: .*list raw"):
+        await resend(Settings(), ResendRequest("raw", places=[RecordPlace("raw", 1, 2), record]))
+    with pytest.raises(InputError, match="no value"):
+        await resend(Settings(), ResendRequest("raw", places=[letters[3].place]))
+    repaired = ResendRequest("raw", places=[letters[3].place], values={letters[3].place: b"repaired"})
+    assert (await resend(Settings(), repaired)).bytes == 8
+
+
+def letter(place: RecordPlace | SourcePlace, reason: str, value: bytes = b"value") -> DeadLetter:
+    """Return a dead letter."""
+    return DeadLetter(place, 1, reason, "", "", b"key", value, [("own", b"header"), (RESENT, b"before")])
+
+
+def write_again(settings: Settings) -> None:
+    """Write every dead letter once more, as a mill does that does not know that they are there."""
+    dead_letters = dead_letter_topic(settings.raw_topics[0])
+    found = [record for part in raw_records(settings, dead_letters) for record in part]
+    marked = [record for record in found if f"{PREFIX}reason" in dict(record.headers)]
+    again = [Raw(record.value, 0, record.key, [(k, v or b"") for k, v in record.headers]) for record in marked]
+    send(settings, again, dead_letters)
+
+
+async def letters(settings: Settings) -> int:
+    """Return how many records were dead-lettered."""
+    return (await count_dead_letters(settings, settings.raw_topics[0])).reasons.total()
+
+
+def run(capture: pytest.CaptureFixture[bytes], settings: Settings, *arguments: str, code: int = 0) -> bytes:
+    """Run a command of the group; return what it wrote to standard output."""
+    capture.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main(["dead-letters", *arguments, "--bootstrap-servers", settings.bootstrap_servers])
+    assert (ended.value.code or 0) == code
+    return capture.readouterr().out

@@ -1,0 +1,349 @@
+"""Skipping, ignoring, resending, repairing on brokers in memory: what is written, in which order, and what is not."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+
+from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
+from tokenmill.app.kafka.control_topic import read_on
+from tokenmill.app.mill import skip_list
+from tokenmill.app.mill.skip_list import SkipList
+from tokenmill.app.settings import Settings, dead_letter_topic
+from tokenmill.app.tools import resend as resending
+from tokenmill.app.tools import skip_and_ignore, store_repair
+from tokenmill.app.tools.resend import NOTE, RESENT, ResendOutcome, ResendRequest, count_dead_letters, resend
+from tokenmill.app.tools.skip_and_ignore import ignore, skip
+from tokenmill.app.tools.store_repair import TopicDonor, described_in, rewrite_description
+from tokenmill.errors import BrokerError, DamagedError, FingerprintError, InputError
+from tokenmill.store import Store, StreamInfo
+from tokenmill.wire.chain import roll
+from tokenmill.wire.control_log import SKIP_KEY, SKIP_REQUEST_KEY, skip_request_record
+from tokenmill.wire.cursor import NO_RECORD, Cursor
+from tokenmill.wire.dead_letters import Place, RecordPlace, SourcePlace, encode_dead_letter
+from tokenmill.wire.ignoring import IGNORE_KEY
+
+RAW = "raw-text"
+
+
+class World:
+    """Brokers in memory with a raw topic of 20 records, and streams made of it; all that is written is noted."""
+
+    def __init__(self, directory: Path) -> None:
+        self.kafka = MemoryKafka()
+        self.settings = Settings(
+            tokenizer="bytes", sequence_length=3, segment_blocks=4, splits={"all": 1000}, store=directory / "store"
+        )
+        self.streams: list[MemoryStream] = []
+        self.written: list[tuple[str, Any]] = []
+        self.fails_at: int | None = None
+        for number in range(20):
+            self.kafka.append(RAW, 0, f"{number}".encode())
+
+    def stream(self, suffix: str = "", blocks: int = 8, **changes: Any) -> MemoryStream:
+        """Settle a stream of one partition."""
+        settings = self.settings.model_copy(update={"stream_suffix": suffix, **changes})
+        self.streams.append(MemoryStream(self.kafka, settings, [blocks]))
+        return self.streams[-1]
+
+    async def settled(self, *_: Any) -> Any:
+        """Return all streams as brokers tell them."""
+        return [stream.settled for stream in self.streams]
+
+    async def one(self, _settings: Settings, name: str) -> Any:
+        """Return one stream."""
+        return next(stream.settled for stream in self.streams if stream.stream.name == name)
+
+    async def write(self, _settings: Settings, topic: str, records: Sequence[tuple[bytes, bytes]]) -> None:
+        """Append to a control topic."""
+        if self.fails_at == len(self.written):
+            raise BrokerError
+        for key, value in records:
+            self.written.append((topic, key))
+            self.kafka.append(topic, 0, value, key=key)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Return a world that everything here speaks to."""
+    world = World(tmp_path)
+    for module in (skip_and_ignore, skip_list):
+        monkeypatch.setattr(module, "write_control", world.write)
+    for module in (skip_and_ignore, resending, store_repair):
+        monkeypatch.setattr(module, "consumer", world.kafka.consumer)
+    monkeypatch.setattr(skip_and_ignore, "settled_streams", world.settled)
+    monkeypatch.setattr(skip_and_ignore, "settled_stream", world.one)
+    return world
+
+
+@pytest.mark.parametrize(("offset", "wanted"), [(2, None), (4, None), (5, [0]), (7, [0]), (8, [0, 1]), (12, [0, 1])])
+async def test_a_record_is_skipped_by_the_mills_that_have_not_passed_it(
+    world: World, offset: int, wanted: list[int] | None
+) -> None:
+    """Each stream of theirs is asked; where none is left, it is refused and nothing is written."""
+    for suffix, sent in (("", 5), ("-v2", 8)):
+        made = world.stream(suffix, sequence_length=3 + len(suffix))
+        made.send(0, sent)
+    heads = [stream.messages[0][sent - 1].cursor for stream, sent in zip(world.streams, (5, 8), strict=True)]
+    passed = [(head.next_offset, head.taken) > (offset, 0) for head in heads]
+    names = [stream.stream.name for stream in world.streams]
+    if all(passed):
+        with pytest.raises(InputError, match=f"has published tokens of offset {offset}"):
+            await skip(world.settings, RAW, 0, offset)
+        assert world.written == []
+        return
+    found = await skip(world.settings, RAW, 0, offset)
+    expected = [name for name, gone in zip(names, passed, strict=True) if not gone]
+    assert (list(found.streams), list(found.passed)) == (expected, [name for name in names if name not in expected])
+    assert world.written == [(f"control.{name}", SKIP_REQUEST_KEY) for name in expected]
+
+
+async def test_the_streams_of_one_mill_are_skipped_in_together_or_not_at_all(world: World) -> None:
+    """One of two splits has passed the record: the other one's blocks depend on it as well."""
+    first = world.stream()
+    second = world.stream("-twin")
+    recipe = replace(second.recipe, split=first.recipe.split)
+    assert replace(recipe, split="").fingerprint == replace(first.recipe, split="").fingerprint
+    first.send(0, 8)
+    with pytest.raises(InputError, match="has published tokens of offset 3"):
+        await skip(world.settings, RAW, 0, 3)
+    assert world.written == []
+    assert len((await skip(world.settings, RAW, 0, 12)).streams) == 2
+    for stream in world.streams:
+        stream.settled.control.skips[0] = {13}
+    world.written.clear()
+    assert len((await skip(world.settings, RAW, 0, 13)).streams) == 2
+    assert world.written == []  # it stands on the list already
+
+
+@pytest.mark.parametrize(
+    ("partition", "offset", "text"),
+    [(0, 20, "holds the offsets 0 to 19"), (0, -1, "holds the"), (1, 0, "partitions 0 to 0"), (-1, 0, "partitions 0")],
+)
+async def test_what_is_no_record_is_not_skipped(world: World, partition: int, offset: int, text: str) -> None:
+    """Nothing is written."""
+    world.stream()
+    with pytest.raises(InputError, match=text):
+        await skip(world.settings, RAW, partition, offset)
+    assert world.written == []
+
+
+async def test_what_is_taken_over_stands_on_every_control_topic_before_it_is_in_force(world: World) -> None:
+    """A mill that dies between the two leaves it to the next one, which writes what is missing."""
+    streams = [world.stream(), world.stream("-v2")]
+    for stream in streams[:1]:
+        key, value = skip_request_record(0, 5)
+        world.kafka.append(stream.stream.control_topic, 0, value, key=key)
+    start = [Cursor(0, 0, 0, NO_RECORD)] * 2
+    topics = [stream.stream.control_topic for stream in streams]
+    async with world.kafka.consumer(world.settings) as client:
+        skipping = SkipList(world.settings, [stream.settled for stream in streams])
+        world.fails_at = 1
+        with pytest.raises(BrokerError):
+            await skipping.settle(client, 0, start)
+        assert world.written == [(topics[0], SKIP_KEY)]
+        world.fails_at = None
+        again = SkipList(world.settings, [stream.settled for stream in streams])
+        assert await again.settle(client, 0, start) == {5}
+        assert world.written == [(topic, SKIP_KEY) for topic in topics]
+        assert await again.settle(client, 0, start) == {5}
+        assert len(world.written) == 2
+        key, value = skip_request_record(0, 6)
+        world.kafka.append(topics[1], 0, value, key=key)
+        assert await again.settle(client, 0, start) == {5, 6}
+        assert world.written[2:] == [(topic, SKIP_KEY) for topic in topics]
+
+
+async def test_a_message_that_readers_take_is_not_ignored(world: World) -> None:
+    """Whatever people say; nor one that they may take once a block before it is there."""
+    stream = world.stream()
+    stream.send(0, 4)
+    topic = stream.stream.tokens_topic
+    for offset in range(4):
+        with pytest.raises(InputError, match="readers take it"):
+            await ignore(world.settings, topic, 0, offset)
+    world.kafka.send(topic, 0, stream.messages[0][6:7])
+    with pytest.raises(InputError, match="blocks before it are missing"):
+        await ignore(world.settings, topic, 0, 4)
+    late = world.stream("-late")
+    late.send(0, 3, first=2)
+    with pytest.raises(InputError, match="blocks before it are missing"):
+        await ignore(world.settings, late.stream.tokens_topic, 0, 0)
+    for partition, offset, text in ((0, 5, "holds no message at offset 5"), (1, 0, "partitions 0 to 0, not 1")):
+        with pytest.raises(InputError, match=text):
+            await ignore(world.settings, topic, partition, offset)
+    with pytest.raises(InputError, match="no token topic"):
+        await ignore(world.settings, RAW, 0, 0)
+    assert world.written == []
+
+
+@pytest.mark.parametrize("kind", ["junk", "foreign", "different"])
+async def test_a_message_that_no_reader_takes_is_ignored_once(world: World, kind: str) -> None:
+    """By itself, or where it stands in the chain; it is written durably, and not again."""
+    stream = world.stream()
+    stream.send(0, 4)
+    topic = stream.stream.tokens_topic
+    bad = stream.messages[0][3]
+    if kind == "junk":
+        world.kafka.append(topic, 0, b"junk")
+    elif kind == "foreign":
+        world.kafka.send(topic, 0, [replace(bad, fingerprint=bytes(16))])
+    else:
+        other = MemoryStream(MemoryKafka(), world.settings, [5]).messages[0][4]
+        after = roll(bytes(16), bytes(other.tokens), other.entries)[-1]  # it agrees with itself
+        world.kafka.send(topic, 0, [replace(other, before=bytes(16), after=after)])
+    for _ in range(2):
+        found = await ignore(world.settings, topic, 0, 4)
+        assert (found.stream, bool(found.reason)) == (stream.stream.name, True)
+        async with world.kafka.consumer(world.settings) as client:
+            await read_on(client, stream.stream.control_topic, stream.settled.control)
+        assert world.written == [(stream.stream.control_topic, IGNORE_KEY)]
+    assert stream.settled.control.ignored.offsets() == {0: [4]}
+
+
+class Sending:
+    """A producer of the world's brokers; from the n-th record on it fails."""
+
+    def __init__(self, world: World, fails_at: int | None = None) -> None:
+        self._world, self._fails_at = world, fails_at
+        self.sent: list[str] = []
+
+    async def partitions_for(self, topic: str) -> set[int]:
+        """Return a topic's partitions."""
+        return {tp.partition for tp in self._world.kafka.logs if tp.topic == topic}
+
+    async def send_and_wait(self, topic: str, value: bytes | None, key: Any, partition: int, *, headers: Any) -> None:
+        """Append a record."""
+        if self._fails_at == len(self.sent):
+            raise BrokerError
+        self.sent.append(topic)
+        self._world.kafka.append(topic, partition, value, key=key, headers=headers)
+
+    @asynccontextmanager
+    async def producer(self, _settings: Settings) -> AsyncIterator["Sending"]:
+        """Give this."""
+        yield self
+
+
+PLACES: list[Place] = [RecordPlace(RAW, 0, 3), RecordPlace(RAW, 0, 7), SourcePlace(RAW, "ab", "file:8")]
+LETTERS = dead_letter_topic(RAW)
+
+
+def letters(world: World) -> None:
+    """Write a dead letter of each place, the first one twice."""
+    for place, reason in [*zip(PLACES, ("bad", "bad", "worse"), strict=True), (PLACES[0], "bad")]:
+        headers = encode_dead_letter(place, reason=reason, detail="", timestamp=0)
+        world.kafka.append(LETTERS, 0, b"value", headers=headers)
+
+
+async def test_a_kill_between_record_and_note_sends_a_record_again_and_loses_none(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any moment: the note comes after the record; what was noted is not sent again."""
+    for fails_at in range(5):
+        letters(world)
+        before = len(world.kafka.logs[TopicPartition(RAW, 0)])
+        first = Sending(world, fails_at)
+        monkeypatch.setattr(resending, "producer", first.producer)
+        wish = ResendRequest(RAW, reasons=["bad"])
+        if fails_at < 4:
+            with pytest.raises(BrokerError):
+                await resend(world.settings, wish)
+        else:
+            assert await resend(world.settings, wish) == ResendOutcome(2, 10, 0, 0)
+        rest = Sending(world)
+        monkeypatch.setattr(resending, "producer", rest.producer)
+        done = await resend(world.settings, wish)
+        assert (done.sent, done.before) == (2 - fails_at // 2, fails_at // 2)
+        sent = [dict(r.headers)[RESENT] for r in world.kafka.logs[TopicPartition(RAW, 0)][before:]]
+        assert sorted(set(sent)) == [b"raw-text/0/3", b"raw-text/0/7"]
+        assert len(sent) == 2 + fails_at % 2
+        assert (first.sent + rest.sent)[:2] == [RAW, LETTERS] or fails_at == 1
+        world.kafka.logs[TopicPartition(LETTERS, 0)].clear()
+
+
+async def test_dead_letters_are_counted_by_place(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dry run sends nothing; what was sent back is counted once; again only on purpose."""
+    letters(world)
+    world.kafka.append(LETTERS, 0, b"neither")
+    sending = Sending(world)
+    monkeypatch.setattr(resending, "producer", sending.producer)
+    wish = ResendRequest(RAW, reasons=["bad"], places=[PLACES[2]])
+    assert (await resend(world.settings, wish, dry_run=True)).sent == 3
+    assert sending.sent == []
+    assert (await resend(world.settings, wish)).sent == 3
+    assert (await resend(world.settings, wish)).before == 3
+    assert (await resend(world.settings, replace(wish, again=True))).sent == 3
+    counts = await count_dead_letters(world.settings, RAW)
+    assert (counts.letters, dict(counts.reasons), counts.resent) == (4, {"bad": 2, "worse": 1}, 3)
+    notes = [r for r in world.kafka.logs[TopicPartition(LETTERS, 0)] if NOTE in dict(r.headers)]
+    assert [r.value for r in notes] == [None] * 6
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5], [3, 4, 0, 1, 2, 5], [5, 0, 1, 2, 3, 4], [0, 1, 2, 2, 3, 4, 5]])
+@pytest.mark.parametrize("junk", [None, 0, 3])
+def test_a_token_topic_gives_the_blocks_that_are_asked_for(world: World, order: list[int], junk: int | None) -> None:
+    """Wherever they stand, whatever stands between; a message that contradicts itself gives none."""
+    stream = world.stream()
+    topic = stream.stream.tokens_topic
+    for place, number in enumerate(order):
+        if place == junk:
+            world.kafka.append(topic, 0, b"junk")
+            world.kafka.send(topic, 0, [replace(stream.messages[0][2], after=bytes(16))])
+            world.kafka.send(topic, 0, [replace(stream.messages[0][2], fingerprint=bytes(16))])
+        world.kafka.send(topic, 0, [stream.messages[0][number]])
+    donor = TopicDonor(world.settings, stream.recipe, TopicPartition(topic, 0))
+    for first, end in ((0, 6), (2, 3), (2, 5), (5, 6), (4, 8)):
+        given = {block.number: block for block in donor.give(first, end)}
+        assert sorted(given) == list(range(first, min(end, 6)))
+        for number, block in given.items():
+            message = stream.messages[0][number]
+            assert (block.tokens, block.entry, block.before) == (
+                bytes(message.tokens),
+                message.entries[0],
+                message.before,
+            )
+    assert list(donor.give(6, 8)) == []
+
+
+@pytest.mark.parametrize("file", ["stream.json", "tokenizer.json"])
+@pytest.mark.parametrize("state", ["whole", "damaged", "missing"])
+def test_a_description_is_mended_and_what_was_damaged_is_kept(world: World, file: str, state: str) -> None:
+    """From another store; what is whole stays as it is."""
+    genesis = world.stream().settled.genesis
+    info = StreamInfo.from_genesis(genesis, genesis.segment_blocks)
+    store = Store.open_or_create(world.settings.store)
+    store.add_stream(info, b'{"a": 1}')
+    path = store.path / info.name / file
+    whole = path.read_bytes()
+    if state == "damaged":
+        path.write_bytes(b"{")
+    if state == "missing":
+        path.unlink()
+    found, rewritten = rewrite_description(store.path, info.name, lambda: (info, b'{"a": 1}'))
+    assert found == info
+    assert rewritten == ([] if state == "whole" else [str(path)])
+    assert path.read_bytes() == whole
+    broken = path.with_name(f"{file}.broken")
+    assert broken.exists() == (state == "damaged")
+    if state == "damaged":
+        assert broken.read_bytes() == b"{"
+
+
+def test_another_streams_description_is_not_written_over(world: World) -> None:
+    """It is whole, and says other settings; a donor's damaged tokenizer is not taken."""
+    genesis = world.stream().settled.genesis
+    info = StreamInfo.from_genesis(genesis, genesis.segment_blocks)
+    other = StreamInfo.from_genesis(replace(genesis, segment_blocks=8), 8)
+    store = Store.open_or_create(world.settings.store)
+    store.add_stream(info, b"{}")
+    before = (store.path / info.name / "stream.json").read_bytes()
+    with pytest.raises(FingerprintError, match="made with other settings"):
+        rewrite_description(store.path, info.name, lambda: (other, b"{}"))
+    assert (store.path / info.name / "stream.json").read_bytes() == before
+    with pytest.raises(DamagedError, match="is not the tokenizer of its stream"):
+        described_in(store.path, info.name)

@@ -1,0 +1,199 @@
+"""The eras of a stream in memory: topic and store are held against each other up to marks, and what counts is kept."""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from aiokafka import TopicPartition
+
+from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
+from tests.app.tools.verify import test_store_eras as damages
+from tokenmill.app.settings import Settings
+from tokenmill.app.tools.verify import verify_marks
+from tokenmill.app.tools.verify.earlier import VerifiedEras
+from tokenmill.app.tools.verify.era_check import END, EraCheck, EraCopy, EraEndsFiles
+from tokenmill.app.tools.verify.verify_marks import EraMarks, StoreEras
+from tokenmill.app.tools.verify.verify_result import EraResult
+from tokenmill.eras import ERA_KEY, Era
+from tokenmill.store import EraWriter, Store, StreamInfo, open_eras
+from tokenmill.store.era_rows import COMMIT_ROWS, ROW_BYTES, EraRow, encode_row, row_seed
+
+ERAS = 5
+
+
+class Scene:
+    """A stream with eras on its control topic, of two blocks each, and a store that holds some of them."""
+
+    def __init__(self, kafka: MemoryKafka, directory: Path) -> None:
+        settings = Settings(
+            tokenizer="bytes", sequence_length=3, segment_blocks=4, splits={"all": 1000}, store=directory / "store"
+        )
+        self.settings, self.kafka, self.directory = settings, kafka, directory
+        self.stream = MemoryStream(kafka, settings, [2 * ERAS, ERAS])
+        self.control = TopicPartition(self.stream.stream.control_topic, 0)
+        for number in range(ERAS):
+            self.stream.send(0, 2 * number + 2)
+            if number % 2:
+                self.stream.send(1, number)
+            self.stream.close_era()
+        log = [record for record in kafka.logs[self.control] if record.key == ERA_KEY]
+        self.eras: list[tuple[Era, int]] = [(Era.unpack(record.value), record.offset) for record in log]
+
+    @property
+    def milled(self) -> Any:
+        """Say what the stream is called, as a fixture of streams on a broker does."""
+        return SimpleNamespace(train=self.stream.stream.name)
+
+    def store(self, eras: int) -> Path:
+        """Bring so many eras into the store, two with each commit."""
+        store = Store.open_or_create(self.settings.store)
+        genesis = self.stream.settled.genesis
+        store.add_stream(StreamInfo.from_genesis(genesis, genesis.segment_blocks), b"{}")
+        with EraWriter.open(store, self.stream.stream.name) as writer:
+            for first in range(writer.next_number, eras, 2):
+                writer.append(self.eras[first : min(first + 2, eras)])
+        return store.path
+
+    async def check(
+        self, store: Path | None, *, since: VerifiedEras | None = None, lost: int = 0
+    ) -> tuple[EraResult, Mapping[int, list[tuple[int, int]]]]:
+        """Verify, without so many records at the topic's end; return as well the ends laid down by partition."""
+        marks = EraMarks(len(self.kafka.logs[self.control]) - lost, StoreEras.look(store, self.stream.stream.name))
+        files = EraEndsFiles(self.directory / f"ends {len(list(self.directory.iterdir()))}")
+        result = await EraCheck(self.stream.settled, marks, store, since, files).run(self.settings)
+        ends = {n: np.fromfile(path, END)[["block", "era"]].tolist() for n, path in files.close().items()}
+        return result, ends
+
+
+@pytest.fixture
+def scene(kafka: MemoryKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    """Return eras on a control topic, of which none is in a store yet; nobody waits for writers."""
+    monkeypatch.setattr(verify_marks, "LOOK_SECONDS", 0.0)
+    return Scene(kafka, tmp_path)
+
+
+@pytest.mark.parametrize("held", [None, 0, 1, 2, 3, ERAS])
+async def test_eras_are_equal_as_far_as_the_store_has_them(scene: Scene, held: int | None) -> None:
+    """It may be behind; no further is remembered, and the ends of all are laid down."""
+    store = scene.store(held) if held is not None else None
+    result, ends = await scene.check(store)
+    assert (result.differences, result.eras, result.store_eras, result.store_equal) == ([], ERAS, held, held or 0)
+    assert result.blocks == sum(era.blocks for era, _ in scene.eras)
+    assert ends == {0: [(2 * n + 2, n) for n in range(ERAS)], 1: [(1, 1), (3, 3)]}
+    known = ERAS if held is None else held
+    if not known:
+        assert result.verified is None
+        return
+    era, offset = scene.eras[known - 1]
+    stop = open_eras(scene.store(ERAS), scene.stream.stream.name).row(known - 1).stop
+    blocks = sum(era.blocks for era, _ in scene.eras[:known])
+    assert result.verified == VerifiedEras(era, offset, stop, blocks)
+
+
+@pytest.mark.parametrize("first", range(1, ERAS))
+async def test_what_was_verified_before_is_left_out(scene: Scene, first: int) -> None:
+    """Wherever that was; what came since is compared, counted and laid down, and it may be nothing."""
+    (earlier, _), name = await scene.check(scene.store(first)), scene.stream.stream.name
+    store = scene.store(ERAS)
+    damages.change(store, scene.milled, "eras.jsonl", 20)
+    result, ends = await scene.check(store, since=earlier.verified)
+    assert (result.differences, result.since, result.eras, result.store_equal) == ([], first, ERAS, ERAS - first)
+    assert sorted(era for found in ends.values() for _, era in found) == sorted(
+        n for n in range(first, ERAS) for part in scene.eras[n][0].ranges if part.blocks
+    )
+    assert result.verified is not None
+    assert result.verified.stop == open_eras(store, name).row(ERAS - 1).stop
+    again, none = await scene.check(store, since=result.verified)
+    assert (again.differences, again.blocks, again.verified, none) == ([], 0, result.verified, {})
+
+
+async def test_a_store_that_had_more_is_named(scene: Scene) -> None:
+    """When it was last verified; the copy was put back from somewhere."""
+    earlier, _ = await scene.check(scene.store(ERAS))
+    index = scene.settings.store / scene.stream.stream.name / "eras.index"
+    index.write_bytes(index.read_bytes()[: 2 * ROW_BYTES])
+    result, _ = await scene.check(scene.settings.store, since=earlier.verified)
+    (found,) = result.differences
+    assert (found.side, found.kind, found.era) == ("store", "missing", 2)
+    assert f"it had {ERAS} eras" in found.text
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+async def test_a_topic_that_lost_its_end_is_named(scene: Scene, lost: int) -> None:
+    """By the store, or by what an earlier verification saw."""
+    store = scene.store(ERAS)
+    earlier, _ = await scene.check(store)
+    result, _ = await scene.check(store, lost=lost)
+    seen, _ = await scene.check(None, since=earlier.verified, lost=lost)
+    for found in (result, seen):
+        (one,) = found.differences
+        assert (one.side, one.kind) == ("control topic", "missing")
+    assert (result.differences[0].era, result.eras) == (ERAS - lost, ERAS - lost)
+    assert (seen.differences[0].era, seen.eras) == (ERAS - 1, ERAS - 1)
+    assert (await scene.check(None, lost=lost))[0].differences == []
+
+
+async def test_what_is_no_era_is_counted(scene: Scene) -> None:
+    """It is no difference: readers ignore it."""
+    scene.kafka.append(scene.control.topic, scene.control.partition, b"none", key=ERA_KEY)
+    scene.kafka.append(scene.control.topic, scene.control.partition, scene.eras[2][0].pack(), key=ERA_KEY)
+    result, _ = await scene.check(scene.store(ERAS))
+    assert (result.ignored, result.eras, result.differences) == (2, ERAS, [])
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind", "era", "text"),
+    [
+        (damages.change_line, "damaged", 1, "era 1, at byte .* is not what was committed"),
+        (damages.change_row, "damaged", None, "row of era 1 is damaged"),
+        (damages.change_last_row, "damaged", ERAS - 1, "1 rows of .* are not whole"),
+        (damages.remove_line, "damaged", 1, "era 1, at byte .* is not what was committed"),
+        (damages.other_eras, "different", 1, "era 1 is another than on the control topic"),
+        (damages.other_offset, "damaged", 0, r"row of era 0 is wrong \(offset\)"),
+    ],
+)
+async def test_eras_that_are_wrong_in_the_store_are_named(
+    scene: Scene, damage: Callable[[Path, Any], None], kind: str, era: int | None, text: str
+) -> None:
+    """The first one, once; those before it are equal."""
+    store = scene.store(ERAS)
+    damage(store, scene.milled)
+    result, _ = await scene.check(store)
+    (found,) = result.differences
+    assert (found.side, found.kind, found.era) == ("store", kind, era)
+    assert re.search(text, found.text)
+    assert result.store_equal == (era or 0)
+
+
+async def test_a_commit_that_a_writer_is_at_is_waited_for(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows are there before they count; a moment later it is whole."""
+    store = scene.store(4)
+    index = store / scene.stream.stream.name / "eras.index"
+    whole = index.read_bytes()
+    index.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    monkeypatch.setattr(verify_marks, "time", SimpleNamespace(sleep=lambda _: index.write_bytes(whole)))
+    assert StoreEras.look(store, scene.stream.stream.name) == StoreEras(4)
+
+
+@pytest.mark.parametrize("wrong", [2, COMMIT_ROWS, 255])
+async def test_a_row_that_names_a_commit_which_nobody_wrote_is_damage(scene: Scene, wrong: int) -> None:
+    """It is whole in itself: its place in the commit is not the one after the row before."""
+    store, name = scene.store(4), scene.stream.stream.name
+    genesis = scene.stream.settled.genesis
+    info = StreamInfo.from_genesis(genesis, genesis.segment_blocks)
+    index = store / name / "eras.index"
+    rows = index.read_bytes()
+    before = EraRow.decode(rows[:ROW_BYTES])
+    line = scene.eras[1][0].pack() + b"\n"
+    row = encode_row(scene.eras[1], line, row_seed(info.fingerprint), before, wrong)
+    index.write_bytes(rows[:ROW_BYTES] + row + rows[2 * ROW_BYTES :])
+    copy = EraCopy(store, info, StoreEras(4), EraRow())
+    with copy.opened(0):
+        found = [copy.compare(*era) for era in scene.eras[:2]]
+    assert found[0] is None
+    assert found[1] is not None
+    assert "the row of era 1 is wrong (its checksum or place)" in found[1].text

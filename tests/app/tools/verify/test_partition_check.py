@@ -1,0 +1,240 @@
+"""A partition's check, in this process: up to where all is right. Several processes: threads here, at real pipes."""
+
+import multiprocessing
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.app.tools.verify.published import Published, settled
+from tests.conftest import TopicFactory
+from tokenmill.app.kafka.discovery import settled_stream
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.tools.verify import partition_check
+from tokenmill.app.tools.verify.chain_check import ChainTask
+from tokenmill.app.tools.verify.partition_check import PartitionTask, check_partition, check_partitions
+from tokenmill.app.tools.verify.reference_sample import ReferenceSample
+from tokenmill.app.tools.verify.verify_marks import take_marks
+from tokenmill.app.tools.verify.verify_result import Advance, ChainResult
+from tokenmill.errors import SourceError, TokenMillError
+from tokenmill.store.layout import SegmentPaths
+from tokenmill.wire.message import Message
+
+
+async def checked(published: Published, store: Path | None) -> ChainResult:
+    """Verify the first stream's only chain."""
+    found = await settled_stream(published.settings, published.names[0])
+    (marks,) = (await take_marks(published.settings, [found], store)).chains
+    chain = ChainTask(found.genesis, found.stream.tokens_topic, marks, found.control.ignored)
+    task = PartitionTask(published.settings, None, frozenset(), [chain], store, ReferenceSample(1))
+    (result,) = await check_partition(task, lambda _: published.plan.stages, lambda _: None)
+    return result
+
+
+def miscounted(message: Message) -> Message:
+    """Return the message with a tombstone too many in its account."""
+    totals = message.totals.copy()
+    totals.tombstones += 1
+    return replace(message, totals=totals)
+
+
+@pytest.mark.parametrize("wrong", ["nothing", "store", "topic"])
+async def test_a_side_that_was_wrong_is_not_remembered_as_right(
+    broker: Broker, topic: TopicFactory, tmp_path: Path, wrong: str
+) -> None:
+    """Not even in the last block, behind which nothing is left to be compared."""
+    published = settled(broker, topic, tmp_path)
+    name = published.names[0]
+    messages = [message for message in published.messages(name, 256) if not message.is_carry]
+    store = published.store({name: messages})
+    if wrong == "store":
+        paths = SegmentPaths(store / name / "0", 0)
+        (last,) = sorted(paths.directory.glob("*.bin"))[-1:]
+        data = bytearray(last.read_bytes())
+        data[-1] ^= 1
+        last.write_bytes(data)
+    if wrong == "topic":
+        messages[-1] = miscounted(messages[-1])
+    published.publish(name, messages)
+
+    result = await checked(published, store)
+
+    assert [difference.side for difference in result.differences] == ([] if wrong == "nothing" else [wrong])
+    assert result.reference_blocks == result.topic_blocks[1] == messages[-1].end
+    if wrong == "nothing":
+        assert result.verified is not None
+        assert result.verified.carry.first == result.reference_blocks
+    else:
+        assert result.verified is None
+
+
+async def test_what_is_not_stored_yet_is_not_remembered(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """A store that is behind is no difference, but the next verification must look at these blocks."""
+    published = settled(broker, topic, tmp_path)
+    name = published.names[0]
+    messages = [message for message in published.messages(name, 256) if not message.is_carry]
+    published.publish(name, messages)
+    store = published.store({name: messages[:-1]})
+
+    result = await checked(published, store)
+
+    assert (result.differences, result.verified) == ([], None)
+    assert (await checked(published, None)).verified is not None
+
+
+class Crew:
+    """In the place of a verification's processes; what one does with a partition is in ``script``."""
+
+    def __init__(self, script: dict[int, Sequence[Advance] | Exception]) -> None:
+        self.script = script
+        self.opened: list[bytes] = []
+        self.sizes: list[int] = []
+        self._threads: list[threading.Thread] = []
+
+    async def check(self, task: Any, stages: Any, report: Any) -> list[ChainResult]:
+        """Do what the script says; `partition_check._work` calls it for each partition."""
+        stages(task)
+        said = self.script[task.partition]
+        if isinstance(said, Exception):
+            raise said
+        for advance in said:
+            report(advance)
+        return [ChainResult("raw.train", task.partition, "raw", (0, 1), (0, 1))]
+
+    @contextmanager
+    def workers(self, count: int) -> Iterator[dict[Any, Any]]:
+        """Start so many; they end when their pipes close, and one whose script says so ends without a word."""
+        self.sizes.append(count)
+        mine = {}
+        for _ in range(count):
+            here, there = multiprocessing.Pipe()
+            thread = threading.Thread(target=self._work, args=(there,))
+            thread.start()
+            self._threads.append(thread)
+            mine[here] = SimpleNamespace(join=thread.join, exitcode=-9)
+        try:
+            yield mine
+        finally:
+            for here in mine:
+                here.close()
+            for thread in self._threads:
+                thread.join()
+
+    def _work(self, pipe: Any) -> None:
+        try:
+            partition_check._work(pipe, 1)
+        except KeyboardInterrupt:
+            pass  # it died: the pipe closes, and nothing was said
+        finally:
+            pipe.close()
+
+
+def task(partition: int, key: bytes = b"one") -> PartitionTask:
+    """Return a partition, as far as a process looks at it."""
+    genesis = SimpleNamespace(recipe=SimpleNamespace(decode="auto", key=key))
+    chain = SimpleNamespace(tokens_topic="tokens", genesis=genesis)
+    settings = SimpleNamespace(engine="auto")
+    found = SimpleNamespace(
+        partition=partition, raw_topic="raw", stages_key=key, chains=[chain], tokenizer=None, settings=settings
+    )
+    return cast("PartitionTask", found)
+
+
+@pytest.fixture
+def crew(monkeypatch: pytest.MonkeyPatch) -> Crew:
+    """Return a crew that works for verifications from now on; each task's stages are only noted."""
+    crew = Crew({})
+    monkeypatch.setenv("RAYON_NUM_THREADS", "1")
+    monkeypatch.setattr(partition_check, "_workers", crew.workers)
+    monkeypatch.setattr(partition_check, "check_partition", crew.check)
+    monkeypatch.setattr(partition_check, "schemas_for_command", lambda *_: None)
+    monkeypatch.setattr(partition_check, "reopen_stages", lambda recipe, *_: crew.opened.append(recipe.key))
+    for name in ("collect_seldom", "keep_loaded"):
+        monkeypatch.setattr(partition_check, name, lambda: None)
+    return crew
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_every_partition_is_answered_once_with_all_its_advances(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """However many processes there are, and never more than partitions; a raw topic's stages are opened once each."""
+    monkeypatch.setattr(partition_check, "REPORT_SECONDS", 0.0)
+    numbers = [4, 7, 1, 2, 3]
+    crew.script = {number: [Advance(number, 1, 10)] * 3 for number in numbers}
+    answers = list(check_partitions([task(n, b"odd" if n % 2 else b"even") for n in numbers], count))
+    assert crew.sizes == [min(count, len(numbers))]
+    results = [(index, answer[0].partition) for index, answer in answers if isinstance(answer, list)]
+    assert sorted(results) == list(enumerate(numbers))
+    for index, number in enumerate(numbers):
+        own = [answer for at, answer in answers if at == index]
+        assert isinstance(own[-1], list)
+        advances = [answer for answer in own if isinstance(answer, Advance)]
+        assert Advance(*map(sum, zip(*advances, strict=True))) == Advance(3 * number, 3, 30)
+    assert set(crew.opened) == {b"odd", b"even"}
+    assert len(crew.opened) <= 2 * min(count, len(numbers))
+
+
+def test_what_a_check_raised_is_raised_here(crew: Crew) -> None:
+    """It is no answer that says that all is well."""
+    crew.script = {0: [], 1: SourceError("retention removed it"), 2: []}
+    with pytest.raises(SourceError, match="retention removed it"):
+        list(check_partitions([task(0), task(1), task(2)], 1))
+
+
+def test_a_process_that_ended_without_an_answer_is_named(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its partition, its code, and what to do."""
+
+    async def die(*_: Any) -> list[ChainResult]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(partition_check, "check_partition", die)
+    with pytest.raises(TokenMillError, match=r"verified raw partition 5 ended with code -9 .*fewer processes"):
+        list(check_partitions([task(5)], 1))
+
+
+def test_advances_are_added_up_between_two_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each record is told once."""
+    now = [0.0]
+    monkeypatch.setattr(partition_check, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    sent: list[Advance] = []
+    reports = partition_check._Reports(cast("Any", SimpleNamespace(send=sent.append)))
+    for at in (0.0, 0.1, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75):
+        now[0] = at
+        reports(Advance(1, 2, 3))
+    assert sent == [Advance(3, 6, 9)] * 3
+
+
+def test_processes_that_are_started_never_see_ctrl_c() -> None:
+    """They inherit the mask; this process has its own again."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with partition_check._shielded():
+        assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+
+def test_no_process_is_waited_for_in_the_middle_of_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever leaves kills them all, and then waits for their ends; each has its share of the cores."""
+    done: list[str] = []
+
+    class Process:
+        def __init__(self, *, name: str, **_: Any) -> None:
+            self._name = name
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda: done.append(f"{name} {self._name}")
+
+    context = SimpleNamespace(Pipe=multiprocessing.Pipe, Process=Process)
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
+    with partition_check._workers(2) as workers:
+        assert len(workers) == 2
+        assert done == ["start verify 0", "start verify 1"]
+        done.clear()
+    assert done == ["kill verify 0", "join verify 0", "kill verify 1", "join verify 1"]
+    assert all(pipe.closed for pipe in workers)
