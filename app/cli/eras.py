@@ -13,8 +13,7 @@ from ..kafka.clients import consumer
 from ..kafka.control_topic import write_control
 from ..kafka.discovery import settled_stream
 from ..kafka.era_topic import look
-from ..mill.era_closing import EraCloser
-from ..mill.era_extents import Extents
+from ..mill.era_closing import EraCloser, Extents
 from ..settings import Settings
 from .options import OneStream, examples, with_settings
 from .output import AsJson, DryRun, Yes, agree, asks, count, say, show_json, show_table

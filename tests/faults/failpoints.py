@@ -18,7 +18,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from tokenmill.app.cli import main
 from tokenmill.app.mill import era_closing as closing
 from tokenmill.app.mill import raw_partition
-from tokenmill.app.mill.era_extents import Extents
+from tokenmill.app.mill.era_closing import Extents
 from tokenmill.app.worker import transport
 from tokenmill.milling.partition_mill import PartitionMill
 

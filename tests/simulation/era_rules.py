@@ -9,9 +9,7 @@ from tests.eras.judging import read_era
 from tokenmill.app.kafka import era_topic as looking
 from tokenmill.app.kafka.chain_logs import KafkaLogs
 from tokenmill.app.mill import era_closing as closing
-from tokenmill.app.mill import era_extents as extents
-from tokenmill.app.mill.era_closing import EraCloser
-from tokenmill.app.mill.era_extents import Extents
+from tokenmill.app.mill.era_closing import EraCloser, Extents
 from tokenmill.app.segments.era_bringing import EraBringer
 from tokenmill.eras import Era, EraFollower, EraLog, LogRecord
 from tokenmill.errors import DifferenceError
@@ -110,7 +108,7 @@ ERA_RULES: Final = (
     EraRule("a look that was broken off is undone", _patched((EraFollower, "rewind", lambda *_: None)), 2),
     EraRule("behind each fetch the last record is looked at again", _patched((looking, "_stands", _always)), 12527),
     EraRule("a record that was ignored is looked at again, too", _patched((looking, "_stands", _eras_stand)), 8000272),
-    EraRule("what is in eras was there, whatever retention left", _patched((extents, "find_extent", _unknown)), 157),
+    EraRule("what is in eras was there, whatever retention left", _patched((closing, "find_extent", _unknown)), 157),
     EraRule("an era names the hash of the one before", _patched((EraLog, "continues", _any_hash)), 506),
     EraRule("what continues nothing is ignored", _patched((EraLog, "add", _must_continue)), 36),
     EraRule("nothing follows the end marker", _patched((EraLog, "ended", False)), 18),

@@ -21,10 +21,7 @@ from tokenmill.app.kafka import asking
 from tokenmill.app.kafka.control_topic import Settled
 from tokenmill.app.kafka.era_topic import look
 from tokenmill.app.mill import era_closing as closing
-from tokenmill.app.mill import era_extents as extents
-from tokenmill.app.mill import era_keeping as keeping
-from tokenmill.app.mill.era_closing import EraCloser
-from tokenmill.app.mill.era_keeping import EraKeeper
+from tokenmill.app.mill.era_closing import EraCloser, EraKeeper
 from tokenmill.app.segments import era_bringing as bringing
 from tokenmill.app.segments.era_bringing import EraBringer
 from tokenmill.app.settings import Settings
@@ -161,7 +158,7 @@ class Person(Sender):
         closer = EraCloser(SETTLED, self._write_counted, era_blocks=1, era_seconds=0.0)
         try:
             await closer.close(self.client)
-        except (*PASSING, *keeping.FINAL):
+        except (*PASSING, *closing.FINAL):
             self.world.seen["closing failed"] += 1
             return
         self.world.truth.require_end(began)
@@ -336,7 +333,7 @@ async def _in_steps(function: Callable[..., T], *arguments: object) -> T:
 def outside(world: World) -> Iterator[None]:
     """Replace what the project's code takes from outside."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (bringing, closing, extents, keeping):
+        for module in (bringing, closing):
             patch.setattr(module, "log", _Log(world.seen))
         patch.setattr(closing, "time", _Clock(world))
         patch.setattr(bringing, "EraWriter", SimulatedWriter)

@@ -13,10 +13,7 @@ from tests.app.segments.mirror.memory_kafka import MemoryClient, MemoryKafka, Me
 from tokenmill.app import telemetry as metrics
 from tokenmill.app.kafka.era_topic import look
 from tokenmill.app.mill import era_closing as closing
-from tokenmill.app.mill import era_keeping as keeping
-from tokenmill.app.mill.era_closing import EraCloser
-from tokenmill.app.mill.era_extents import Extents
-from tokenmill.app.mill.era_keeping import EraKeeper
+from tokenmill.app.mill.era_closing import EraCloser, EraKeeper, Extents
 from tokenmill.app.segments import era_bringing as bringing
 from tokenmill.app.segments.era_bringing import EraBringer
 from tokenmill.app.settings import Settings
@@ -188,17 +185,17 @@ async def test_a_partition_that_contradicts_itself_keeps_its_extent_and_the_othe
     """It is said once for each reason, and again after it was well."""
     said: list[str] = []
     monkeypatch.setattr(
-        "tokenmill.app.mill.era_extents.log", SimpleNamespace(warning=lambda _, **more: said.append(more["reason"]))
+        "tokenmill.app.mill.era_closing.log", SimpleNamespace(warning=lambda _, **more: said.append(more["reason"]))
     )
     reasons: dict[int, str] = {}
-    real = __import__("tokenmill.app.mill.era_extents", fromlist=["find_extent"]).find_extent
+    real = __import__("tokenmill.app.mill.era_closing", fromlist=["find_extent"]).find_extent
 
     async def find(logs: Any, recipe: Any, number: int, known: int) -> Any:
         if number in reasons:
             raise DamagedError("topic", reasons[number])
         return await real(logs, recipe, number, known)
 
-    monkeypatch.setattr("tokenmill.app.mill.era_extents.find_extent", find)
+    monkeypatch.setattr("tokenmill.app.mill.era_closing.find_extent", find)
     extents = Extents(scene.stream.stream.tokens_topic, scene.stream.recipe, IgnoreList())
     steps: Sequence[tuple[int, str | None, int, int]] = (
         (2, None, 2, 0), (3, "one", 2, 1), (4, "one", 2, 1), (5, "two", 2, 2), (6, None, 6, 2), (7, "two", 6, 3),
@@ -267,21 +264,20 @@ async def test_a_keeper_gives_a_stream_up_whose_control_topic_lost_an_era(scene:
     assert len(scene.kafka.logs[scene.control]) == 2
 
 
-async def test_what_nobody_expected_ends_the_process(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody awaits the task, and eras would just not be closed any more."""
-    ended: list[BaseException] = []
+async def test_a_keeper_does_not_swallow_what_nobody_expected(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eras would just not be closed any more; the worker ends the process (`tests.app.worker.test_wiring`)."""
     error = RuntimeError("nobody expected it")
 
     async def keep_asking(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(keeping, "keep_asking", keep_asking)
-    monkeypatch.setattr(keeping, "end_for", ended.append)
-    await keeper(scene, set()).run()
-    assert ended == [error]
+    monkeypatch.setattr(closing, "keep_asking", keep_asking)
+    with pytest.raises(RuntimeError) as raised:
+        await keeper(scene, set()).run()
+    assert raised.value is error
 
 
-@pytest.mark.parametrize(("seconds", "pause"), [(NEVER, keeping.LOOK_SECONDS), (0.4, 0.1)])
+@pytest.mark.parametrize(("seconds", "pause"), [(NEVER, closing.LOOK_SECONDS), (0.4, 0.1)])
 def test_a_keeper_looks_often_enough_for_the_shortest_eras(scene: Scene, seconds: float, pause: float) -> None:
     """A stream is looked at several times in the life of an era."""
     scene.settings = scene.settings.model_copy(update={"era_max_seconds": seconds})

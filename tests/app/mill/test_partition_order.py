@@ -163,7 +163,9 @@ def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, splits: dict[str
     monkeypatch.setattr(module, "read_tail", read_tail)
     monkeypatch.setattr(module, "end_process", end_process)
     monkeypatch.setattr(publisher, "end_process", end_process)
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: found.now, time=lambda: found.now))
+    clock = SimpleNamespace(monotonic=lambda: found.now, time=lambda: found.now, perf_counter=lambda: found.now)
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(publisher, "time", clock)
     return found
 
 
@@ -295,7 +297,7 @@ async def test_what_was_milled_while_the_partition_moved_is_let_go(
         mill = partition._mill.feed
 
         def moved(records: Sequence[Any]) -> object:
-            partition._epoch = EPOCH + 1
+            partition._generation = EPOCH + 1
             return mill(records)
 
         monkeypatch.setattr(partition._mill, "feed", moved)
@@ -466,7 +468,7 @@ async def test_no_carry_is_written_beside_a_feed_before_the_start_or_after_the_s
     world.now += 100.0
     async with partition._lock:
         assert await carries(world, partition) == 0
-    partition._epoch = None
+    partition._generation = None
     assert await carries(world, partition) == 0
     partition.stop()
 

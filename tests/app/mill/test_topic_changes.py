@@ -8,7 +8,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from tests.conftest import TopicFactory
 from tests.service import Raw, Service, in_own_loop, send, service_settings
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.mill.compaction import LOOK_SECONDS
+from tokenmill.app.mill.topic_changes import LOOK_SECONDS
 from tokenmill.app.worker.ending import RESUME_CODE
 
 DOCUMENTS = [Raw(b"document %d " % number * 9, key=b"%d" % number) for number in range(40)]

@@ -1,11 +1,12 @@
-"""Topics that somebody makes compacted while they are milled: Kafka then removes records from the middle of a log.
+"""Raw topics that change while they are milled: one is made compacted, or gets partitions.
 
-Whether a topic is compacted is looked at when a worker starts (`tokenmill.app.kafka.topics.require_topics`). Here it
-is looked at again and again: what a chain would miss then, nobody could tell afterwards.
+Kafka removes records from the middle of a compacted log, and nobody can tell afterwards what a chain missed. Whether a
+topic is compacted is checked when a worker starts (`tokenmill.app.kafka.topics.require_topics`); here it is checked
+again and again. A new partition of a raw topic needs one in each of its token topics before it is milled.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -15,7 +16,7 @@ from tokenmill.errors import BrokerError, TopicError
 
 from ..kafka.clients import admin
 from ..kafka.topic_needs import is_compacted
-from ..kafka.topics import describe_topics
+from ..kafka.topics import describe_topics, ensure_topics, partition_count
 from ..settings import Settings
 
 LOOK_SECONDS: Final = 20.0
@@ -34,9 +35,9 @@ class CompactionWatch:
     def __init__(
         self, settings: Settings, topics: Mapping[str, Sequence[str]], changed: Callable[[Mapping[str, str]], None]
     ) -> None:
-        """Look at nothing yet.
+        """Watch ``topics``; ``changed`` is told when `refused` changes.
 
-        ``topics`` are, for each raw topic, itself and those of its streams. ``changed`` is told when `refused` changes.
+        ``topics`` are, for each raw topic, itself and those of its streams.
         """
         self.refused: Mapping[str, str] = {}
         """By raw topic, what is compacted and what to do."""
@@ -79,3 +80,39 @@ class CompactionWatch:
         if refused != self.refused:
             self.refused = refused
             self._changed(refused)
+
+
+class PartitionGrowth:
+    """Knows how many partitions the token topics of one raw topic have, and adds those that are missing."""
+
+    def __init__(self, settings: Settings, topics: Sequence[str], know: Callable[[str, int], Awaitable[None]]) -> None:
+        """``know(topic, partition)`` makes the producer learn of a partition."""
+        self._settings = settings
+        self._topics = topics
+        self._know = know
+        self._count = 0
+        self._lock = asyncio.Lock()
+
+    async def require(self, partition: int) -> None:
+        """Return when each of the topics has ``partition``, which the raw topic has, and messages can be sent there.
+
+        Several workers may do this at once.
+
+        Raises:
+            TopicError: the partition is missing and the brokers do not let us add it.
+            BrokerError: no broker answers.
+
+        """
+        async with self._lock:
+            if partition >= self._count:
+                await self._look()
+            if partition >= self._count:
+                added = await ensure_topics(self._settings)
+                log.info("partitions added", topics=added)
+                await self._look()
+        for topic in self._topics:
+            await self._know(topic, partition)
+
+    async def _look(self) -> None:
+        counts = [await partition_count(self._settings, topic) for topic in self._topics]
+        self._count = min(counts)
