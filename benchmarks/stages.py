@@ -20,6 +20,7 @@ TABLE: Final = (
     ("app/kafka/chain_logs.py", "decode"),
     ("app/mill/publisher.py", "publish"),
     ("app/segments/store_opening.py", "append"),
+    ("app/segments/block_appender.py", "append"),
     ("app/segments/token_partition.py", "append"),
     ("tokenmill/canonical.py", "decode"),
     ("tokenmill/milling/columns.py", "decode"),

@@ -28,10 +28,9 @@ from ..worker.ending import end_for, end_process
 from ..worker.faust_options import faust_options
 from ..worker.transport import BatchApp
 from ..worker.wiring import StreamWorker
-from .context import SegmentContext
 from .era_bringing import EraBringer
-from .streams import bring_stream
-from .token_partition import TokenPartition
+from .store_opening import bring_stream
+from .token_partition import SegmentContext, TokenPartition
 
 WATCH_SECONDS: Final = 2.0
 """How soon a partition that halted goes on when a person has removed the reason."""

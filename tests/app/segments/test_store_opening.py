@@ -7,7 +7,7 @@ from tests.conftest import TopicFactory
 from tests.milled import Milled, publish
 from tokenmill.app.kafka.clients import consumer
 from tokenmill.app.mill.recipes import plan_topic
-from tokenmill.app.segments.late_start import late_start
+from tokenmill.app.segments.store_opening import late_start
 from tokenmill.store import Start
 from tokenmill.wire.ignoring import IgnoreList
 

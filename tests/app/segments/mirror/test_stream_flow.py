@@ -8,12 +8,10 @@ import pytest
 from aiokafka import TopicPartition
 
 from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
-from tokenmill.app.segments.mirror import flow as flow_module
-from tokenmill.app.segments.mirror.behind import Heads, Measure
-from tokenmill.app.segments.mirror.finding import StreamFinder
-from tokenmill.app.segments.mirror.flow import NO_LEADER, StreamFlow
-from tokenmill.app.segments.mirror.run import Mirror
-from tokenmill.app.segments.streams import bring_stream
+from tokenmill.app.segments.mirror import stream_flow as flow_module
+from tokenmill.app.segments.mirror.store_mirror import Mirror, StreamFinder
+from tokenmill.app.segments.mirror.stream_flow import NO_LEADER, CopyMeasure, FurthestBlocks, StreamFlow
+from tokenmill.app.segments.store_opening import bring_stream
 from tokenmill.app.segments.token_partition import TokenPartition
 from tokenmill.app.settings import Settings
 from tokenmill.errors import BrokerError, DamagedError, GapError, MovedError, SettingsError, TopicError
@@ -169,7 +167,7 @@ async def test_what_passes_is_started_over(
 
     monkeypatch.setattr(flow, "_run", fails)
     monkeypatch.setattr(flow_module, "FIRST_PAUSE", 2.0)
-    monkeypatch.setattr("tokenmill.app.segments.mirror.flow.asyncio.sleep", sleep)
+    monkeypatch.setattr("tokenmill.app.segments.mirror.stream_flow.asyncio.sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
         await flow.run()
     assert pauses == [4.0, 8.0, 10.0, 10.0, 10.0]
@@ -366,8 +364,8 @@ async def test_what_a_store_lacks_is_counted(
     """By the last message of each partition, which is read only where something is new that the flow has not read."""
     await bring_stream(store, stream.settled)
     stream.send(0, 3)
-    flow, heads = StreamFlow(settings, store, stream.settled, range(2)), Heads()
-    measure = Measure(store.path, stream.stream.name)
+    flow, heads = StreamFlow(settings, store, stream.settled, range(2)), FurthestBlocks()
+    measure = CopyMeasure(store.path, stream.stream.name)
     async with kafka.consumer(settings) as client:
         await heads.look(client, flow)
         assert heads.found == {flow.topics[0]: 3}

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from tests.consumers.scenes import CHAINS, ERAS, era_store, open_batches
 from tests.store.chains import STREAM, fill, make_info
 from tokenmill.app.cli import main
-from tokenmill.app.segments.mirror import keeping
-from tokenmill.app.segments.mirror.keeping import Keeper
+from tokenmill.app.segments.mirror import keep_from as keeping
+from tokenmill.app.segments.mirror.keep_from import CheckpointKeeper
 from tokenmill.errors import InputError
 from tokenmill.store import Store, open_partition
 from tokenmill.store.stream import StreamInfo
@@ -53,7 +53,7 @@ def needed(store: Store, samples: int) -> list[int]:
 @pytest.mark.parametrize("steps", [0, 3, 6, 8, 12, 15, 19])
 def test_what_lies_before_the_era_of_the_next_sample_goes(store: Store, tmp_path: Path, steps: int) -> None:
     """In whole segments; and no more by the next look."""
-    keeper = Keeper(store.path, [state(store, tmp_path / "state.json", steps)])
+    keeper = CheckpointKeeper(store.path, [state(store, tmp_path / "state.json", steps)])
     with capture_logs() as logs:
         keeper.look()
         assert firsts(store) == needed(store, 2 * steps)
@@ -69,9 +69,9 @@ def test_what_any_of_the_states_needs_stays(store: Store, tmp_path: Path) -> Non
     """The earliest decides, wherever it stands among the files."""
     late, early = state(store, tmp_path / "late.json", 19), state(store, tmp_path / "early.json", 6)
     for files in ([late, early], [early, late]):
-        Keeper(store.path, files).look()
+        CheckpointKeeper(store.path, files).look()
         assert firsts(store) == needed(store, 12)
-    Keeper(store.path, [late]).look()
+    CheckpointKeeper(store.path, [late]).look()
     assert firsts(store) == needed(store, 38)
     assert firsts(store) != needed(store, 12)
 
@@ -80,7 +80,7 @@ def test_while_a_file_is_missing_nothing_is_retired(store: Store, tmp_path: Path
     """A run that is about to write its first state may need everything; it is said once, and which file."""
     late, missing = state(store, tmp_path / "late.json", 19), tmp_path / "missing.json"
     for files in ([late, missing], [missing, late], [missing]):
-        keeper = Keeper(store.path, files)
+        keeper = CheckpointKeeper(store.path, files)
         with capture_logs() as logs:
             keeper.look()
             keeper.look()
@@ -89,14 +89,14 @@ def test_while_a_file_is_missing_nothing_is_retired(store: Store, tmp_path: Path
             ("nothing is retired", f"{missing}: not there yet")
         ]
     state(store, missing, 6)
-    Keeper(store.path, [late, missing]).look()
+    CheckpointKeeper(store.path, [late, missing]).look()
     assert firsts(store) == needed(store, 12)
 
 
 def test_what_is_missing_again_is_said_again(store: Store, tmp_path: Path) -> None:
     """A look that went well lies between."""
     file = tmp_path / "state.json"
-    keeper = Keeper(store.path, [file])
+    keeper = CheckpointKeeper(store.path, [file])
     with capture_logs() as logs:
         keeper.look()
         state(store, file, 0)
@@ -118,7 +118,7 @@ def test_streams_of_which_no_state_speaks_are_kept(store: Store, tmp_path: Path)
         for file in source.glob("0*"):
             (target / file.name).write_bytes(file.read_bytes())
     before = [sorted(path.name for path in (store.path / "other" / str(n)).iterdir()) for n in range(3)]
-    Keeper(store.path, [state(store, tmp_path / "state.json", 19)]).look()
+    CheckpointKeeper(store.path, [state(store, tmp_path / "state.json", 19)]).look()
     assert max(firsts(store)) > 0
     assert [sorted(path.name for path in (store.path / "other" / str(n)).iterdir()) for n in range(3)] == before
 
@@ -126,7 +126,7 @@ def test_streams_of_which_no_state_speaks_are_kept(store: Store, tmp_path: Path)
 def test_a_partition_that_no_era_has_met_is_kept(store: Store, tmp_path: Path) -> None:
     """All of it is still to come, by a mirror and by the command."""
     file = state(store, tmp_path / "state.json", 4)  # in the era before partition 2 came
-    Keeper(store.path, [file]).look()
+    CheckpointKeeper(store.path, [file]).look()
     retire(store, "--keep-from", str(file))
     assert firsts(store) == needed(store, 8)
     assert firsts(store)[2] == 0
@@ -146,7 +146,7 @@ def test_a_state_of_something_else_is_refused(
     """Beside one that is right; nothing is retired."""
     files = [state(store, tmp_path / "state.json", 19), state(store, tmp_path / "other.json", 19, **changes)]
     with pytest.raises(InputError, match=message):
-        Keeper(store.path, files).look()
+        CheckpointKeeper(store.path, files).look()
     assert firsts(store) == [0, 0, 0] or "stream" in changes
 
 
@@ -154,7 +154,7 @@ async def test_a_mirror_looks_again_and_again(store: Store, tmp_path: Path, monk
     """What is wrong later is told, once for each reason, and all is kept; then it goes on."""
     monkeypatch.setattr(keeping, "LOOK_SECONDS", 0.001)
     file = state(store, tmp_path / "state.json", 0)
-    keeper = Keeper(store.path, [file])
+    keeper = CheckpointKeeper(store.path, [file])
     looks = 0
     real = keeper.look
 
@@ -184,7 +184,7 @@ async def test_a_mirror_refuses_a_wrong_state_at_its_start(store: Store, tmp_pat
     """Whoever named it is there to hear it."""
     (tmp_path / "state.json").write_text("no state")
     with pytest.raises(InputError, match="cannot be read as a state"):
-        await Keeper(store.path, [tmp_path / "state.json"]).run()
+        await CheckpointKeeper(store.path, [tmp_path / "state.json"]).run()
 
 
 def retire(store: Store, *arguments: str) -> int | str | None:

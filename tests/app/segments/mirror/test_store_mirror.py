@@ -9,13 +9,12 @@ import pytest
 from aiokafka import TopicPartition
 
 from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
-from tests.app.segments.mirror.test_flow import store_has, until
+from tests.app.segments.mirror.test_stream_flow import store_has, until
 from tokenmill.app import telemetry as metrics
-from tokenmill.app.segments.mirror import run as run_module
-from tokenmill.app.segments.mirror.behind import Behind, Heads, Measure
-from tokenmill.app.segments.mirror.flow import StreamFlow
-from tokenmill.app.segments.mirror.run import Mirror
-from tokenmill.app.segments.streams import bring_stream
+from tokenmill.app.segments.mirror import store_mirror as run_module
+from tokenmill.app.segments.mirror.store_mirror import Mirror
+from tokenmill.app.segments.mirror.stream_flow import CopyMeasure, FurthestBlocks, MirroredStream, StreamFlow
+from tokenmill.app.segments.store_opening import bring_stream
 from tokenmill.app.settings import Settings
 from tokenmill.eras import Era
 from tokenmill.errors import InputError, TopicError
@@ -185,7 +184,7 @@ async def test_what_is_behind_is_measured(
     assert metrics.BLOCKS_BEHIND.labels(name)._value.get() == 3
     assert metrics.BYTES_BEHIND.labels(name)._value.get() == 3 * stream.recipe.block_bytes
     assert metrics.ERAS_BEHIND.labels(name)._value.get() == 0  # the store does not know the era yet
-    told = Behind(name, blocks=1, bytes=2, eras=7, stored=0, trainable=0, standing=())
+    told = MirroredStream(name, blocks=1, bytes=2, eras=7, stored=0, trainable=0, standing=())
     mirror._measures[name] = SimpleNamespace(take=lambda *_: told)  # type: ignore[assignment]
     mirror._take()
     assert metrics.ERAS_BEHIND.labels(name)._value.get() == 7
@@ -202,7 +201,7 @@ async def test_a_measure_keeps_what_a_partition_had_while_it_starts_anew(
         stream.close_era()
     flow = StreamFlow(settings, store, stream.settled, range(2))
     with EraWriter.open(store, stream.stream.name) as writer:
-        measure = Measure(store.path, stream.stream.name)
+        measure = CopyMeasure(store.path, stream.stream.name)
         records = kafka.logs[TopicPartition(stream.stream.control_topic, 0)][1:]
         writer.append([(Era.unpack(record.value), record.offset) for record in records])
 
@@ -224,7 +223,7 @@ async def test_another_streams_message_is_no_head(
     kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream
 ) -> None:
     """Nor is what is no message; an empty partition is not read."""
-    flow, heads = StreamFlow(settings, store, stream.settled, range(2)), Heads()
+    flow, heads = StreamFlow(settings, store, stream.settled, range(2)), FurthestBlocks()
     other = MemoryStream(MemoryKafka(), settings.model_copy(update={"sequence_length": 4}), [3])
     kafka.send(flow.topics[0].topic, 0, other.messages[0])
     async with kafka.consumer(settings) as client:

@@ -1,8 +1,11 @@
-"""Partitions of one stream on their way from the token topic into a store, by a consumer of no group."""
+"""Partitions of one stream on their way from the token topic into a store, by a consumer of no group; and their lag."""
 
 import asyncio
 import time
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -10,15 +13,16 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from tokenmill.errors import BrokerError, DiskError, GapError, MovedError, SourceError
-from tokenmill.store import Store
+from tokenmill.store import EraReader, Store, open_eras
 
-from ...kafka.clients import consumer
+from ...kafka.clients import consumer, offsets
 from ...kafka.control_topic import Settled
+from ...kafka.gap_search import record_at
+from ...kafka.message_reading import readable
 from ...settings import Settings
 from ...tasks import together
 from ...worker.batch import Batch
-from ..context import SegmentContext
-from ..token_partition import TokenPartition
+from ..token_partition import SegmentContext, TokenPartition
 
 PASSING: Final = (BrokerError, KafkaError, SourceError, DiskError, OSError)
 """What a new start gets over: it looks at everything again, and goes on with what the store holds."""
@@ -33,7 +37,7 @@ HALT_SECONDS: Final = 1.0
 FIRST_PAUSE: Final = 0.5
 """Seconds before a new start; doubled each time ..."""
 LONGEST_PAUSE: Final = 10.0
-"""... up to this, and anew after as long without an error."""
+"""... up to this, and from the first one after as long without an error."""
 NO_LEADER: Final = -1
 """What aiokafka's picture of the cluster says of a partition that has none at the moment."""
 
@@ -44,7 +48,6 @@ class StreamFlow:
     """Appends partitions of a stream to a store, from `run` until that is cancelled."""
 
     def __init__(self, settings: Settings, store: Store, settled: Settled, numbers: Sequence[int]) -> None:
-        """Do nothing yet."""
         self.settled = settled
         self.topics: Final = [TopicPartition(settled.stream.tokens_topic, number) for number in numbers]
         self.partitions: dict[TopicPartition, TokenPartition] = {}
@@ -56,7 +59,7 @@ class StreamFlow:
         self._client: AIOKafkaConsumer | None = None
         self._leaders: dict[TopicPartition, int | None] = {}
         self._passed: dict[TopicPartition, int] = {}
-        self._epochs: dict[TopicPartition, int] = {}
+        self._generations: dict[TopicPartition, int] = {}
         self._failed: asyncio.Future[None] | None = None
 
     @property
@@ -85,7 +88,7 @@ class StreamFlow:
         return self.problem(tp) is not None or (not partition.waiting and self.reached.get(tp, -1) >= end)
 
     def problem(self, tp: TopicPartition) -> Exception | None:
-        """Return what keeps a partition from going on that time alone does not mend: a halt, or a missing block."""
+        """Return what keeps a partition from going on that does not pass with time: a halt, or a missing block."""
         partition = self.partitions.get(tp)
         if partition is None:
             return None
@@ -97,7 +100,7 @@ class StreamFlow:
         return partition.halt
 
     async def run(self) -> None:
-        """Append what comes, and start anew after what a new start gets over; raises only what it does not.
+        """Append what comes, and start again after what a new start gets over; raises only what it does not.
 
         A start locks and recovers each directory, and finds the place by what the store holds: as after a SIGKILL.
         """
@@ -168,11 +171,11 @@ class StreamFlow:
     async def _start_partition(self, tp: TopicPartition, offset: int) -> int | None:
         if self._client is None:
             return None
-        self._epochs[tp] = self._epochs.get(tp, 0) + 1
+        self._generations[tp] = self._generations.get(tp, 0) + 1
         self._passed[tp] = self.reached[tp] = offset
         self._client.seek(tp, offset)
         self._client.resume(tp)
-        return self._epochs[tp]
+        return self._generations[tp]
 
     async def _follow(self, client: AIOKafkaConsumer, partition: TokenPartition) -> None:
         """Resume a partition and feed it; one that halted again, once the reason may have ended."""
@@ -190,7 +193,7 @@ class StreamFlow:
             position = await client.position(tp)
             if records or position > self._passed[tp]:
                 self._passed[tp] = position
-                await partition.feed(Batch(tp, records, position, self._epochs[tp]))
+                await partition.feed(Batch(tp, records, position, self._generations[tp]))
 
     def _require_leader(self, client: AIOKafkaConsumer, tp: TopicPartition) -> None:
         """Check that the log is the one that was looked at: a new leader may have lost its end."""
@@ -205,3 +208,82 @@ def _leader(client: AIOKafkaConsumer, tp: TopicPartition) -> int | None:
     cluster = client._client.cluster  # noqa: SLF001 - aiokafka has no public view of leaders
     leader: int | None = cluster.leader_for_partition(tp)
     return leader
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredStream:
+    """What a mirror has of a stream, and what it lacks; a partition that has not started counts from block 0."""
+
+    stream: str
+    blocks: int
+    """Blocks that the token topic has and the store lacks."""
+    bytes: int
+    """Bytes of their tokens."""
+    eras: int
+    """Eras that the store knows and lacks blocks of."""
+    stored: int
+    """The sum of the numbers of the blocks that each partition wants next."""
+    trainable: int
+    """Eras whose blocks are all there."""
+    standing: tuple[str, ...]
+    """Why partitions wait or are halted, if any are."""
+
+
+class FurthestBlocks:
+    """The furthest block of each partition, as its last messages say; read where there is something new."""
+
+    def __init__(self) -> None:
+        self.found: dict[TopicPartition, int] = {}
+        """The number of the block after the last one on each partition, as far as known."""
+        self._ends: dict[TopicPartition, int] = {}
+
+    async def look(self, client: AIOKafkaConsumer, flow: StreamFlow) -> None:
+        """Bring what is known of a flow's partitions up to date.
+
+        Only the last message is read, and only where more was written than the flow has read; a writer's late one can
+        hide others until the next look. ``client`` is used by nobody else meanwhile.
+        """
+        for tp, (first, end) in (await offsets(client, flow.topics)).items():
+            if first < end != self._ends.get(tp) and flow.reached.get(tp, 0) < end:
+                record = await record_at(client, tp, end - 1, end)
+                message = None if record is None else readable(record, flow.settled.genesis.recipe.fingerprint)
+                if message is not None:
+                    self.found[tp] = max(self.found.get(tp, 0), message.end)
+                self._ends[tp] = end
+
+
+class CopyMeasure:
+    """Says how far behind a stream's copy is; counts what it knows and asks nobody."""
+
+    def __init__(self, store: Path, stream: str) -> None:
+        """Open the stream's eras; a store has them, possibly none, as soon as it has the stream."""
+        self._stream = stream
+        self._eras: EraReader = open_eras(store, stream)
+        self._blocks: dict[int, int] = {}
+
+    def take(self, flows: list[StreamFlow], heads: Mapping[TopicPartition, int]) -> MirroredStream:
+        """Return what the flows of the stream have and lack; a partition that starts again keeps what it had."""
+        partitions = {tp: partition for flow in flows for tp, partition in flow.partitions.items()}
+        for tp, partition in partitions.items():
+            block = partition.status()["block"]
+            if block is not None:
+                self._blocks[tp.partition] = block
+        topics = [tp for flow in flows for tp in flow.topics]
+        blocks = sum(max(0, heads.get(tp, 0) - self._blocks.get(tp.partition, 0)) for tp in topics)
+        self._eras.refresh()
+        trainable = bisect_left(range(self._eras.eras), x=True, key=self._lacks)
+        standing = (partition.halted or partition.waiting for partition in partitions.values())
+        return MirroredStream(
+            stream=self._stream,
+            blocks=blocks,
+            bytes=blocks * flows[0].block_bytes,
+            eras=self._eras.eras - trainable,
+            stored=sum(self._blocks.values()),
+            trainable=trainable,
+            standing=tuple(why for why in standing if why),
+        )
+
+    def _lacks(self, era: int) -> bool:
+        """Whether blocks of an era are missing; then they are of all later ones."""
+        ranges = self._eras.era(era).ranges
+        return any(self._blocks.get(number, 0) < part.stop for number, part in enumerate(ranges))

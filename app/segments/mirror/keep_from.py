@@ -20,20 +20,19 @@ LOOK_SECONDS: Final = 10.0
 log = structlog.get_logger(__name__)
 
 
-class Keeper:
+class CheckpointKeeper:
     """Retires segments of a store whose blocks belong only to eras before those that states in files need.
 
-    Of a stream that no state speaks of, and while any of the files is missing, nothing is retired.
+    Of a stream that no state is of, and while any of the files is missing, nothing is retired.
     """
 
     def __init__(self, store: Path, files: Sequence[Path]) -> None:
-        """Read nothing yet."""
         self._store = store
         self._files = files
         self._said = ""
 
     async def run(self) -> None:
-        """Look again and again, at once for the first time; what is wrong later is told in the log, and all is kept.
+        """Look again and again, at once for the first time; what is wrong later is logged, and all is kept.
 
         Raises:
             InputError: at the first look, a file is no state, or one of another stream or fingerprint.

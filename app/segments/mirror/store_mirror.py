@@ -1,9 +1,9 @@
-"""Keeping a full copy of streams and eras in a store, for as long as one likes or up to the head."""
+"""A full copy of streams and eras in a store: which streams there are, and their flows, up to the head or for ever."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -15,18 +15,17 @@ from ... import telemetry as metrics
 from ...broker_contact import CONTACT
 from ...kafka.asking import keep_asking
 from ...kafka.clients import consumer, offsets
-from ...kafka.control_topic import Settled, read_on
+from ...kafka.control_topic import CONTROL_PREFIX, Settled, read_on
+from ...kafka.discovery import settled_on
 from ...kafka.retry import patiently
 from ...settings import Settings
 from ...tasks import first_of
 from ...telemetry.measuring import free_bytes, measure
 from ...telemetry.reporting import Reporter
 from ..era_bringing import EraBringer
-from ..streams import bring_stream
-from .behind import Behind, Heads, Measure
-from .finding import StreamFinder
-from .flow import StreamFlow
-from .keeping import Keeper
+from ..store_opening import bring_stream
+from .keep_from import CheckpointKeeper
+from .stream_flow import CopyMeasure, FurthestBlocks, MirroredStream, StreamFlow
 
 LOOK_SECONDS: Final = 2.0
 """How often streams, partitions and the ends of topics are looked for."""
@@ -51,32 +50,32 @@ class Mirror:
         *,
         once: bool = False,
         keep_from: Sequence[Path] = (),
-        progress: Callable[[Sequence[Behind]], None] | None = None,
+        progress: Callable[[Sequence[MirroredStream]], None] | None = None,
     ) -> None:
-        """Do nothing yet.
+        """Mirror as the arguments say.
 
         Args:
             settings: which brokers, and where metrics are served.
             store: is filled by nobody else; the caller holds its lock.
             names: of the streams; none: all that are settled on the brokers.
             once: whether to end with what is there at the beginning.
-            keep_from: files with states; what none of them needs is retired (`keeping`).
+            keep_from: files with states; what none of them needs is retired (`keep_from`).
             progress: is told every `LOOK_SECONDS` how far behind each stream is.
 
         """
         self.problems: list[Exception] = []
         """What only a person can mend, and blocks that nobody holds, as of the last look."""
-        self.behind: list[Behind] = []
+        self.behind: list[MirroredStream] = []
         """Each stream, as of the last look."""
         self._settings = settings
         self._store = store
         self._once = once
         self._progress = progress
         self._finder = StreamFinder(names)
-        self._keeper = Keeper(store.path, keep_from) if keep_from else None
+        self._keeper = CheckpointKeeper(store.path, keep_from) if keep_from else None
         self._flows: dict[str, list[StreamFlow]] = {}
-        self._measures: dict[str, Measure] = {}
-        self._heads = Heads()
+        self._measures: dict[str, CopyMeasure] = {}
+        self._furthest = FurthestBlocks()
         self._settled: list[Settled] = []
         self._bringer = EraBringer(self._settled, store, lambda _topic: True)
         self._missing: list[str] = []
@@ -141,7 +140,7 @@ class Mirror:
             if name not in self._flows:
                 await bring_stream(self._store, settled)
                 self._settled.append(settled)
-                self._measures[name] = Measure(self._store.path, name)
+                self._measures[name] = CopyMeasure(self._store.path, name)
             flow = StreamFlow(self._settings, self._store, settled, numbers)
             self._flows.setdefault(name, []).append(flow)
             group.create_task(flow.run(), name=f"{name} {numbers}")
@@ -154,11 +153,11 @@ class Mirror:
     async def _see(self, client: AIOKafkaConsumer) -> None:
         for flows in self._flows.values():
             for flow in flows:
-                await self._heads.look(client, flow)
+                await self._furthest.look(client, flow)
         self._take()
 
     def _take(self) -> None:
-        self.behind = [self._measures[name].take(flows, self._heads.found) for name, flows in self._flows.items()]
+        self.behind = [self._measures[name].take(flows, self._furthest.found) for name, flows in self._flows.items()]
         self.problems = list(self._bringer.halts.values())
         for flow in self._all_flows():
             self.problems += [problem for tp in flow.topics if (problem := flow.problem(tp))]
@@ -204,3 +203,40 @@ class Mirror:
         if not self._flows:
             return "no stream is settled yet"
         return None if any(flow.connected for flow in self._all_flows()) else "no broker is connected"
+
+
+class NewPartitions(NamedTuple):
+    """Partitions of a stream that were not there before."""
+
+    settled: Settled
+    partitions: range
+
+
+class StreamFinder:
+    """Finds the streams ``names``, or without names all that are settled on the brokers."""
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self.missing: list[str] = []
+        """As of the last look: streams that are named, or begun, and not settled yet."""
+        self._names = names
+        self._known: dict[str, Settled] = {}
+        self._partitions: dict[str, int] = {}
+
+    async def look(self, client: AIOKafkaConsumer) -> list[NewPartitions]:
+        """Return what is new since the last look; ``client`` is used by nobody else meanwhile."""
+        cluster = await client._client.fetch_all_metadata()  # noqa: SLF001 - one request tells topics and partitions
+        there = {topic.removeprefix(CONTROL_PREFIX) for topic in cluster.topics() if topic.startswith(CONTROL_PREFIX)}
+        self.missing = []
+        found = []
+        for name in sorted(self._names or there):
+            settled = self._known.get(name) or (await settled_on(client, name) if name in there else None)
+            if settled is None:
+                self.missing.append(name)
+                continue
+            self._known[name] = settled
+            count = len(cluster.partitions_for_topic(settled.stream.tokens_topic) or ())
+            before = self._partitions.get(name, 0)
+            if count > before:
+                found.append(NewPartitions(settled, range(before, count)))
+                self._partitions[name] = count
+        return found

@@ -12,14 +12,15 @@ from aiokafka import ConsumerRecord, TopicPartition
 from tests.mills import text
 from tokenmill.app.kafka.control_topic import Settled
 from tokenmill.app.mill.recipes import plan_topic
+from tokenmill.app.segments import block_appender, store_opening
 from tokenmill.app.segments import token_partition as module
-from tokenmill.app.segments.context import SegmentContext
-from tokenmill.app.segments.mirror.flow import StreamFlow
-from tokenmill.app.segments.token_partition import TokenPartition
+from tokenmill.app.segments.mirror.stream_flow import StreamFlow
+from tokenmill.app.segments.token_partition import SegmentContext, TokenPartition
 from tokenmill.app.settings import Settings
 from tokenmill.app.worker.batch import Batch
 from tokenmill.milling.chain_mill import ChainMill
 from tokenmill.milling.partition_mill import PartitionMill
+from tokenmill.reading import following
 from tokenmill.reading.resume import genesis_point
 from tokenmill.store import Store, StreamInfo
 from tokenmill.wire.chain import genesis_hash
@@ -44,7 +45,7 @@ class Sleepless:
 
     async def sleep(self, seconds: float) -> None:
         """Note it, but for the waits between commits."""
-        if seconds >= module.GAP_SECONDS:
+        if seconds >= following.GAP_SECONDS:
             self.slept.append(seconds)
 
 
@@ -121,8 +122,9 @@ async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         return None
 
     monkeypatch.setattr(module, "consumer", consumer)
-    monkeypatch.setattr(module, "offsets", offsets)
-    monkeypatch.setattr(module, "message_at", message_at)
+    for reader in (module, store_opening):
+        monkeypatch.setattr(reader, "offsets", offsets)
+    monkeypatch.setattr(store_opening, "message_at", message_at)
     await made.partition.resume()
     yield made
     made.partition.stop()
@@ -167,18 +169,18 @@ async def test_a_gap_is_looked_for_only_when_all_was_read(scene: Scene, monkeypa
 
 async def test_a_commit_that_fails_later_is_not_swallowed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody awaits it; whoever runs the partition is told, and nothing more is said to be durable."""
-    monkeypatch.setattr(module, "COMMIT_SECONDS", 0.01)
+    monkeypatch.setattr(block_appender, "COMMIT_SECONDS", 0.01)
     await scene.feed(0)
     assert scene.durable == [1]
-    writer = scene.partition._writer
-    assert writer is not None
+    assert scene.partition._appender is not None
+    writer = scene.partition._appender.writer
     error = RuntimeError("a bug")
 
     def broken() -> None:
         raise error
 
     monkeypatch.setattr(writer, "commit", broken)
-    monkeypatch.setattr(module, "COMMIT_SECONDS", 0.05)
+    monkeypatch.setattr(block_appender, "COMMIT_SECONDS", 0.05)
     await scene.feed(1)
     async with asyncio.timeout(10):
         while not scene.failed:  # noqa: ASYNC110 - it tells nobody else
@@ -191,7 +193,7 @@ async def test_a_commit_that_fails_later_is_not_swallowed(scene: Scene, monkeypa
 
 async def test_only_what_is_committed_is_durable(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The position is told after the commit, and only up to what had been appended when it began."""
-    monkeypatch.setattr(module, "COMMIT_SECONDS", 1000.0)
+    monkeypatch.setattr(block_appender, "COMMIT_SECONDS", 1000.0)
     await scene.feed(0)
     await scene.feed(1)
     await scene.feed(2, 3)
@@ -217,5 +219,5 @@ def test_a_partition_that_has_not_started_has_reached_nothing(tmp_path: Path) ->
     assert not flow.has_reached(tp, 4)
     scene.partition.waiting = "for something"
     assert not flow.has_reached(tp, 3)
-    scene.partition.vain_looks = 1
+    scene.partition._gaps.vain_looks = 1
     assert flow.has_reached(tp, 4)
