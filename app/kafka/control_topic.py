@@ -12,9 +12,9 @@ from aiokafka.errors import InvalidTimestampError, UnknownTopicOrPartitionError
 
 from tokenmill import __version__
 from tokenmill.errors import FingerprintError, TopicError
-from tokenmill.opening import RAW_BYTES_SHA256
 from tokenmill.recipe import Recipe
 from tokenmill.recipe_differences import differences
+from tokenmill.recipe_stages import RAW_BYTES_SHA256
 from tokenmill.wire.control_log import ControlLog
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis
 from tokenmill.wire.tokenizer_parts import tokenizer_parts

@@ -6,7 +6,7 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer
 
 from tokenmill.errors import TopicError
-from tokenmill.opening import RAW_BYTES_SHA256
+from tokenmill.recipe_stages import RAW_BYTES_SHA256
 from tokenmill.stages.engines import RAW_BYTES, TokenizerFile
 from tokenmill.wire.control_log import ControlLog
 

@@ -12,8 +12,8 @@ import structlog
 
 from tokenmill.errors import RegistryError
 from tokenmill.milling.outcomes import Stages
-from tokenmill.opening import complete
 from tokenmill.recipe import Recipe
+from tokenmill.recipe_stages import complete
 from tokenmill.records import SourceRecord
 from tokenmill.stages.decoding import FramedDecoder
 from tokenmill.stages.engines import TokenizerFile, load_tokenizer

@@ -12,10 +12,10 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.errors import DiskError, GapError, LockedError
-from tokenmill.opening import RAW_BYTES_SHA256
 from tokenmill.reading.acceptance import Acceptor, Gap
 from tokenmill.reading.following import find_start
 from tokenmill.recipe import Recipe
+from tokenmill.recipe_stages import RAW_BYTES_SHA256
 from tokenmill.store import PartitionWriter, Start, Store, StreamInfo
 from tokenmill.store.layout import partition_directory
 from tokenmill.wire.ignoring import IgnoreList

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from aiokafka import TopicPartition
 
 from tokenmill.milling.outcomes import NO_TOKENS, Kind, Outcome, Stages
-from tokenmill.opening import reopen_stages
+from tokenmill.recipe_stages import reopen_stages
 from tokenmill.stages.engines import REFERENCE
 
 from ...kafka.clients import consumer

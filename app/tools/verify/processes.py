@@ -20,7 +20,7 @@ from typing import Final
 
 from tokenmill.errors import TokenMillError
 from tokenmill.milling.outcomes import Stages
-from tokenmill.opening import reopen_stages
+from tokenmill.recipe_stages import reopen_stages
 from tokenmill.stages.engines import RAW_BYTES, TokenizerFile
 
 from ...gc_tuning import collect_seldom, keep_loaded

@@ -15,7 +15,7 @@ from tokenmill.app.kafka import control_topic as module
 from tokenmill.app.kafka.control_topic import read_on, require_fingerprint
 from tokenmill.app.settings import Settings, Stream
 from tokenmill.errors import FingerprintError
-from tokenmill.opening import complete
+from tokenmill.recipe_stages import complete
 from tokenmill.records import Record
 from tokenmill.wire.control_log import ControlLog, skip_record
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.milling.packing.stretches import Stretches
+from tokenmill.milling.packing import Stretches
 
 UINT16 = np.dtype("<u2")
 arrays = st.lists(st.lists(st.integers(0, 65_535), max_size=6), max_size=6)

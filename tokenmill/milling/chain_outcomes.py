@@ -8,33 +8,41 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.bounds import join_bounds
-from tokenmill.milling.columns import Columns, Kept
-from tokenmill.milling.fetch import Fetch
+from tokenmill.milling.columns import KeptDocuments, OutcomeColumns, RecordColumns
 from tokenmill.milling.outcomes import NO_TOKENS, Kind
-from tokenmill.milling.packing import Documents, Ended, ended
-from tokenmill.milling.packing.stretches import Stretches
+from tokenmill.milling.packing import TokenizedDocuments
 from tokenmill.recipe import Recipe
-from tokenmill.records import SourceRecord
-from tokenmill.stages.document_columns import Metas, document_metas
+from tokenmill.stages.document_columns import document_metas
 from tokenmill.stages.engines import TokenBatch
 from tokenmill.wire.totals import Totals
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What one chain makes of some of a fetch's records; it holds no text. All indices are those of the fetch."""
+class ChainOutcomes:
+    """The outcomes of a fetch, or of a part of one, as the chain of one recipe sees them; it holds no text.
 
+    All indices are those of the whole fetch's records.
+    """
+
+    fetch: RecordColumns
     kept: npt.NDArray[np.int64]
     """The index of each kept document's record; shape ``[documents]``."""
-    ended: Ended
-    """The kept documents' tokens."""
-    metas: Metas
+    documents: TokenizedDocuments
+    """The kept documents."""
     others: list[tuple[int, Kind, str]]
     """The outcomes of the chain that are no kept documents, with their reasons; ascending."""
 
     @classmethod
-    def of(cls, recipe: Recipe, columns: Columns, kept: Kept, tokens: TokenBatch, first: int = 0) -> Self:
+    def of(
+        cls,
+        recipe: Recipe,
+        fetch: RecordColumns,
+        columns: OutcomeColumns,
+        kept: KeptDocuments,
+        tokens: TokenBatch,
+        *,
+        first: int = 0,
+    ) -> Self:
         """Look at ``columns``, and at the documents ``kept`` of the chain's split that it wants, with their ``tokens``.
 
         The columns' records begin at ``first`` of the fetch; the documents may begin in the middle of these, at the
@@ -48,51 +56,38 @@ class Part:
         failed = [(first + int(kept.indices[at]), error.reason) for at, error in tokens.failed.items()]
         others += [(index, Kind.DEAD_LETTERED, reason) for index, reason in failed]
         lengths = np.diff(tokens.offsets)
-        bounds, documents, indices = tokens.offsets, kept.documents, kept.indices
+        bounds, documents, indices = tokens.offsets, kept.documents, first + kept.indices
         if not lengths.all():
             refused = {index for index, _ in failed}
-            none = (first + indices[lengths == 0]).tolist()
+            none = indices[lengths == 0].tolist()
             others += [(index, Kind.FILTERED, NO_TOKENS) for index in none if index not in refused]
             others.sort()
             some = lengths > 0
             documents, indices, bounds = documents.chosen(some), indices[some], np.append(bounds[:-1][some], bounds[-1])
-        packed = ended(TokenBatch(tokens.ids, bounds), recipe.end_of_document, recipe.token_dtype)
-        return cls(first + indices, packed, document_metas(documents, recipe.carry), others)
-
-
-class Fates:
-    """The outcomes of a fetch as the chain of one recipe sees them. All indices are those of the fetch's records."""
-
-    def __init__(self, fetch: Fetch, parts: Sequence[Part]) -> None:
-        """Look at ``fetch``, and at what the chain makes of its consecutive parts."""
-        self._fetch = fetch
-        self._others = [other for part in parts for other in part.others]
-        self.kept = np.concatenate([np.empty(0, np.int64), *(part.kept for part in parts)])
-        """The index of each kept document's record; shape ``[documents]``."""
-        self.documents = Documents(
-            fetch.offsets[self.kept],
-            Stretches(part.ended.tokens for part in parts),
-            join_bounds(part.ended.bounds for part in parts),
-            Metas.concatenate([part.metas for part in parts]),
+        tokenized = TokenizedDocuments.of(
+            fetch.offsets[indices],
+            TokenBatch(tokens.ids, bounds),
+            document_metas(documents, recipe.carry),
+            recipe.end_of_document,
+            recipe.token_dtype,
         )
-        self._value_bytes = np.append(0, np.cumsum(fetch.sizes[self.kept]))  # of the first n kept documents
+        return cls(fetch, indices, tokenized, others)
 
-    def __len__(self) -> int:
-        return len(self._fetch.records)
-
-    def index(self, offset: int) -> int:
-        """Return how many records lie below ``offset``."""
-        return self._fetch.index(offset)
-
-    def record(self, index: int) -> SourceRecord:
-        """Return a record."""
-        return self._fetch.records[index]
+    @classmethod
+    def concatenate(cls, fetch: RecordColumns, parts: Sequence["ChainOutcomes"]) -> "ChainOutcomes":
+        """Return the outcomes of all parts of a fetch, in order."""
+        return cls(
+            fetch,
+            np.concatenate([np.empty(0, np.int64), *(part.kept for part in parts)]),
+            TokenizedDocuments.concatenate([part.documents for part in parts]),
+            [other for part in parts for other in part.others],
+        )
 
     def flushes(self, first: int) -> list[int]:
         """Return the indices of the flushes from ``first`` on."""
-        return [index for index, kind, _ in self._others if kind is Kind.FLUSH and index >= first]
+        return [index for index, kind, _ in self.others if kind is Kind.FLUSH and index >= first]
 
-    def between(self, low: int, high: int) -> tuple[Documents, npt.NDArray[np.int64]]:
+    def between(self, low: int, high: int) -> tuple[TokenizedDocuments, npt.NDArray[np.int64]]:
         """Return the kept documents of records ``[low, high)``, and the records' indices."""
         first, last = np.searchsorted(self.kept, (low, high)).tolist()
         return self.documents.part(first, last), self.kept[first:last]
@@ -100,11 +95,11 @@ class Fates:
     def count(self, totals: Totals, low: int, high: int) -> None:
         """Add records ``[low, high)`` to ``totals``; the chain must want all of them."""
         first, last = np.searchsorted(self.kept, (low, high)).tolist()
-        others = self._others[bisect_left(self._others, (low,)) : bisect_left(self._others, (high,))]
+        others = self.others[bisect_left(self.others, (low,)) : bisect_left(self.others, (high,))]
         totals.records += high - low
         totals.kept += last - first
         totals.tokens += int(self.documents.bounds[last] - self.documents.bounds[first])
-        totals.value_bytes += int(self._value_bytes[last] - self._value_bytes[first])
+        totals.value_bytes += int(self.fetch.sizes[self.kept[first:last]].sum())
         totals.other_split += high - low - (last - first) - len(others)
         for _, kind, reason in others:
             _count_one(totals, kind, reason)

@@ -10,8 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.milling.packing import Documents, Packed
-from tokenmill.milling.packing.stretches import Stretches
+from tokenmill.milling.packing import PackedBlocks, Stretches, TokenizedDocuments
 from tokenmill.stages.document_columns import Metas
 from tokenmill.wire.pieces import ENTRY_HEADER, PADDING, PIECE, join_entry
 
@@ -43,7 +42,7 @@ class ConcatPacking:
             return b"", b""
         return self._tokens.tobytes(), join_entry(self._rows, self._metas)
 
-    def add(self, documents: Documents) -> Packed:
+    def add(self, documents: TokenizedDocuments) -> PackedBlocks:
         """Append documents; return the blocks that became full."""
         if not documents:
             return self._cut(Stretches([]), _NONE)
@@ -52,18 +51,18 @@ class ConcatPacking:
         positions = np.zeros(len(lengths), np.int64)
         positions[0] = documents.taken
         new = documents.tokens.between(int(documents.bounds[0]) + documents.taken, int(documents.bounds[-1]))
-        return self._cut(new, _Run(documents.offsets, lengths, positions, documents.metas))
+        return self._cut(new, _StreamPart(documents.offsets, lengths, positions, documents.metas))
 
-    def fill(self, offset: int) -> Packed:
+    def fill(self, offset: int) -> PackedBlocks:
         """Fill the open block with padding that the flush record at ``offset`` asked for; nothing if it is empty."""
         missing = self._block_tokens - len(self._tokens)
         if missing == self._block_tokens:
             return self._cut(Stretches([]), _NONE)
-        padding = _Run(np.array([offset]), np.array([missing]), np.array([PADDING]), Metas.join([b""]))
+        padding = _StreamPart(np.array([offset]), np.array([missing]), np.array([PADDING]), Metas.join([b""]))
         packed = self._cut(Stretches([np.repeat(self._separator, missing)]), padding)
-        return Packed(packed.tokens, packed.entries, packed.documents, [0])
+        return PackedBlocks(packed.tokens, packed.entries, packed.documents, [0])
 
-    def _cut(self, new: Stretches, run: "_Run") -> Packed:
+    def _cut(self, new: Stretches, run: "_StreamPart") -> PackedBlocks:
         """Cut the stream into blocks; keep what is left, tokens and pieces, as the open block."""
         size, stream = self._block_tokens, Stretches([self._tokens, *new])
         blocks = len(stream) // size
@@ -75,7 +74,7 @@ class ConcatPacking:
         last_documents = np.searchsorted(ends, block_ends)
         whole = ends[last_documents] == block_ends
         taken = np.where(whole, 0, block_ends - starts[last_documents] + run.positions[last_documents])
-        return Packed(stream.between(0, blocks * size), entries, last_documents.tolist(), taken.tolist())
+        return PackedBlocks(stream.between(0, blocks * size), entries, last_documents.tolist(), taken.tolist())
 
     def _entries(
         self,
@@ -104,7 +103,7 @@ class ConcatPacking:
         return entries
 
 
-class _Run(NamedTuple):
+class _StreamPart(NamedTuple):
     """Stretches of the stream that follow each other, each of one document, or padding."""
 
     offsets: npt.NDArray[np.int64]
@@ -115,11 +114,11 @@ class _Run(NamedTuple):
     metas: Metas
 
 
-_NONE: Final = _Run(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), Metas.join([]))
+_NONE: Final = _StreamPart(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64), Metas.join([]))
 
 
 def _pieces(
-    run: _Run, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], size: int
+    run: _StreamPart, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], size: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.void]]:
     """Intersect the stretches ``[starts, ends)`` of the stream with its blocks.
 

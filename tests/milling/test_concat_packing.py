@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.strategies import feed_sizes
-from tokenmill.milling.packing import Documents, Packed, ended
-from tokenmill.milling.packing.concat import ConcatPacking
-from tokenmill.milling.packing.stretches import Stretches
+from tokenmill.milling.concat_packing import ConcatPacking
+from tokenmill.milling.packing import PackedBlocks, Stretches, TokenizedDocuments
 from tokenmill.stages.document_columns import Metas
 from tokenmill.stages.engines import TokenBatch
 from tokenmill.wire.pieces import PADDING, Piece, decode_entry
@@ -26,7 +25,7 @@ block_sizes = st.integers(2, 7)
 
 
 class Document(NamedTuple):
-    """One document, as `Documents` holds many."""
+    """One document, as `TokenizedDocuments` holds many."""
 
     offset: int
     tokens: npt.NDArray[np.integer]
@@ -34,9 +33,9 @@ class Document(NamedTuple):
     taken: int = 0
 
 
-def _columns(documents: Sequence[Document]) -> Documents:
+def _columns(documents: Sequence[Document]) -> TokenizedDocuments:
     """Put the documents into columns; their tokens do not begin at the array's first."""
-    return Documents(
+    return TokenizedDocuments(
         np.array([document.offset for document in documents], np.int64),
         Stretches(np.array(part, UINT16) for part in [[7], *([*document.tokens, END] for document in documents)]),
         np.cumsum([1, *(len(document.tokens) + 1 for document in documents)]),
@@ -87,12 +86,12 @@ class Expected:
             self.ends.append(end)
 
 
-def _blocks(packed: Packed) -> list[list[int]]:
+def _blocks(packed: PackedBlocks) -> list[list[int]]:
     tokens = np.frombuffer(packed.tokens.tobytes(), UINT16)
     return tokens.reshape(len(packed.entries), -1).tolist() if packed.entries else tokens.tolist()
 
 
-def _read(packed: Sequence[Packed]) -> list[tuple[list[int], list[Piece]]]:
+def _read(packed: Sequence[PackedBlocks]) -> list[tuple[list[int], list[Piece]]]:
     return [
         (tokens, decode_entry(entry))
         for part in packed
@@ -183,17 +182,42 @@ def test_an_open_block_goes_on_in_another_packing(sizes: list[int], later: list[
 def test_documents_end_with_their_id_in_the_dtype_of_the_stream(texts: list[list[int]], dtype: str) -> None:
     """Empty ones, too; whatever dtype the engine's ids have."""
     ids = np.array([token for text in texts for token in text], np.uint32)
-    batch = ended(TokenBatch(ids, np.cumsum([0, *map(len, texts)])), END, np.dtype(dtype))
-    assert batch.tokens.dtype == np.dtype(dtype)
-    found = [batch.tokens[low:high].tolist() for low, high in pairwise(batch.bounds.tolist())]
-    assert found == [[*text, END] for text in texts]
+    batch = TokenBatch(ids, np.cumsum([0, *map(len, texts)]))
+    offsets, metas = np.arange(len(texts)), Metas.join(b"" for _ in texts)
+    documents = TokenizedDocuments.of(offsets, batch, metas, END, np.dtype(dtype))
+    tokens = np.frombuffer(documents.tokens.tobytes(), dtype)
+    assert all(array.dtype == np.dtype(dtype) for array in documents.tokens)
+    assert [tokens[low:high].tolist() for low, high in pairwise(documents.bounds.tolist())] == [
+        [*t, END] for t in texts
+    ]
+
+
+@given(lengths, feed_sizes)
+def test_documents_of_parts_are_those_of_the_whole(sizes: list[int], calls: list[int]) -> None:
+    """However a fetch is divided: offsets, tokens and metas go one behind the other."""
+    documents = _documents(sizes)
+    parts, start = [], 0
+    for count in [*calls, len(documents)]:
+        some = documents[start : start + count]
+        ids = np.concatenate([np.empty(0, np.uint32), *(document.tokens for document in some)]).astype(np.uint32)
+        batch = TokenBatch(ids, np.cumsum([0, *(len(document.tokens) for document in some)]))
+        metas = Metas.join(document.meta for document in some)
+        offsets = np.array([document.offset for document in some], np.int64)
+        parts.append(TokenizedDocuments.of(offsets, batch, metas, END, UINT16))
+        start += count
+    one = TokenizedDocuments.concatenate(parts)
+    whole = _columns(documents)
+    assert one.offsets.tolist() == whole.offsets.tolist()
+    assert one.tokens.tobytes() == whole.tokens.tobytes()[UINT16.itemsize :]
+    assert one.bounds.tolist() == (whole.bounds - 1).tolist()
+    assert (one.metas.data, one.metas.bounds.tolist()) == (whole.metas.data, whole.metas.bounds.tolist())
 
 
 def test_what_was_packed_stays_when_more_is_added() -> None:
     """And the open block is a copy: it holds no fetch."""
     ids = np.arange(7, dtype=np.uint16)
     packing = ConcatPacking(3, UINT16, END)
-    packed = packing.add(Documents(np.array([0]), Stretches([ids]), np.array([0, 7]), Metas.join([b""])))
+    packed = packing.add(TokenizedDocuments(np.array([0]), Stretches([ids]), np.array([0, 7]), Metas.join([b""])))
     blocks, opened = _blocks(packed), packing.open_block
     assert (blocks, opened[0]) == ([[0, 1, 2], [3, 4, 5]], ids[6:].tobytes())
     ids[6:] = 9

@@ -9,8 +9,8 @@ from tests.mills import RAW, RECIPE, SILENT, text
 from tests.stages.engines.conftest import words
 from tokenmill.errors import FingerprintError, SettingsError
 from tokenmill.milling.outcomes import Kind
-from tokenmill.opening import RAW_BYTES_SHA256, complete, open_stages, reopen_stages
 from tokenmill.recipe import Recipe
+from tokenmill.recipe_stages import RAW_BYTES_SHA256, complete, open_stages, reopen_stages
 from tokenmill.stages.decoding.reasons import RULES
 from tokenmill.stages.engines import TokenizerFile, probe
 from tokenmill.stages.training_tokenizer import train_tokenizer
