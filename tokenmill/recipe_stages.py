@@ -24,7 +24,7 @@ from tokenmill.stages.steps import open_steps
 
 OTHER_RULES: Final = "the decoder has other rules since; its blocks stay as they are, and trainers read them"
 RAW_BYTES_SHA256: Final = TokenizerFile(RAW_BYTES, None).sha256
-"""What stands in a recipe where there is no tokenizer file."""
+"""What a recipe has where there is no tokenizer file."""
 
 
 def open_stages(
@@ -77,7 +77,7 @@ def complete(
     engine: EngineName = AUTO,
     schemas: SchemaSource | None = None,
 ) -> tuple[Recipe, Stages]:
-    """Fill in what only tokenizer and opened stages tell: an open limit, steps, vocabulary, ids, dtype, probe.
+    """Fill in what only tokenizer and opened stages show: an open limit, steps, vocabulary, ids, dtype, probe.
 
     Returns the recipe and the stages.
 

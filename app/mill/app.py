@@ -1,7 +1,7 @@
 """The mill: the Faust app that turns raw topics into token topics. ``faust -A tokenmill.app.mill.app worker`` runs it.
 
-Each (raw partition, split) is a chain. A worker keeps nothing on disk: where a chain continues stands at the end of its
-token partition. Add as many workers as the raw topics have partitions.
+Each (raw partition, split) is a chain. A worker keeps nothing on disk: where a chain continues is written at the end of
+its token partition. Add as many workers as the raw topics have partitions.
 """
 
 from collections.abc import Mapping, Sequence

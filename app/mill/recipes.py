@@ -56,12 +56,12 @@ def plan_topic(settings: Settings, raw_topic: str) -> RawTopicPlan:
 class SchemaWait:
     """Fetches the schemas that one raw partition's records name, before its decoder gets the records."""
 
-    def __init__(self, stages: Stages, where: str, tell: Callable[[str | None], None]) -> None:
-        """``where`` names the partition; ``tell`` is told what is waited for, and None when nothing is."""
+    def __init__(self, stages: Stages, where: str, show: Callable[[str | None], None]) -> None:
+        """``where`` names the partition; ``show`` is called with what is waited for, and with None after that."""
         decoder = stages.decoder
         self._decoder = decoder if isinstance(decoder, FramedDecoder) else None
         self._where = where
-        self._tell = tell
+        self._show = show
 
     async def learn(self, records: Sequence[SourceRecord], first: int, skips: Collection[int] = NOTHING) -> None:
         """Return when every schema is known that a record from offset ``first`` on names, but for those in ``skips``.
@@ -86,13 +86,13 @@ class SchemaWait:
                     if reason != said:
                         log.warning("waiting for the schema registry", reason=reason)
                     said = reason
-                    self._tell(reason)
+                    self._show(reason)
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, LONGEST_PAUSE)
                 else:
                     break
         finally:
-            self._tell(None)
+            self._show(None)
         if said:
             log.warning("the schema registry has answered", schema=number, partition=self._where)
 

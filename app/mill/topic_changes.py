@@ -1,6 +1,6 @@
 """Raw topics that change while they are milled: one is made compacted, or gets partitions.
 
-Kafka removes records from the middle of a compacted log, and nobody can tell afterwards what a chain missed. Whether a
+Kafka removes records from the middle of a compacted log, and nobody can find out later what a chain missed. Whether a
 topic is compacted is checked when a worker starts (`tokenmill.app.kafka.topics.require_topics`); here it is checked
 again and again. A new partition of a raw topic needs one in each of its token topics before it is milled.
 """
@@ -30,12 +30,12 @@ log = structlog.get_logger(__name__)
 
 
 class CompactionWatch:
-    """Knows which raw topics must not be milled on, because they or topics of their streams are compacted."""
+    """Finds raw topics that must not be milled on, because they or topics of their streams are compacted."""
 
     def __init__(
         self, settings: Settings, topics: Mapping[str, Sequence[str]], changed: Callable[[Mapping[str, str]], None]
     ) -> None:
-        """Watch ``topics``; ``changed`` is told when `refused` changes.
+        """Watch ``topics``; ``changed`` is called with `refused` when that changes.
 
         ``topics`` are, for each raw topic, itself and those of its streams.
         """
@@ -83,7 +83,7 @@ class CompactionWatch:
 
 
 class PartitionGrowth:
-    """Knows how many partitions the token topics of one raw topic have, and adds those that are missing."""
+    """Adds the partitions that the token topics of one raw topic lack."""
 
     def __init__(self, settings: Settings, topics: Sequence[str], know: Callable[[str, int], Awaitable[None]]) -> None:
         """``know(topic, partition)`` makes the producer learn of a partition."""

@@ -1,7 +1,7 @@
 """The segment app: appends token topics to a store. ``faust -A tokenmill.app.segments.app worker`` runs it.
 
 Workers that write to one store share a consumer group named after it, so each store gets its own complete copy, and a
-rebalance never moves a partition to another disk. Where a partition continues stands in the store's commit logs.
+rebalance never moves a partition to another disk. Where a partition continues is in the store's commit logs.
 """
 
 import os

@@ -27,7 +27,7 @@ LOOK_SECONDS: Final = 0.5
 WAITING: Final = (DiskError, LockedError)
 """What heals by itself: the eras are opened again, which recovers."""
 FINAL: Final = (DamagedError, DifferenceError, GapError)
-"""What only a person can mend."""
+"""What only a person can remedy."""
 
 log = structlog.get_logger(__name__)
 

@@ -54,8 +54,8 @@ async def open_writer(
 ) -> PartitionWriter | None:
     """Lock and recover a partition's directory, however long another holds it; None once it is no longer ``wanted``.
 
-    ``wait`` is told, before each new attempt, what is waited for and why. Raises as `PartitionWriter.open`, but for
-    `LockedError` and `DiskError`.
+    ``wait`` is called before each new attempt with what is waited for and why. Raises as `PartitionWriter.open`, but
+    for `LockedError` and `DiskError`.
     """
     pause = DISK_SECONDS
     while wanted():

@@ -255,7 +255,7 @@ class TokenPartition:
         """Read on to the end of the topic after a gap, then look through the whole partition again.
 
         The missing block may have been written again anywhere, above or below. Waits between two looks that found
-        nothing, loudly and ever longer; halts if the block lies below all that the topic retains.
+        nothing, loudly and ever longer; halts if the block is below all that the topic retains.
         """
         search, wanted = self._gaps, appender.next_block
         if gap is not None and search.miss(gap, max(position, self._context.end_offset(self.tp))):

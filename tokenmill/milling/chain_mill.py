@@ -83,7 +83,7 @@ class ChainMill:
         Records that the chain has passed are skipped, so the caller may begin anywhere at or below `next_offset`.
 
         Raises:
-            SourceError: the document that the chain stands in the middle of is not there, or has another outcome now.
+            SourceError: the document that the chain is in the middle of is not there, or has another outcome now.
 
         """
         fetch = outcomes.fetch
@@ -198,7 +198,7 @@ class ChainMill:
 
 
 def _groups(first: int, end: int, flushes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Divide ``[first, end)`` so that a flush stands alone; nothing is divided where there is none."""
+    """Divide ``[first, end)`` so that a flush is alone in its range; nothing is divided where there is none."""
     for index in flushes:
         if index > first:
             yield first, index

@@ -61,7 +61,7 @@ class RecordColumns:
         )
 
     def index(self, offset: int) -> int:
-        """Return how many records lie below ``offset``."""
+        """Return how many records are below ``offset``."""
         return int(np.searchsorted(self.offsets, offset))
 
     def parts(self) -> Iterator[tuple[int, int]]:
@@ -102,7 +102,7 @@ class OutcomeColumns:
     ) -> Self:
         """Find each record's outcome; raises nothing for any record (see `Stages.outcome`).
 
-        ``note`` is told the offset, twice, of each record that a user's function is about to see.
+        ``note`` is called with the offset, twice, of each record that a user's function is about to see.
         """
         columns = cls(fetch.records, {})
         indices, documents = columns._decode(stages, fetch.values, skips, note if stages.custom_decoder else None)
@@ -178,7 +178,7 @@ class OutcomeColumns:
 
 
 def _noted(decoder: Decoder, places: Iterator[int], note: Callable[[int, int], None], value: bytes) -> Document:
-    """Return what ``decoder`` says of the next value, whose record's offset is told to ``note`` before."""
+    """Return what ``decoder`` says of the next value, whose record's offset ``note`` is called with before."""
     offset = next(places)
     note(offset, offset)
     return decoder(value)

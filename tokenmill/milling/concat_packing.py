@@ -86,7 +86,7 @@ class ConcatPacking:
     ) -> list[bytes]:
         """Return the entries of the full blocks; for the other arguments see `_pieces`.
 
-        A block's pieces are of consecutive documents, so their metas lie one after the other.
+        A block's pieces are of consecutive documents, so their metas follow one another.
         """
         firsts = np.searchsorted(numbers, np.arange(blocks + 1))
         begins = metas.bounds[np.append(owners, len(metas.bounds) - 1)[firsts]].tolist()

@@ -45,7 +45,7 @@ class Stretches:
             start, stop = start - len(array), stop - len(array)
 
     def tobytes(self) -> bytes:
-        """Return a copy of the tokens as they stand on disk."""
+        """Return a copy of the tokens as they are on disk."""
         return b"".join([array.data for array in self._arrays])
 
 

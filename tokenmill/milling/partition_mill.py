@@ -62,7 +62,7 @@ class PartitionMill:
     ) -> None:
         """Mill for ``chains``, one a split; ``skips`` are offsets that a person put on the skip list.
 
-        ``note`` is told, before each part of the work, the first and the last offset of the records that are worked on.
+        ``note`` is called, before each part of the work, with the first and the last offset of the records in work.
         """
         self._note = note
         self.chains = {chain.recipe.split: chain for chain in chains}
@@ -80,7 +80,7 @@ class PartitionMill:
         Raises:
             EngineError: the engines differ on one of the documents.
             PanicError: native code panicked (not over a text: that is a dead letter); the note names the record.
-            SourceError: a chain stands in the middle of a document that is another one now.
+            SourceError: a chain is in the middle of a document that is another one now.
 
         """
         clock = _Clock()

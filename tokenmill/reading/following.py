@@ -28,7 +28,7 @@ async def find_start(
     ``held`` are the first offset that the partition holds and the one after its last, ``chain`` is the hash before the
     block, ``hint`` the offset of the message that ended there. Returns the hint's message as well.
 
-    Writers overlap, so what is found can lie above a message that holds the block. Then a gap is seen, and everything
+    Writers overlap, so what is found can be above a message that holds the block. Then a gap is seen, and everything
     is looked through; if a message comes that shows it. So none begins above the last messages of all writers together:
     among these is the one that reaches furthest.
     """
@@ -107,9 +107,9 @@ class GapSearch:
         return self._pause
 
     def is_hopeless(self, block: int) -> bool:
-        """Return whether the block lies below all blocks retained: all of them were read, and none is as low.
+        """Return whether the block is below all blocks retained: all of them were read, and none is as low.
 
-        The first message alone does not tell it: after lost tails and with several writers a later one can hold lower
+        The first message alone does not show it: after lost tails and with several writers a later one can hold lower
         blocks.
         """
         return self._cut and self._lowest is not None and self._lowest > block

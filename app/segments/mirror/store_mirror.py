@@ -60,11 +60,11 @@ class Mirror:
             names: of the streams; none: all that are settled on the brokers.
             once: whether to end with what is there at the beginning.
             keep_from: files with states; what none of them needs is retired (`keep_from`).
-            progress: is told every `LOOK_SECONDS` how far behind each stream is.
+            progress: is called every `LOOK_SECONDS` with what each stream has and lacks.
 
         """
         self.problems: list[Exception] = []
-        """What only a person can mend, and blocks that nobody holds, as of the last look."""
+        """What only a person can remedy, and blocks that nobody holds, as of the last look."""
         self.behind: list[MirroredStream] = []
         """Each stream, as of the last look."""
         self._settings = settings
@@ -170,7 +170,7 @@ class Mirror:
 
     async def _until_head(self) -> None:
         """Wait until all eras that there are, then all messages, are in the store, or cannot come."""
-        while not self._flows.keys() <= self._bringer.looked | self._bringer.halts.keys():  # noqa: ASYNC110 - many tell it
+        while not self._flows.keys() <= self._bringer.looked | self._bringer.halts.keys():  # noqa: ASYNC110 - nothing signals it
             await asyncio.sleep(CHECK_SECONDS)
         ends: dict[TopicPartition, int] = {}
         async with consumer(self._settings) as client:
@@ -224,7 +224,7 @@ class StreamFinder:
 
     async def look(self, client: AIOKafkaConsumer) -> list[NewPartitions]:
         """Return what is new since the last look; ``client`` is used by nobody else meanwhile."""
-        cluster = await client._client.fetch_all_metadata()  # noqa: SLF001 - one request tells topics and partitions
+        cluster = await client._client.fetch_all_metadata()  # noqa: SLF001 - one request for topics and partitions
         there = {topic.removeprefix(CONTROL_PREFIX) for topic in cluster.topics() if topic.startswith(CONTROL_PREFIX)}
         self.missing = []
         found = []

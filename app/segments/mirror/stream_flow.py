@@ -69,12 +69,12 @@ class StreamFlow:
 
     @property
     def connected(self) -> bool:
-        """Whether a connection to a broker stands."""
+        """Whether a broker is connected."""
         connections = {} if self._client is None else self._client._client._conns  # noqa: SLF001 - aiokafka shows none
         return any(connection.connected() for connection in list(connections.values()))
 
     def ends(self) -> Mapping[TopicPartition, int]:
-        """Return the end offsets that the last fetches told."""
+        """Return the end offsets that the last fetches brought."""
         if self._client is None:
             return {}
         ends = {tp: self._client.highwater(tp) for tp in self.topics}
@@ -121,7 +121,7 @@ class StreamFlow:
         options = {"max_partition_fetch_bytes": FETCH_BYTES, "fetch_max_wait_ms": FETCH_WAIT_MS}
         async with consumer(self._settings, **options) as client:
             client.assign(self.topics)
-            for tp in self.topics:  # nothing is fetched before a partition knows its place
+            for tp in self.topics:  # nothing is fetched before a partition has its place
                 client.pause(tp)
                 client.seek(tp, 0)
             await client._client.force_metadata_update()  # noqa: SLF001 - leaders are noted before anything is read
@@ -220,7 +220,7 @@ class MirroredStream:
     bytes: int
     """Bytes of their tokens."""
     eras: int
-    """Eras that the store knows and lacks blocks of."""
+    """Eras that the store has and lacks blocks of."""
     stored: int
     """The sum of the numbers of the blocks that each partition wants next."""
     trainable: int
@@ -253,7 +253,7 @@ class FurthestBlocks:
 
 
 class CopyMeasure:
-    """Says how far behind a stream's copy is; counts what it knows and asks nobody."""
+    """Says how far behind a stream's copy is, from what the store and the flows hold; asks no broker."""
 
     def __init__(self, store: Path, stream: str) -> None:
         """Open the stream's eras; a store has them, possibly none, as soon as it has the stream."""
