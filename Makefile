@@ -79,13 +79,13 @@ format: $(VENV)/.installed ## rewrites the files as `lint` wants them
 	$(BIN)/ruff format .
 
 docs: $(VENV)/.installed $(VENV)/.train ## writes the pages that are made from the code
-	$(BIN)/python -m tokenmill.app.metrics_page > docs/metrics.md.new
+	$(BIN)/python -m docs.generators.metrics_page > docs/metrics.md.new
 	mv docs/metrics.md.new docs/metrics.md
-	$(BIN)/python -m tokenmill.consumers.metrics_page > docs/trainer_metrics.md.new
+	$(BIN)/python -m docs.generators.trainer_metrics_page > docs/trainer_metrics.md.new
 	mv docs/trainer_metrics.md.new docs/trainer_metrics.md
-	$(BIN)/python -m tokenmill.app.settings.page > docs/settings.md.new
+	$(BIN)/python -m docs.generators.settings_page > docs/settings.md.new
 	mv docs/settings.md.new docs/settings.md
-	$(BIN)/python -m tokenmill.app.licenses_page > docs/licenses.md.new
+	$(BIN)/python -m docs.generators.licenses_page > docs/licenses.md.new
 	mv docs/licenses.md.new docs/licenses.md
 
 lock: $(VENV)/.installed ## resolves all dependencies again (UPGRADE=1: to their newest versions)

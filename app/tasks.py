@@ -1,9 +1,11 @@
-"""Asyncio tasks that belong together, and work in threads: started, ended and finished as one."""
+"""Asyncio tasks that belong together, work in threads, and running until a signal says stop."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -63,3 +65,38 @@ def first_of(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run_until_signalled(main: Coroutine[Any, Any, int], *, serves: bool = False) -> int:
+    """Run ``main`` in an event loop of its own and return what it returns, or 128 + n after signal n.
+
+    Of a process that ``serves`` until it is told to end, SIGTERM is the orderly end: 0, as of a worker.
+
+    The first signal cancels ``main``, which ends what it started in order. The second one ends this process at once,
+    and the kernel kills the children that asked for that (`tokenmill.app.process`).
+    """
+    received: list[signal.Signals] = []
+
+    async def run() -> int:
+        task = asyncio.create_task(main)
+
+        def stop(number: signal.Signals) -> None:
+            received.append(number)
+            if len(received) > 1:
+                os._exit(128 + number)
+            task.cancel()
+
+        loop = asyncio.get_running_loop()
+        for number in STOPPING:
+            loop.add_signal_handler(number, stop, number)
+        return await task
+
+    try:
+        return asyncio.run(run())
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        return 0 if serves and received[0] == signal.SIGTERM else 128 + received[0]

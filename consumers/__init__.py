@@ -1,7 +1,26 @@
-"""The training side: batches from a store, without Kafka.
+"""The training side: batches from a store, or any copy of one, without Kafka. docs/training.md explains it all.
 
-What makes tensors is loaded when it is asked for, so `Windows` and `Behind` are here without torch, and whoever asks
-for `Batches` is told what to install.
+`Batches` delivers a stream's *samples* in the one order that every rank and every host has: through the *eras* as they
+were closed, and inside each as the seed and the pass shuffle it. A *step* takes the next ``world_size * batch_size``
+samples, of which each rank gets its slice. The *state* says how many samples were delivered; loaded by any number of
+ranks, it goes on with the next one. Where no whole step is in the store yet, a loop waits; it ends where the named eras
+or the closed stream do.
+
+    >>> from tokenmill.consumers import Batches
+    >>> batches = Batches("store", "raw-text.train", batch_size=4, sequence_length=64, seed=1, eras=range(0, 5))
+    >>> for x, y in batches:  # int64, [4, 64] each: the next token of x[i, j] is y[i, j]
+    ...     state = batches.state_dict()  # belongs into the checkpoint
+    >>> state["sample"], batches.step  # 15 blocks are there; what is too little for a step is left
+    (12, 3)
+
+- `Batch` has x and y, ``documents()`` for masks and positions, and ``sources()``, the Kafka records behind each row.
+- `StepDataset` gives the same steps to a ``DataLoader`` with worker processes.
+- `EraDataset` is samples by index, for samplers of one's own; `Windows` is tokens at any place.
+- `Metrics` and `Behind` say what the loop got, how long it waited, and how far the store is ahead.
+
+Arguments that cannot be, and stores that went away or are damaged, are errors of `tokenmill.errors`, which say what to
+do. What makes tensors is loaded when it is asked for: `Windows` and `Behind` work without torch, and whoever asks for
+`Batches` is told what to install.
 """
 
 from importlib import import_module

@@ -3,20 +3,32 @@
 import math
 import operator
 import os
-from collections.abc import Callable
+import re
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tokenmill.errors import InputError
 from tokenmill.samples import Ranks, SequenceId
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
+_LONGEST_SECONDS: Final = threading.TIMEOUT_MAX
+"""What the system can wait for in one go: some 292 years."""
+_MOST_PREFETCHED: Final = 1024
+"""Each batch that is prefetched keeps a buffer of pinned memory; two hide the copying of any."""
+_PORTS: Final = range(1 << 16)
+_LABEL: Final = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
+"""A name that Prometheus lets people give: those that begin with two underscores are its own."""
+_SHOWN: Final = 200
+"""Characters of a value that a message repeats."""
 
 
-def whole(name: str, value: Any, least: int, unit: str) -> int:
-    """Return a whole number of at least ``least``, as an int, also where it is one of numpy's.
+def whole(name: str, value: Any, least: int, unit: str, most: int = _INT64[-1]) -> int:
+    """Return a whole number from ``least`` to ``most``, as an int, also where it is one of numpy's.
 
     Raises:
         InputError: it is something else, such as 4.0 or True.
@@ -25,9 +37,16 @@ def whole(name: str, value: Any, least: int, unit: str) -> int:
     number = _int(value)
     if number is None or number < least:
         raise InputError(
-            f"{name} is {value!r}: give a whole number of {unit}, {least} or more, such as {max(least, 4)}"
+            f"{name} is {shown(value)}: give a whole number of {unit}, {least} or more, such as {max(least, 4)}"
         )
+    if number > most:
+        raise InputError(f"{name} is {shown(value)}: give a whole number of {unit}, {most} at most")
     return number
+
+
+def prefetch_of(value: Any) -> int:
+    """Return how many batches to send ahead; raises InputError where it is no such number."""
+    return whole("prefetch", value, 0, "batches", _MOST_PREFETCHED)
 
 
 def sequence_of(stream: Any, sequence_length: Any, *, seed: Any, shuffle: Any, eras: Any, passes: Any) -> SequenceId:
@@ -50,14 +69,30 @@ def sequence_of(stream: Any, sequence_length: Any, *, seed: Any, shuffle: Any, e
 
 def ranks_of(batch_size: Any, rank: Any, world_size: Any, worker: Any) -> Ranks:
     """Return how steps are divided; raises InputError where one of these cannot be, or they contradict each other."""
-    if not isinstance(worker, tuple | list) or len(worker) != 2:  # noqa: PLR2004 - number and count
-        raise InputError(f"worker is {worker!r}: give this worker's number and their count, such as (0, 2)")
+    number, count = _pair(worker) or (-1, -1)
+    if not 0 <= number < count <= _INT64[-1]:
+        raise InputError(f"worker is {shown(worker)}: give this worker's number and their count, such as (0, 2)")
     return Ranks(
         whole("batch_size", batch_size, 1, "samples"),
         whole("rank", rank, 0, "ranks before this one"),
         whole("world_size", world_size, 1, "ranks"),
-        whole("worker[0]", worker[0], 0, "workers before this one"),
-        whole("worker[1]", worker[1], 1, "workers"),
+        number,
+        count,
+    )
+
+
+def too_large(ranks: Ranks, sequence: SequenceId, total: int) -> InputError:
+    """Return what to say of steps that take more samples than a whole sequence has."""
+    first, stop = sequence.eras
+    eras = f"the eras from {first} on" if stop is None else f"eras={range(first, stop)}"
+    there = f"{eras} of {sequence.stream} have {total} samples" + (
+        f" in {sequence.passes} passes" if sequence.passes > 1 else ""
+    )
+    if not total:
+        return InputError(f"{there}, and no more will come: name eras that have some, or another stream")
+    return InputError(
+        f"batch_size is {ranks.batch_size} and world_size {ranks.world_size}, so a step takes {ranks.global_batch} "
+        f"samples, but {there}: give a smaller batch_size, or more eras"
     )
 
 
@@ -65,49 +100,52 @@ def seed_of(value: Any) -> int:
     """Return a seed as an int; raises InputError where it is none of 64 bits."""
     number = _int(value)
     if number is None or number not in _INT64:
-        raise InputError(f"seed is {value!r}: give a whole number of 64 bits, such as 1")
+        raise InputError(f"seed is {shown(value)}: give a whole number of 64 bits, such as 1")
     return number
 
 
 def flag(name: str, value: Any) -> bool:
     """Return a truth value; raises InputError for all that is none, whatever Python would make of it."""
     if not isinstance(value, bool | np.bool_):
-        raise InputError(f"{name} is {value!r}: give True or False")
+        raise InputError(f"{name} is {shown(value)}: give True or False")
     return bool(value)
 
 
 def seconds(name: str, value: Any) -> float:
     """Return a finite time, 0 or more; raises InputError for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise InputError(f"{name} is {value!r}: give a number of seconds, such as 30.0")
-    if not (math.isfinite(value) and value >= 0):
-        raise InputError(f"{name} is {value!r}: give a finite number of seconds, 0 or more")
+        raise InputError(f"{name} is {shown(value)}: give a number of seconds, such as 30.0")
+    if not 0 <= value <= _LONGEST_SECONDS:
+        raise InputError(
+            f"{name} is {shown(value)}: give a finite number of seconds, 0 or more and {_LONGEST_SECONDS:.0f} at most"
+        )
     return float(value)
 
 
 def timeout_of(value: Any) -> float | None:
-    """Return a timeout in seconds; None stands for ever."""
-    return None if value is None or value is math.inf else seconds("timeout", value)
+    """Return a timeout in seconds; None stands for ever, and so does an infinite one."""
+    endless = isinstance(value, float | np.floating) and value == math.inf
+    return None if value is None or endless else seconds("timeout", value)
 
 
 def store_of(value: Any) -> Path:
     """Return the path of a store; raises InputError where it is no path."""
-    if not isinstance(value, str | os.PathLike) or not str(value):
-        raise InputError(f"store is {value!r}: give the path of the store's directory")
+    if not isinstance(value, str | os.PathLike) or not str(value) or "\0" in str(value):
+        raise InputError(f"store is {shown(value)}: give the path of the store's directory")
     return Path(value)
 
 
 def stream_of(value: Any) -> str:
     """Return the name of a stream; raises InputError where it is no text."""
     if not isinstance(value, str):
-        raise InputError(f"stream is {value!r}: give the stream's name, such as 'raw-text.train'")
+        raise InputError(f"stream is {shown(value)}: give the stream's name, such as 'raw-text.train'")
     return value
 
 
 def choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
     """Return one of the choices; raises InputError for anything else."""
     if not (isinstance(value, str) and value in choices):
-        raise InputError(f"{name} is {value!r}: give {' or '.join(map(repr, choices))}")
+        raise InputError(f"{name} is {shown(value)}: give {' or '.join(map(repr, choices))}")
     return value
 
 
@@ -120,16 +158,100 @@ def eras_of(value: Any) -> tuple[int, int | None]:
     """
     if value is None:
         return 0, None
-    if not isinstance(value, range) or value.step != 1 or not 0 <= value.start < value.stop:
-        raise InputError(f"eras is {value!r}: give a range of one era or more, such as range(0, 8), or None for all")
+    if not isinstance(value, range) or value.step != 1 or not 0 <= value.start < value.stop <= _INT64[-1]:
+        raise InputError(
+            f"eras is {shown(value)}: give a range of one era or more, such as range(0, 8), or None for all"
+        )
     return value.start, value.stop
 
 
 def callable_of(name: str, value: Any) -> Callable[[], bool] | None:
     """Return a function of no argument, or None; raises InputError for what cannot be called."""
     if value is not None and not callable(value):
-        raise InputError(f"{name} is {value!r}: give a function of no argument that says True or False, or None")
+        raise InputError(f"{name} is {shown(value)}: give a function of no argument that says True or False, or None")
     return value  # type: ignore[no-any-return]
+
+
+def state_of(value: Any, keys: set[str], taken: str) -> Mapping[str, Any]:
+    """Return a state that has these keys; raises InputError for anything else, saying what is ``taken``."""
+    if not isinstance(value, Mapping) or not keys <= {*value}:
+        raise InputError(f"what was given as state is no state of this, but {shown(value)}: give {taken}")
+    return value
+
+
+def places_in_row(name: str, value: Any) -> npt.NDArray[np.int64]:
+    """Return whole numbers as one row of int64.
+
+    Raises:
+        InputError: they are something else, such as 0.5, True or rows of rows.
+
+    """
+    try:
+        given = np.asarray(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # rows of several lengths; a tensor on a device
+        given = np.empty((0, 0))
+    fits = given.dtype.kind == "i" or (given.dtype.kind == "u" and int(given.max(initial=0)) in _INT64)
+    if given.ndim != 1 or (given.size and not fits) or isinstance(value, str | bytes | Mapping):
+        raise InputError(f"{name} is {shown(value)}: give a row of whole numbers, such as [0, 7]")
+    return given.astype(np.int64)
+
+
+def index_of(value: Any) -> int:
+    """Return the number of a sample; raises InputError where it is no whole number."""
+    number = _int(value)
+    if number is None:
+        raise InputError(f"the index is {shown(value)}: give the number of a sample, such as 0 or -1")
+    return number
+
+
+def place_of(value: Any) -> tuple[int, int]:
+    """Return a partition and a token of it; raises InputError where it is something else."""
+    found = _pair(value)
+    if found is None:
+        raise InputError(f"the place is {shown(value)}: give a partition and a token, as in windows[0, 7]")
+    return found
+
+
+def port_of(value: Any) -> int:
+    """Return a port of TCP; 0 lets the system choose. Raises InputError for anything else."""
+    number = _int(value)
+    if number is None or number not in _PORTS:
+        raise InputError(f"port is {shown(value)}: give a whole number from 0 (any that is free) to 65535")
+    return number
+
+
+def labels_of(labels: Mapping[str, Any], *, taken: str) -> dict[str, str]:
+    """Return labels of metrics, as text, beside the one that is ``taken``.
+
+    Raises:
+        InputError: a name is none of Prometheus's, or taken, or a value is neither text nor a whole number.
+
+    """
+    found = {}
+    for name, value in labels.items():
+        if not _LABEL.fullmatch(name) or name == taken:
+            raise InputError(f"the label {name!r} cannot be: give letters, digits and underscores, and not {taken!r}")
+        number = _int(value)
+        if not isinstance(value, str) and (number is None or number not in _INT64):
+            raise InputError(f"the label {name} is {shown(value)}: give text or a whole number, such as '0'")
+        found[name] = str(value) if number is None else str(number)
+    return found
+
+
+def instance_of(name: str, value: Any, kind: type[Any]) -> Any:
+    """Return what is of a class; raises InputError for anything else."""
+    if not isinstance(value, kind):
+        raise InputError(f"{name} is {shown(value)}: give a {kind.__name__}")
+    return value
+
+
+def shown(value: Any) -> str:
+    """Return a value as a message repeats it: as code, and not longer than a message may be."""
+    try:
+        text = repr(value)
+    except ValueError:  # an int of more digits than Python prints
+        return f"a number of {value.bit_length()} bits"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _int(value: Any) -> int | None:
@@ -137,5 +259,13 @@ def _int(value: Any) -> int | None:
         return None
     try:
         return operator.index(value)
-    except TypeError:
+    except (TypeError, ValueError, RuntimeError):  # the latter two of tensors that hold none, or are on a device
         return None
+
+
+def _pair(value: Any) -> tuple[int, int] | None:
+    numbers = [_int(one) for one in value] if isinstance(value, tuple | list) else []
+    match numbers:
+        case [int(first), int(second)]:
+            return first, second
+    return None

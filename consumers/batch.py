@@ -11,6 +11,7 @@ from tokenmill.samples import Samples, Source, places_of, sources_of
 
 from .documents import Documents, documents_of
 from .gathering import Rows
+from .reachable import ReachableStream
 from .rows import Chunk
 from .staging import Sent, Staged
 
@@ -49,17 +50,22 @@ class Batch:
 
     @property
     def x(self) -> torch.Tensor:
-        """``[batch_size, sequence_length]``, int64 (without ``widen``: of the stored dtype)."""
+        """Tokens, ``[batch_size, sequence_length]``, int64 (without ``widen``: of the stored dtype), on the device.
+
+        With ``on_damage="skip"``, rows whose blocks are damaged are missing.
+        """
         return self._sent.x if isinstance(self._sent, Staged) else torch.from_numpy(self._sent[:, :-1])
 
     @property
     def y(self) -> torch.Tensor:
-        """The next tokens: ``y[i, j]`` follows ``x[i, j]``."""
+        """The next tokens, of the shape and dtype of x: ``y[i, j]`` follows ``x[i, j]``; -100 where masked."""
         return self._sent.y if isinstance(self._sent, Staged) else torch.from_numpy(self._sent[:, 1:])
 
     @property
     def rows(self) -> Rows:
         """The tokens as they are stored, on the host: ``[batch_size, sequence_length + 1]``, for numpy and JAX.
+
+        Of the stream's dtype: uint8, uint16 or uint32.
 
         Raises:
             InputError: they were widened, or sent to a device.
@@ -71,7 +77,7 @@ class Batch:
 
     @property
     def samples(self) -> Samples:
-        """Where each row comes from: partition, block, and which view of it."""
+        """Where each row comes from: partition, block, and which view of it; three arrays, ``[rows]``, int64."""
         part = slice(self._start, self._start + self._chunk.batch_size)
         found = Samples(*(column[part] for column in self._chunk.samples()))
         return found if self._chunk.kept is None else Samples(*(column[self._chunk.kept[part]] for column in found))
@@ -83,25 +89,28 @@ class Batch:
 
         Raises:
             InputError: the blocks were retired since.
+            StoreError: the store is not there any more.
             DamagedError: the document table is damaged.
 
         """
-        samples = self.samples
-        pieces = [self._chunk.trainable.reader(partition).pieces(block) for partition, block, _ in places_of(samples)]
+        samples, trainable = self.samples, self._chunk.trainable
+        with ReachableStream(trainable.store, trainable.stream):
+            pieces = [trainable.reader(partition).pieces(block) for partition, block, _ in places_of(samples)]
         return documents_of(pieces, samples.views, self.x.shape[1], self.x.device)
 
     def sources(self) -> list[list[Source]]:
         """Return, for each row, the Kafka records that its tokens came from; costs nothing before it is called.
 
         Raises:
-            InputError, DamagedError: as in `documents`.
+            InputError, StoreError, DamagedError: as in `documents`.
 
         """
-        length = self.x.shape[1]
-        return [
-            sources_of(self._chunk.trainable.reader(partition), block, view, length)
-            for partition, block, view in places_of(self.samples)
-        ]
+        length, trainable = self.x.shape[1], self._chunk.trainable
+        with ReachableStream(trainable.store, trainable.stream):
+            return [
+                sources_of(trainable.reader(partition), block, view, length)
+                for partition, block, view in places_of(self.samples)
+            ]
 
     def mask_loss(self) -> None:
         """Set y to `IGNORED` where x and y are of different documents, or y is padding."""

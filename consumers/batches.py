@@ -18,6 +18,7 @@ from tokenmill.store import OnDamage, open_eras, read_stream
 from . import arguments
 from .batch import Batch
 from .metrics import Behind, Head, Metrics
+from .reachable import ReachableStream
 from .rows import RowReader
 from .staging import device_of, open_staging
 from .waiting import Patience
@@ -91,7 +92,7 @@ class Batches:
             shuffle: False takes the samples of each era by partition and number.
             eras: which eras to take, ``range(first, stop)``; None: all, as they come, up to the stream's end marker.
             passes: how often to go through them, each time in another order.
-            prefetch: batches whose copies to a CUDA device are begun ahead of the one that is delivered.
+            prefetch: batches whose copies to a CUDA device are begun ahead of the one that is delivered, 1024 at most.
             mask_loss: set y to -100, which torch's cross entropy ignores, where x and y are of different documents or y
                 is padding; reads the documents of each batch.
             widen: False leaves x and y in the dtype that the tokens have on disk (torch.uint8, uint16 or uint32), as
@@ -101,19 +102,20 @@ class Batches:
             on_damage: "skip" checks, and leaves damaged blocks out: a batch is smaller by them (one that would hold
                 none is left out), ``skipped`` counts them, and the log names them. Steps stay what they are, so ranks
                 still agree on all others.
-            timeout: seconds to wait for one batch; None waits for ever.
+            timeout: seconds to wait for one batch, 0 not to wait at all; None waits for ever.
             stop: asked before each batch and while waiting; iteration ends when it says True.
             poll_seconds: how often to look for new eras and blocks while waiting. A look costs a few small reads.
 
         Raises:
             StoreError: the store holds no such stream.
+            DiskError: a file may not be read, or its disk fails.
             InputError: an argument cannot be used.
             DamagedError: the files are damaged.
 
         """
         self._ranks = arguments.ranks_of(batch_size, rank, world_size, worker)
         asked = arguments.sequence_of(stream, sequence_length, seed=seed, shuffle=shuffle, eras=eras, passes=passes)
-        prefetch = arguments.whole("prefetch", prefetch, 0, "batches")
+        prefetch = arguments.prefetch_of(prefetch)
         self._mask_loss = arguments.flag("mask_loss", mask_loss)
         if not arguments.flag("widen", widen) and mask_loss:
             raise InputError(
@@ -126,6 +128,7 @@ class Batches:
         target = device_of(device)
         self._store = arguments.store_of(store)
         self._info = read_stream(self._store, stream)
+        self._reachable = ReachableStream(self._store, stream)
         length = asked.sequence_length
         views = count_views(self._info.block_tokens, length)
         sequence = replace(asked, fingerprint=self._info.fingerprint.hex())
@@ -138,10 +141,11 @@ class Batches:
         self._delivered = self._missing = 0
         """Batches so far, and the damaged samples that they lack."""
         self._waited = self._worked = 0.0
-        self._head = Head(open_eras(self._store, stream), sequence, views)
-        self._trainable = TrainableSamples(
-            self._store, self._info, sequence, views, check=check, on_damage=on_damage, whole=True
-        )
+        with self._reachable:
+            self._head = Head(open_eras(self._store, stream), sequence, views)
+            self._trainable = TrainableSamples(
+                self._store, self._info, sequence, views, check=check, on_damage=on_damage, whole=True
+            )
         self._reader = RowReader(self._trainable, self._ranks, length, skip=self._skips)
         self._row_bytes = (length + 1) * self._info.dtype.itemsize
         self._chunk_steps = max(min(_CHUNK_BYTES // self._row_bytes, _CHUNK_SAMPLES) // self._ranks.batch_size, 1)
@@ -177,25 +181,29 @@ class Batches:
         """Yield the batches from here on.
 
         Raises:
-            StoreError: no batch came within ``timeout`` seconds.
-            InputError: the store does not hold the samples any more, or the state lies behind the sequence's end; or
-                `load_state_dict`, `rewind` or another iteration came between.
+            StoreError: no batch came within ``timeout`` seconds, or the store is not there any more.
+            DiskError: a file may not be read, or its disk fails.
+            InputError: the store does not hold the samples any more, the state lies behind the sequence's end, or the
+                whole sequence has too few samples for one step; or `load_state_dict`, `rewind` or another iteration
+                came between.
             DifferenceError: the store holds other blocks than its eras speak of.
             DamagedError: a file is damaged (with ``check``: a block).
 
         """
         self._settle()
         turn, before, skips = self._turn, self._position.step - 1, self._skips
-        stop, staging, patience = self._stop, self._staging, self._patience
+        stop, staging, patience, reachable = self._stop, self._staging, self._patience, self._reachable
         source = _run_ahead(self._produce(), self._prefetch) if self._prefetch else self._produce()
         waits, clock = True, perf_counter
         asked = clock()
         while stop is None or not stop():
-            made = next(source, _END)
+            with reachable:
+                made = next(source, _END)
             if made is _END:
                 return
             if made is None:
                 waits = True
+                reachable.require()
                 patience.wait(self._awaited())
                 now = clock()
                 self._waited += now - asked
@@ -235,7 +243,8 @@ class Batches:
                 sequence length or choice of eras.
 
         """
-        position = Position.from_dict(state_dict, self._position.sequence)
+        state = arguments.state_of(state_dict, {"format"}, "what state_dict() of Batches returned")
+        position = Position.from_dict(state, self._position.sequence)
         self._settle()
         self._position = position.with_batches_of(self._ranks.global_batch)
 
@@ -259,7 +268,7 @@ class Batches:
 
     @property
     def step(self) -> int:
-        """The number of the next step."""
+        """The number of the next step, counted from the beginning of the sequence."""
         return self._position.after(self._made).step
 
     @property
@@ -286,14 +295,16 @@ class Batches:
         """Return how much there is in the store beyond the next step; costs a small read, in any thread.
 
         Raises:
+            StoreError: the store is not there any more.
             DamagedError: the files of the eras are damaged.
 
         """
-        return self._head.behind(self._position.after(self._made).sample)
+        with self._reachable:
+            return self._head.behind(self._position.after(self._made).sample)
 
     @property
     def waited_seconds(self) -> float:
-        """Time spent waiting for eras and blocks."""
+        """Seconds spent waiting for eras and blocks."""
         return self._patience.waited_seconds
 
     @property
@@ -335,8 +346,10 @@ class Batches:
         if begun > total:
             raise InputError(
                 f"the state stands at sample {self._position.sample}, but these eras of {self._info.name} have {total} "
-                "in all passes: name the eras that it was saved with, or more"
+                "in all passes: name the eras that it was saved with, or more; or skip fewer steps"
             )
+        if not self._position.sample and total < self._ranks.global_batch:
+            raise arguments.too_large(self._ranks, self._position.sequence, total)
         return not self._ranks.steps_in(total - sample)
 
     def _awaited(self) -> str:

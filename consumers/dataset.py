@@ -1,6 +1,5 @@
 """Samples by index: a map-style dataset over eras that are all there."""
 
-import operator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -15,10 +14,11 @@ from tokenmill.samples import EraOrder, Ranks, SequenceId, TrainableSamples, cou
 from tokenmill.store import EraReader, open_eras, read_stream
 
 from . import arguments
+from .reachable import ReachableStream
 from .rows import RowReader
 
 Sample = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
-"""x and y, ``[sequence_length]`` each: the next tokens of x are y."""
+"""x and y, ``[sequence_length]`` each, int64: the next token of ``x[j]`` is ``y[j]``."""
 
 
 class EraDataset(Dataset[Sample]):
@@ -42,18 +42,28 @@ class EraDataset(Dataset[Sample]):
 
         Raises:
             StoreError: the store holds no such stream.
+            DiskError: a file may not be read, or its disk fails.
             InputError: the eras are not all there, or the length does not fit.
             DifferenceError, DamagedError: the store is not what its eras say, or damaged.
 
         """
         self._store = arguments.store_of(store)
         self._check = arguments.flag("check", check)
+        arguments.eras_of(eras)
         self._info = read_stream(self._store, arguments.stream_of(stream))
+        self._reachable = ReachableStream(self._store, stream)
         self._length = arguments.whole("sequence_length", sequence_length, 1, "tokens")
         self._views = count_views(self._info.block_tokens, self._length)
+        with self._reachable:
+            self._eras, self._merged = self._find(eras)
+        self._order = EraOrder(self._merged, views=self._views, shuffle=False, seed=0, passed=0)
+        self._rows: RowReader | None = None
+
+    def _find(self, eras: range | None) -> tuple[range, Era]:
+        """Return the eras that are asked for, and all of them as one."""
+        stream = self._info.name
         index = open_eras(self._store, stream)
         trainable = self._open()
-        arguments.eras_of(eras)
         if eras is None:
             eras = range(_trainable_now(index, trainable))
         if not 0 <= eras.start < eras.stop <= index.eras:
@@ -61,37 +71,48 @@ class EraDataset(Dataset[Sample]):
                 f"the eras {eras} of {stream} are not in {self._store}, which has {index.eras}: wait for them, or give "
                 "a range of one era or more that are there, such as range(0, 8)"
             )
-        self.eras = eras
-        """The eras that these samples are from."""
-        self._merged = _merge(index.era(eras.start), index.era(eras.stop - 1))
-        if not trainable.is_trainable(self._merged):
+        merged = _merge(index.era(eras.start), index.era(eras.stop - 1))
+        if not trainable.is_trainable(merged):
             raise InputError(f"not all blocks of the eras {eras} of {stream} are in {self._store} yet: wait for them")
-        self._order = EraOrder(self._merged, views=self._views, shuffle=False, seed=0, passed=0)
-        self._rows: RowReader | None = None
+        return eras, merged
 
     def __len__(self) -> int:
+        """Return how many samples the eras have together."""
         return self._order.samples
 
+    @property
+    def eras(self) -> range:
+        """The eras that these samples are from."""
+        return self._eras
+
     def __getitem__(self, index: SupportsIndex) -> Sample:
-        return self.__getitems__([operator.index(index)])[0]
+        return self.__getitems__([arguments.index_of(index)])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
         """Return several samples, which is cheaper than one by one.
 
         Raises:
-            IndexError: there is no sample of that number.
+            IndexError: there is no sample of that number; a loop over all ends with it.
+            InputError: the indices are no whole numbers.
+            StoreError: the store is not there any more.
+            DamagedError: a file is damaged.
 
         """
-        wanted = np.asarray(indices, np.int64)
+        wanted = arguments.places_in_row("indices", indices)
         if len(wanted) and not (-len(self) <= wanted.min() and wanted.max() < len(self)):
             raise IndexError(f"there are {len(self)} samples; one of {wanted.tolist()} was asked for")
+        with self._reachable:
+            rows = self._reader().find([(self._order, wanted % max(len(self), 1))]).rows()
+        wide = rows.astype(np.int64)
+        return [(row[:-1], row[1:]) for row in wide]
+
+    def _reader(self) -> RowReader:
         if self._rows is None:
+            self._reachable.require()
             trainable = self._open()
             trainable.is_trainable(self._merged)  # sees that the blocks are there
             self._rows = RowReader(trainable, Ranks(1), self._length, skip=False)
-        rows = self._rows.find([(self._order, wanted % max(len(self), 1))]).rows()
-        wide = rows.astype(np.int64)
-        return [(row[:-1], row[1:]) for row in wide]
+        return self._rows
 
     def __repr__(self) -> str:
         # Grain holds a checkpoint against it, so it says what decides the samples, and nothing of this process or host.

@@ -2,13 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from tokenmill.errors import InputError
 from tokenmill.samples import Numbers
 from tokenmill.wire.pieces import PADDING
+
+from . import arguments
+
+_MOST_PADDED: Final = 1 << 20
+"""Documents to pad to, 4 MiB of entries; a batch of more tokens can have as many as these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +49,15 @@ class Documents:
         """Return ``cu_seqlens`` with ``documents + 1`` entries, the last repeated, so that shapes stay the same.
 
         Raises:
-            ValueError: there are more documents.
+            InputError: there are more documents; or ``documents`` is no whole number, or above a million and the tokens
+                of x.
 
         """
-        missing = documents + 1 - len(self.cu_seqlens)
+        most = max(self.document_ids.numel(), _MOST_PADDED)
+        missing = arguments.whole("documents", documents, 0, "documents", most) + 1 - len(self.cu_seqlens)
         if missing < 0:
-            raise ValueError(f"{len(self.cu_seqlens) - 1} documents do not fit into {documents}")
+            there = len(self.cu_seqlens) - 1
+            raise InputError(f"documents is {documents}, but this batch has {there} of them: give {there} or more")
         return torch.cat([self.cu_seqlens, self.cu_seqlens[-1:].expand(missing)])
 
 

@@ -13,7 +13,7 @@ from . import arguments
 from .batches import Batches
 
 Step = tuple[torch.Tensor, torch.Tensor, int]
-"""x, y, and the number of the step."""
+"""x and y, ``[batch_size, sequence_length]`` each, on the CPU and as `Batch` has them, and the number of the step."""
 
 
 class StepDataset(IterableDataset[Step]):
@@ -35,11 +35,12 @@ class StepDataset(IterableDataset[Step]):
             as in `Batches`.
 
         """
-        kept = [name for name in ("device", "stop", "worker") if options.get(name) not in (None, "cpu")]
+        kept = [name for name in ("device", "stop", "worker") if not _is_default(options.get(name))]
         if kept:
             raise InputError(
-                f"StepDataset takes no {kept[0]}: its batches are made in worker processes, on the CPU; move them to a "
-                "device in the loop, end the loop where you like, and let the DataLoader number its workers"
+                f"StepDataset takes no {kept[0]}, which is {arguments.shown(options[kept[0]])}: give none. Its batches "
+                "are made in worker processes, on the CPU; move them to a device in the loop, end the loop where you "
+                "like, and let the DataLoader number its workers"
             )
         self._options = {"store": store, "stream": stream} | options
         self._state = Batches(**self._options).state_dict()
@@ -101,8 +102,13 @@ class StepDataset(IterableDataset[Step]):
             InputError: it is no such state, or one of another sequence of samples.
 
         """
-        if not {"data", "made"} <= {*(state_dict or ())}:
-            raise InputError("this is no state of a StepDataset: give what state_dict() said, or give resume() another")
-        made = arguments.whole("made", state_dict["made"], 0, "items")
-        self.resume(state_dict["data"])
+        taken = "what state_dict() of a StepDataset said, or give resume() a state of Batches"
+        state = arguments.state_of(state_dict, {"data", "made"}, taken)
+        made = arguments.whole("made", state["made"], 0, "items")
+        self.resume(state["data"])
         self._made = self._begin = made
+
+
+def _is_default(value: Any) -> bool:
+    """Whether an option says what holds without it."""
+    return value is None or (isinstance(value, str | torch.device) and str(value) == "cpu")

@@ -7,17 +7,20 @@ from typing import NamedTuple, Self
 from tokenmill.samples import SequenceId
 from tokenmill.store import EraReader
 
+from . import arguments
+
 
 @dataclass(slots=True)
 class Metrics:
-    """Sums over the batches that were delivered; `since` gives those of a part of the run."""
+    """Sums over the batches that this process was given, times in seconds; `since` gives those of a part of the run."""
 
     batches: int = 0
     samples: int = 0
+    """In them; without those that are damaged and left out."""
     tokens: int = 0
-    """Of x."""
+    """Of x: ``sequence_length`` for each sample."""
     bytes: int = 0
-    """Of tokens, as they lie in the store and travel to a device."""
+    """Of tokens, as they lie in the store and travel to a device: ``sequence_length + 1`` for each sample."""
     work_seconds: float = 0.0
     """From getting a batch to asking for the next one."""
     wait_seconds: float = 0.0
@@ -36,12 +39,13 @@ class Metrics:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of x, while the loop ran."""
+        """Tokens of x in a second of the loop's time: of work and waiting together; 0 before the first batch."""
         seconds = self.work_seconds + self.wait_seconds
         return self.tokens / seconds if seconds else 0.0
 
     def since(self, earlier: "Metrics") -> Self:
-        """Return what came after an earlier state of these."""
+        """Return what came after an earlier state of these; raises InputError where ``earlier`` is something else."""
+        arguments.instance_of("earlier", earlier, Metrics)
         return type(self)(*(now - then for now, then in zip(astuple(self), astuple(earlier), strict=True)))
 
 

@@ -12,8 +12,10 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tokenmill.errors import InputError
 from tokenmill.page_server import PageServer, metrics_of
 
+from . import arguments
 from .batches import Batches
 from .metrics import Metrics
 
@@ -66,11 +68,21 @@ def described(labels: Sequence[str] = ()) -> Iterator[Metric]:
 def serve_metrics(port: int, host: str = "127.0.0.1", registry: CollectorRegistry = REGISTRY) -> PageServer:
     """Serve a registry at ``/metrics`` from one thread that ends with the process; its ``stop()`` ends it sooner.
 
+    Port 0 is one that is free, which ``port`` of what is returned tells.
+
     Raises:
-        OSError: the address cannot be had.
+        InputError: the address cannot be had.
 
     """
-    server = PageServer(host, port, {"/metrics": metrics_of(registry)})
+    pages = {"/metrics": metrics_of(arguments.instance_of("registry", registry, CollectorRegistry))}
+    wanted = arguments.port_of(port)
+    try:
+        server = PageServer(arguments.instance_of("host", host, str), wanted, pages)
+    except (OSError, UnicodeError) as error:  # the latter of names that cannot be asked for
+        raise InputError(
+            f"host is {arguments.shown(host)} and port {wanted}, where nothing can be served ({error}): give an "
+            "address of this machine, and a port that is free"
+        ) from error
     server.start()
     return server
 
@@ -78,11 +90,17 @@ def serve_metrics(port: int, host: str = "127.0.0.1", registry: CollectorRegistr
 class BatchesCollector(Collector):
     """Gives a registry the metrics of one `Batches`, as they are when it is scraped."""
 
-    def __init__(self, batches: Batches, **labels: str) -> None:
-        """Collect for a run, with labels that tell it from others, such as ``rank``."""
-        self._batches = batches
-        self._names = ["stream", *labels]
-        self._values = [batches.stream, *labels.values()]
+    def __init__(self, batches: Batches, **labels: str | int) -> None:
+        """Collect for a run, with labels that tell it from others, such as ``rank``.
+
+        Raises:
+            InputError: Prometheus has no such labels.
+
+        """
+        self._batches: Batches = arguments.instance_of("batches", batches, Batches)
+        told = arguments.labels_of(labels, taken="stream")
+        self._names = ["stream", *told]
+        self._values = [batches.stream, *told.values()]
 
     def describe(self) -> Iterable[Metric]:
         """Return the metrics without samples: registering must not read the store."""

@@ -1,6 +1,7 @@
 """Waiting for what is not in the store yet: counted, said aloud, and ended by a timeout."""
 
 import logging
+import math
 import time
 from typing import Final
 
@@ -32,10 +33,10 @@ class Patience:
         self._since = None
 
     def wait(self, what: str) -> None:
-        """Sleep until the next look.
+        """Sleep until the next look, or until the timeout if that is sooner.
 
         Raises:
-            StoreError: this has been going on for longer than the timeout.
+            StoreError: this has been going on for as long as the timeout; with one of 0, there is no sleep at all.
 
         """
         begun = time.monotonic()
@@ -43,12 +44,13 @@ class Patience:
             self._since = begun
             self._said = begun - _SAY_EVERY + (0.0 if self._is_new else _SAY_AFTER)
             self._is_new = False
-        if self._timeout is not None and begun - self._since > self._timeout:
+        left = math.inf if self._timeout is None else self._since + self._timeout - begun
+        if left <= 0:
             raise StoreError(
                 f"nothing came within {self._timeout} seconds of waiting for {what}, or wait longer (timeout)"
             )
         if begun - self._said >= _SAY_EVERY:
             log.warning("waiting for %s (%.0f seconds so far)", what, begun - self._since)
             self._said = begun
-        time.sleep(self._poll_seconds)
+        time.sleep(min(self._poll_seconds, left))
         self.waited_seconds += time.monotonic() - begun

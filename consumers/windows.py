@@ -12,6 +12,7 @@ from tokenmill.extras import missing_extra
 from tokenmill.store import PartitionReader, open_partition, partitions_in, read_stream
 
 from . import arguments
+from .reachable import ReachableStream
 
 if TYPE_CHECKING:
     from .batch import XY
@@ -35,50 +36,68 @@ class Windows:
 
         Raises:
             StoreError: the store holds no such stream.
-            InputError: the length is below 1.
+            DiskError: a file may not be read, or its disk fails.
+            InputError: an argument cannot be used.
             DamagedError: the files are damaged.
 
         """
         self._store = arguments.store_of(store)
         self.length = arguments.whole("length", length, 1, "tokens")
+        """Tokens of x, and of y."""
         self._stream, checks = arguments.stream_of(stream), arguments.flag("check", check)
         read_stream(self._store, self._stream)  # or there is nothing to look for partitions in
-        self._readers: dict[int, PartitionReader] = {
-            partition: open_partition(self._store, stream, partition, check=checks)
-            for partition in partitions_in(self._store, stream)
-        }
+        self._reachable = ReachableStream(self._store, self._stream)
+        with self._reachable:
+            self._readers: dict[int, PartitionReader] = {
+                partition: open_partition(self._store, stream, partition, check=checks)
+                for partition in partitions_in(self._store, stream)
+            }
 
     def __repr__(self) -> str:
         return f"Windows({str(self._store)!r}, {self._stream!r}, {self.length}, partitions {self.partitions})"
 
     @property
     def partitions(self) -> list[int]:
-        """The partitions that were there at opening."""
+        """The numbers of the partitions that were there at opening, ascending."""
         return list(self._readers)
 
     def refresh(self) -> None:
-        """See what has been committed since."""
-        for reader in self._readers.values():
-            reader.refresh()
+        """See what has been committed since.
+
+        Raises:
+            StoreError: the store is not there any more.
+            DamagedError: the files are damaged.
+
+        """
+        with self._reachable:
+            self._reachable.require()
+            for reader in self._readers.values():
+                reader.refresh()
 
     def indices(self, partition: int) -> range:
-        """Return at which tokens of a partition a window can begin, as of the last `refresh`."""
+        """Return at which tokens of a partition a window can begin, as of the last `refresh`.
+
+        Raises:
+            InputError: there is no such partition.
+
+        """
         reader = self._reader(partition)
         stop = reader.blocks * reader.block_tokens - self.length
         return range(reader.first_block * reader.block_tokens, max(stop, reader.first_block * reader.block_tokens))
 
     def rows(self, partition: int, indices: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-        """Return the windows that begin at these tokens, ``[len(indices), length + 1]``: x but for the last, y.
+        """Return the windows that begin at these tokens, ``[len(indices), length + 1]``, int64.
 
-        Needs no torch.
+        x is all columns but the last, y all but the first. Needs no torch.
 
         Raises:
             InputError: there is no such partition, or a window is not wholly there (`indices`).
+            StoreError: the store is not there any more.
             DamagedError: a file is damaged (with ``check``: a block).
 
         """
         reader = self._reader(partition)
-        starts = _starts(indices)
+        starts = arguments.places_in_row("indices", indices)
         allowed = self.indices(partition)
         if len(starts) and not (allowed.start <= starts.min() and starts.max() < allowed.stop):
             raise InputError(
@@ -87,10 +106,11 @@ class Windows:
             )
         rows = np.empty((len(starts), self.length + 1), np.int64)
         size = reader.block_tokens
-        for row, start in zip(rows, starts.tolist(), strict=True):
-            first = start // size
-            blocks = reader.gather(np.arange(first, (start + self.length) // size + 1))
-            row[:] = blocks.reshape(-1)[start - first * size :][: self.length + 1]
+        with self._reachable:
+            for row, start in zip(rows, starts.tolist(), strict=True):
+                first = start // size
+                blocks = reader.gather(np.arange(first, (start + self.length) // size + 1))
+                row[:] = blocks.reshape(-1)[start - first * size :][: self.length + 1]
         return rows
 
     def at(self, partition: int, indices: Sequence[int] | npt.NDArray[np.integer]) -> "XY":
@@ -112,19 +132,15 @@ class Windows:
         return XY(wide[:, :-1], wide[:, 1:])
 
     def __getitem__(self, place: tuple[int, int]) -> "XY":
-        """Return x and y, ``[length]`` each, at ``windows[partition, token]``."""
-        found = self.at(place[0], [place[1]])
+        """Return x and y, ``[length]`` each, at ``windows[partition, token]``; raises as `at`."""
+        partition, token = arguments.place_of(place)
+        found = self.at(partition, [token])
         return found._replace(x=found.x[0], y=found.y[0])
 
     def _reader(self, partition: int) -> PartitionReader:
-        if partition not in self._readers:
-            raise InputError(f"there is no partition {partition}: give one of {self.partitions}, or open anew")
-        return self._readers[partition]
-
-
-def _starts(indices: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
-    """Return the indices as one row of int64; raises InputError where they are no whole numbers."""
-    given = np.asarray(indices)
-    if given.size and given.dtype.kind not in "iu":
-        raise InputError(f"indices are of {given.dtype}: give whole numbers, the tokens with which windows begin")
-    return given.astype(np.int64).reshape(-1)
+        number = arguments.whole("partition", partition, 0, "partitions before it")
+        if number not in self._readers:
+            raise InputError(
+                f"partition is {number}, which was not there: give one of {self.partitions}, or open again"
+            )
+        return self._readers[number]

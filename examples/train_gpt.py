@@ -22,10 +22,12 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import BinaryIO, NamedTuple
 
 import torch
 from gpt import GPT
+from gpt_options import parse_arguments
 from meter import Meter, Progress
 from prometheus_client import REGISTRY
 from torch import distributed, nn
@@ -34,8 +36,9 @@ from torch.nn import functional
 from tokenmill.consumers import Batch, Batches
 from tokenmill.consumers.prometheus import BatchesCollector
 from tokenmill.consumers.prometheus import serve_metrics as serve_registry
-from tokenmill.errors import StoreError, TokenMillError
+from tokenmill.errors import InputError, StoreError, TokenMillError
 from tokenmill.store import StreamInfo, read_stream
+from tokenmill.store.layout import stream_directory
 
 LOOK_SECONDS = 0.5  # how often to look for a stream that is not in the store yet
 LONGEST_WAIT = timedelta(days=7)  # processes whose data are there stand in a collective until the others have theirs
@@ -132,13 +135,25 @@ class Run:
         fused = world.device.type == "cuda"
         self.optimizer = torch.optim.AdamW(self.model.parameters(), betas=(0.9, 0.95), fused=fused)
         if arguments.checkpoint and arguments.checkpoint.exists():
-            saved = torch.load(arguments.checkpoint, map_location=world.device, weights_only=True)
-            self.model.load_state_dict(saved["model"])
-            self.optimizer.load_state_dict(saved["optimizer"])
-            self.batches.load_state_dict(saved["data"])
+            self.load(arguments.checkpoint)
         self.compiled: nn.Module = torch.compile(self.model) if arguments.compile else self.model  # type: ignore[assignment]
         shared = world.size > 1
         self.parallel = nn.parallel.DistributedDataParallel(self.compiled) if shared else self.compiled
+
+    def load(self, checkpoint: Path) -> None:
+        """Go on from a checkpoint."""
+        try:
+            saved = torch.load(checkpoint, map_location=self.world.device, weights_only=True)
+            self.model.load_state_dict(saved["model"])
+            self.optimizer.load_state_dict(saved["optimizer"])
+            data = saved["data"]
+        except (UnpicklingError, RuntimeError, EOFError, LookupError, TypeError, ValueError, AttributeError) as error:
+            why = str(error).strip().partition("\n")[0]
+            raise InputError(
+                f"--checkpoint {checkpoint} holds no such model ({type(error).__name__}: {why}): give the --width, "
+                "--layers, --heads and --sequence-length that it was made with, or another file"
+            ) from error
+        self.batches.load_state_dict(data)
 
     def learn(self, batch: Batch) -> torch.Tensor:
         """Make one step; return its loss."""
@@ -160,8 +175,6 @@ class Run:
         for batch in self.held_out[name].rewind():
             self.log(batch, step=step, held_out=name)
             losses.append(loss_of(self.compiled, batch, apart=self.arguments.documents_apart))
-        if not losses:
-            raise SystemExit(f"the eras of --{name} are less than one batch: name more, or make batches smaller")
         return HeldOut(step, name, self.world.mean(torch.stack(losses).mean()))
 
     def log(self, batch: Batch, **place: str | int) -> None:
@@ -208,7 +221,7 @@ def train(run: Run) -> Iterator[Progress | HeldOut]:
     arguments = run.arguments
     meter = Meter(run.batches, run.world.size)
     step = run.batches.step  # how many were made, those of earlier runs included
-    for batch in run.batches if step != arguments.steps else ():
+    for batch in run.batches if arguments.steps is None or step < arguments.steps else ():
         loss = run.learn(batch)
         step = batch.step + 1
         if step % arguments.save_every == 0:
@@ -229,6 +242,7 @@ def train(run: Run) -> Iterator[Progress | HeldOut]:
 def wait_for_stream(store: Path, stream: str) -> StreamInfo:
     """Return what the store knows of the stream, once it knows it; says at once that it waits, and for what."""
     said = ""
+    stream_directory(store, stream)  # what no stream is called would be waited for in vain
     while True:
         try:
             return read_stream(store, stream)
@@ -237,55 +251,6 @@ def wait_for_stream(store: Path, stream: str) -> StreamInfo:
                 print(f"waiting: {error}", file=sys.stderr, flush=True)
             said = str(error)
             time.sleep(LOOK_SECONDS)
-
-
-def eras_of(text: str) -> tuple[str, range]:
-    """Return stream and eras of ``raw-text.validation@0:4``."""
-    stream, _, eras = text.partition("@")
-    first, _, stop = eras.partition(":")
-    return stream, range(int(first), int(stop))
-
-
-def parse_arguments() -> argparse.Namespace:
-    """Return what the command line says; where it says nothing, what suits a GPU or a CPU."""
-    parser = argparse.ArgumentParser(description="Train a small GPT on a store that may still be growing.")
-    parser.add_argument("store", type=Path, help="directory of the store")
-    parser.add_argument("stream", help="for example raw-text.train")
-    parser.add_argument("--steps", type=int, help="end after so many steps, those of earlier runs included")
-    parser.add_argument("--seconds", type=float, help="end so long after the first step began (one process alone)")
-    parser.add_argument("--timeout", type=float, help="fail when nothing new came for so many seconds")
-    parser.add_argument("--validation", type=eras_of, default=("", range(0)), help="STREAM@FIRST:STOP, eras held out")
-    parser.add_argument("--validate-every", type=int, default=500, help="steps between looks at them")
-    parser.add_argument("--test", type=eras_of, default=("", range(0)), help="eras for the loss at the very end")
-    parser.add_argument("--checkpoint", type=Path, help="file to go on from, and to save to")
-    parser.add_argument("--save-every", type=int, default=500, help="steps between checkpoints")
-    parser.add_argument("--samples-log", type=Path, help="append a line with a hash of its samples for each step")
-    parser.add_argument("--metrics-port", type=int, default=0, help="serve a run's metrics here (and RANK above)")
-    parser.add_argument("--metrics-host", default="127.0.0.1", help="address that serves them")
-    parser.add_argument("--json", action="store_true", help="print each progress as JSON")
-    parser.add_argument("--cpu", action="store_true", help="leave the GPU alone")
-    parser.add_argument("--threads", type=int, default=0, help="threads on a CPU (0: torch decides)")
-    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="by default on a GPU")
-    parser.add_argument("--documents-apart", action="store_true", help="no document sees or predicts another")
-    parser.add_argument("--seed", type=int, default=1, help="of the order of the samples")
-    parser.add_argument("--batch-size", type=int, help="samples of each step, all processes together")
-    parser.add_argument("--sequence-length", type=int, help="of the blocks or a divisor of it")
-    for name in ("width", "layers", "heads", "warmup"):
-        parser.add_argument(f"--{name}", type=int)
-    parser.add_argument("--learning-rate", type=float)
-    arguments = parser.parse_args()
-    on_gpu = torch.cuda.is_available() and not arguments.cpu
-    gpt_2 = {"batch_size": 16, "width": 768, "layers": 12, "heads": 12, "warmup": 500, "learning_rate": 6e-4}
-    tiny = {"batch_size": 8, "width": 128, "layers": 2, "heads": 4, "warmup": 1, "learning_rate": 2e-3}
-    for name, value in ({"compile": on_gpu} | (gpt_2 if on_gpu else tiny)).items():
-        if getattr(arguments, name) is None:
-            setattr(arguments, name, value)
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    if arguments.batch_size % processes:
-        parser.error(f"--batch-size {arguments.batch_size} is shared by {processes} processes: give a multiple of that")
-    if arguments.seconds and processes > 1:
-        parser.error("--seconds would end each process at another step: give --steps")
-    return arguments
 
 
 def main() -> None:
@@ -316,5 +281,5 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except TokenMillError as error:  # says what is wrong and what to do, so a traceback would only hide it
+    except (TokenMillError, OSError) as error:  # says what is wrong and what to do, so a traceback would only hide it
         sys.exit(f"train_gpt.py: {error}")

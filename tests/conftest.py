@@ -7,7 +7,7 @@ import re
 import signal
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -21,6 +21,7 @@ from tokenmill.app.local.broker import Broker
 # keep the whole of the tests within minutes on two cores; `--hypothesis-profile=thorough` is for a night.
 settings.register_profile("tokenmill", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", settings.get_profile("tokenmill"), max_examples=10_000)
+settings.register_profile("quick", settings.get_profile("tokenmill"), max_examples=15)
 settings.load_profile("tokenmill")
 
 # A broker of the tests lives for seconds or minutes: the quick compiler alone takes a third off what it costs to start.
@@ -32,10 +33,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 _numbers = itertools.count(1)
 
+BROKERS: Final = frozenset({"broker", "secured"})
+"""Fixtures that start a Kafka; a test that uses them through others has them as well."""
+SLOW_FOLDERS: Final = frozenset({"faults", "stack", "peers", "local", "examples", "benchmarks", "vocabularies"})
+"""Tests of whole programs, each of which takes seconds and more."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the switch between the short and the long form of the fault tests and simulations."""
     parser.addoption("--full", action="store_true", help="every fault, many rounds (`make faults`); takes an hour")
+    parser.addoption("--quick", action="store_true", help="no broker, no service, few examples (`make test-quick`)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let a quick run try fewer examples of each property."""
+    if config.getoption("--quick"):
+        settings.load_profile("quick")
 
 
 class TopicFactory(Protocol):
@@ -48,9 +61,21 @@ class TopicFactory(Protocol):
         """Create the topic with that many partitions; on return it can be used."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests that wait for real processes: at the end, one process would be left alone with them."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with the tests that wait for real processes: at the end, one process would be left alone with them.
+
+    A quick run leaves these out, and whatever has a broker or is marked as slow.
+    """
     items.sort(key=lambda item: "faults" not in item.path.parts)
+    if config.getoption("--quick"):
+        quick = [item for item in items if _is_quick(item)]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(quick)])
+        items[:] = quick
+
+
+def _is_quick(item: pytest.Item) -> bool:
+    fixtures = set(getattr(item, "fixturenames", ()))
+    return not (fixtures & BROKERS or SLOW_FOLDERS & set(item.path.parts) or item.get_closest_marker("slow"))
 
 
 @pytest.fixture(scope="session")

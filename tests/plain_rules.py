@@ -1,6 +1,6 @@
 """A checker written from docs/record_to_tokens.md alone: what becomes of a record, and the ids of a text.
 
-It uses the standard library, and `tokenizers` for ids; nothing of TokenMill. `tests/test_record_page.py` holds it
+It uses the standard library, and `tokenizers` for ids; nothing of TokenMill. `tests/docs/test_record_page.py` holds it
 against the product.
 """
 
@@ -127,8 +127,11 @@ def like_json(value: bytes) -> bool:
 class PlainRules:
     """Computes outcomes by a recipe, which is what `stream.json` has under ``genesis`` and ``recipe``."""
 
-    def __init__(self, recipe: Mapping[str, Any]) -> None:
+    def __init__(self, recipe: Mapping[str, Any], tokenizer: bytes | None = None) -> None:
         self.recipe = recipe
+        limits = [step["max_bytes"] for step in recipe.get("steps", ()) if step["name"] == "normalized_length"]
+        self.normalized_length = limits[0] if limits else None
+        self.normalizer = lengthening_normalizer(tokenizer) if tokenizer else None
 
     def outcome(self, value: bytes | None, *, flush: bool = False, skipped: bool = False) -> PlainOutcome:
         """Return what becomes of a record."""
@@ -151,7 +154,16 @@ class PlainRules:
             return PlainOutcome("filtered", split, "empty")
         if len(document.text) < self.recipe["min_chars"]:
             return PlainOutcome("filtered", split, "min_chars")
+        if self.normalized_length is not None and self.normalized_bytes(document.text) > self.normalized_length:
+            return PlainOutcome("dead_lettered", split, "normalized_too_large")
         return PlainOutcome("kept", split, "", document)
+
+    def normalized_bytes(self, text: str) -> int:
+        """Return the bytes of a text's normalized slices."""
+        if len(text) <= 65_536:
+            return 0
+        slices = [text[begin : begin + 65_536] for begin in range(0, len(text), 65_536)]
+        return sum(len((self.normalizer.normalize_str(one) if self.normalizer else one).encode()) for one in slices)
 
     def key(self, document: PlainDocument) -> bytes:
         """Return what is hashed of a document."""
@@ -274,6 +286,24 @@ class PlainRules:
         parts = {"id": document.id, "fields": dict(document.fields)}
         parts = {name: part for name, part in parts.items() if part not in (None, {})}
         return canonical(parts) if parts else b""
+
+
+def lengthening_normalizer(tokenizer: bytes) -> Any:
+    """Return the tokenizer's normalizer without the parts that do not count; None where none is left."""
+    file = json.loads(tokenizer)
+    whole = file["normalizer"] or {"type": "Sequence", "normalizers": []}
+    parts = whole["normalizers"] if whole["type"] == "Sequence" else [whole]
+    left = []
+    for part in parts:
+        if part["type"] in {"ByteLevel", "Lowercase", "Prepend", "Strip", "StripAccents"}:
+            continue
+        if part["type"] == "Replace" and len(part["content"]) <= len(part["pattern"].get("String", "")):
+            continue
+        left.append(part)
+    if not left:
+        return None
+    file["normalizer"] = {"type": "Sequence", "normalizers": left}
+    return Tokenizer.from_str(json.dumps(file)).normalizer
 
 
 class PlainTokenizer:

@@ -11,9 +11,9 @@ import promql_parser
 import pytest
 import yaml
 
+from docs.generators.metrics_page import described
 from tests.promql import STEP_SECONDS, Samples, expand
 from tests.test_deploy import expressions
-from tokenmill.app.metrics_page import described
 
 RULES: Final = Path(__file__).parents[1] / "deploy" / "alerts.yml"
 LENGTH: Final = 120

@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from tokenmill.app.metrics_page import Described, described
+from docs.generators.metrics_page import Described, described
 from tokenmill.app.settings import Settings
 from tokenmill.consumers.prometheus import described as of_trainers
 

@@ -39,6 +39,10 @@ OTHER_TOKENIZER: dict[str, Any] = {
         ),
         ({"end_of_document": 7}, "end_of_document: the stream has id 0, here 7"),
         (
+            {"steps": (*RECIPE.steps, {"name": "normalized_length", "max_bytes": 7})},
+            "normalized_length: the stream has no limit, here 7",
+        ),
+        (
             {"probe": "1" * 64},
             "tokenizer: the same file, to which the libraries that are installed here give other ids",
         ),

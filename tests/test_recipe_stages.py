@@ -39,14 +39,9 @@ def test_a_tokenizer_file_decides_dtype_and_ids() -> None:
     assert recipe.probe != complete(BLANK, RAW, None)[0].probe
 
 
-UNIGRAM = TokenizerFile(
-    "unigram", words(model={"type": "Unigram", "unk_id": 0, "vocab": [["a", -1.0], ["b", -2.0]]}, added_tokens=[])
-)
-
-
-@pytest.mark.parametrize(("tokenizer", "limit"), [(RAW, 4 << 20), (SMALL, 4 << 20), (UNIGRAM, 2 << 20)])
+@pytest.mark.parametrize(("tokenizer", "limit"), [(RAW, 4 << 20), (SMALL, 2 << 20)])
 def test_limit_of_a_text_that_nobody_set_is_the_tokenizers(tokenizer: TokenizerFile, limit: int) -> None:
-    """A Unigram model takes more memory; what is set holds for every one. The recipe has the limit in force."""
+    """A tokenizer file takes more memory; what is set holds for every one. The recipe has the limit in force."""
     draft, end = replace(BLANK, decode="text", max_text_bytes=0), 0
     recipe, stages = complete(draft, tokenizer, end)
     assert recipe.max_text_bytes == limit
@@ -55,10 +50,38 @@ def test_limit_of_a_text_that_nobody_set_is_the_tokenizers(tokenizer: TokenizerF
     assert stages.outcome(text(0, "a" * (limit + 1))).reason == "too_large"
 
 
-@pytest.mark.parametrize("content", [b"", b"[", b"[]", b"7", b"{}", b'{"model": []}', b"[" * 100_000, b"\xff"])
-def test_what_is_no_tokenizer_is_no_unigram(content: bytes) -> None:
-    """Whoever loads it says what is wrong."""
-    assert not TokenizerFile("other", content).is_unigram
+NFC = TokenizerFile("NFC", words(normalizer={"type": "NFC"}))
+LOWER = TokenizerFile("lower", words(normalizer={"type": "Lowercase"}))
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "normalize", "max_text_bytes", "limit"),
+    [
+        (RAW, "NFKC", 0, None),
+        (SMALL, "none", 0, None),
+        (LOWER, "none", 0, None),
+        (SMALL, "NFC", 0, 2 << 20),
+        (NFC, "none", 0, 2 << 20),
+        (NFC, "none", 1000, 2 << 20),
+        (NFC, "none", 3 << 20, 3 << 20),
+    ],
+)
+def test_normalized_texts_have_a_limit_where_a_tokenizer_gets_them(
+    tokenizer: TokenizerFile, normalize: str, max_text_bytes: int, limit: int | None
+) -> None:
+    """That of texts by themselves, or of the longest one by default; the recipe says so, and so the fingerprint."""
+    draft = replace(BLANK, normalize=normalize, max_text_bytes=max_text_bytes)
+    recipe, _ = complete(draft, tokenizer, 0)
+    assert recipe.normalized_length == limit
+    assert (limit is None) == all(step["name"] != "normalized_length" for step in recipe.steps)
+
+
+def test_a_stream_from_before_that_limit_is_refused() -> None:
+    """Rather than milled otherwise from here on; with the reason, and that its blocks stay."""
+    recipe, _ = complete(BLANK, NFC, 0)
+    older = replace(recipe, steps=recipe.steps[:-1])
+    with pytest.raises(FingerprintError, match=r"the stream has no limit, here 2097152\).*blocks stay as they are\)"):
+        reopen_stages(older, NFC)
 
 
 @pytest.mark.parametrize("tokenizer", [RAW, SMALL])

@@ -16,9 +16,10 @@ INTEGERS: Final = range(-(2**63), 2**64)
 """What JSON parsers of other languages read as an integer, and ours."""
 
 MAX_TEXT_BYTES: Final = 4 << 20
-"""Of a text, where nothing else is said: a worker that encodes the worst one has less than 1 GiB of memory in use."""
-MAX_UNIGRAM_TEXT_BYTES: Final = 2 << 20
-"""The same for a Unigram tokenizer, which takes some 300 bytes for each byte of white space."""
+"""Of a text, where nothing else is said and its bytes are the tokens, which takes little memory."""
+MAX_TOKENIZED_BYTES: Final = 2 << 20
+"""The same with a tokenizer file: the library takes up to 300 bytes for each byte of a text that is made to take most,
+so that a worker stays below 1 GiB."""
 
 TOO_LARGE: Final = "too_large"
 """Dead-letter reason: the text is longer than the limit."""

@@ -105,6 +105,16 @@ class Recipe:
         """Tell whether the two decode by the same settings and yet by other rules, or another version of a function."""
         return self.decode == other.decode and self.decoder != other.decoder
 
+    def bounded_otherwise(self, other: "Recipe") -> bool:
+        """Tell whether the two refuse other texts for what normalizing makes of them."""
+        return self.normalized_length != other.normalized_length
+
+    @property
+    def normalized_length(self) -> int | None:
+        """Bytes that a text may have once it is normalized; None where that is not looked at."""
+        found = (step.get("max_bytes") for step in self.steps if step.get("name") == "normalized_length")
+        return next(found, None)
+
     @property
     def decoder(self) -> tuple[Mapping[str, Any], ...]:
         """What the decoder says of itself; nothing for plain text."""

@@ -51,10 +51,28 @@ def differences(stream: Recipe, here: Recipe) -> list[str]:
     said = {line.partition(":")[0] for line in found}
     if stream.decoded_otherwise(here):
         found.append(f"decode: the stream has {_steps(stream.decoder)}, here {_steps(here.decoder)}")
-    mine, theirs = (tuple(step for step in one.steps if step not in one.decoder) for one in (stream, here))
+    if stream.bounded_otherwise(here) and not said & {"normalize", "max_text_bytes"} and _same_file(stream, here):
+        limits = [_bound(one.normalized_length) for one in (stream, here)]
+        found.append(f"normalized_length: the stream has {limits[0]}, here {limits[1]}")
+    mine, theirs = (_other_steps(one) for one in (stream, here))
     if mine != theirs and not said & {"normalize", "min_chars", "function"}:
         found.append(f"function: the stream has {_steps(mine)}, here {_steps(theirs)}")
     return found + _of_tokenizers(stream, here)
+
+
+def _same_file(stream: Recipe, here: Recipe) -> bool:
+    return stream.tokenizer_sha256 == here.tokenizer_sha256
+
+
+def _bound(limit: int | None) -> str:
+    return "no limit" if limit is None else str(limit)
+
+
+def _other_steps(recipe: Recipe) -> tuple[Mapping[str, Any], ...]:
+    """Return what all steps but the decoder and the bound of normalized texts say of themselves."""
+    return tuple(
+        step for step in recipe.steps if step not in recipe.decoder and step.get("name") != "normalized_length"
+    )
 
 
 def _of_tokenizers(stream: Recipe, here: Recipe) -> list[str]:

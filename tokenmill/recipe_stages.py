@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from tokenmill.documents import MAX_TEXT_BYTES, MAX_UNIGRAM_TEXT_BYTES, Limits
+from tokenmill.documents import MAX_TEXT_BYTES, MAX_TOKENIZED_BYTES, Limits
 from tokenmill.errors import FingerprintError
 from tokenmill.milling.outcomes import Stages
 from tokenmill.recipe import Recipe
@@ -23,6 +23,7 @@ from tokenmill.stages.splits import SplitRule
 from tokenmill.stages.steps import open_steps
 
 OTHER_RULES: Final = "the decoder has other rules since; its blocks stay as they are, and trainers read them"
+LATER_BOUND: Final = "texts that normalizing makes very long are refused since; the stream's blocks stay as they are"
 RAW_BYTES_SHA256: Final = TokenizerFile(RAW_BYTES, None).sha256
 """What a recipe has where there is no tokenizer file."""
 
@@ -58,6 +59,7 @@ def open_stages(
             function=recipe.function,
             carry=recipe.carry,
             limits=limits,
+            tokenizer=tokenizer,
         ),
         engine=choice.engine,
         engine_refused=choice.refused,
@@ -67,7 +69,7 @@ def open_stages(
 
 def text_limit_of(tokenizer: TokenizerFile) -> int:
     """Return the most bytes that a text has in UTF-8 where ``max_text_bytes`` is not set."""
-    return MAX_UNIGRAM_TEXT_BYTES if tokenizer.is_unigram else MAX_TEXT_BYTES
+    return MAX_TEXT_BYTES if tokenizer.content is None else MAX_TOKENIZED_BYTES
 
 
 def complete(
@@ -112,10 +114,19 @@ def reopen_stages(
     """
     again, stages = complete(recipe, tokenizer, recipe.end_of_document, engine, schemas)
     if again.fingerprint != recipe.fingerprint:
-        rules = f" ({OTHER_RULES})" if recipe.decoded_otherwise(again) else ""
+        rules = _rules_since(recipe, again)
         raise FingerprintError(
             "the stream was made with other parts than those installed here "
             f"({'; '.join(differences(recipe, again))}): install what the genesis names (`tokenmill inspect` shows it)"
             f"{rules}"
         )
     return stages
+
+
+def _rules_since(recipe: Recipe, again: Recipe) -> str:
+    """Return which rules have changed since a recipe was settled, for people."""
+    if recipe.decoded_otherwise(again):
+        return f" ({OTHER_RULES})"
+    if recipe.normalized_length is None and again.normalized_length is not None:
+        return f" ({LATER_BOUND})"
+    return ""

@@ -14,7 +14,7 @@ from tokenmill.store import Store, StoreLock
 from ..logs import set_up_logging
 from ..segments.mirror import Mirror, MirroredStream
 from ..settings import Settings
-from ..supervisor.signals import run_until_signalled
+from ..tasks import run_until_signalled
 from ..terminal_console import PlainColumn
 from .options import KeepFrom, examples, with_settings
 from .output import count, messages, say, size

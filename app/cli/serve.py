@@ -8,10 +8,10 @@ from ..kafka.settled import require_ready
 from ..logs import set_up_logging
 from ..process import allow_more_files
 from ..settings import Settings
-from ..supervisor import Limits, Supervisor, run_until_signalled
+from ..supervisor import Supervisor, WatchLimits, run_until_signalled
 from .options import examples, with_settings
 
-DEFAULTS = Limits()
+DEFAULTS = WatchLimits()
 
 Heartbeat = Annotated[
     float, typer.Option("--heartbeat-seconds", min=2, help="Kill a worker that is silent for as long.")
@@ -44,7 +44,7 @@ def serve(
     """
     set_up_logging(settings.log_format, settings.log_level)
     allow_more_files()
-    supervisor = Supervisor(settings, only=only, limits=Limits(heartbeat=heartbeat, grace=grace))
+    supervisor = Supervisor(settings, only=only, limits=WatchLimits(heartbeat=heartbeat, grace=grace))
 
     async def run() -> int:
         await require_ready(settings)  # what is wrong from the beginning is told once, not by every worker

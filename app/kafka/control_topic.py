@@ -84,11 +84,12 @@ async def read_on(client: AIOKafkaConsumer, topic: str, control: ControlLog) -> 
             raise FingerprintError(f"offset {record.offset} of {topic}: {error}") from error
         control.read_to = record.offset + 1
         if junk is not None:
-            _name_junk(topic, record.offset, record.key, junk)
+            name_junk(topic, record.offset, record.key, junk)
     control.read_to = max(control.read_to, end)
 
 
-def _name_junk(topic: str, offset: int, key: bytes | None, why: str) -> None:
+def name_junk(topic: str, offset: int, key: bytes | None, why: str) -> None:
+    """Count a junk record and name it in the log, once in this process."""
     if (topic, offset) in _named:
         return
     _named.add((topic, offset))
@@ -159,6 +160,8 @@ def require_fingerprint(genesis: Genesis, recipe: Recipe) -> None:
         back = "set them back"
         if genesis.recipe.decoded_otherwise(recipe):
             back = f'decode = "{recipe.decode}" has other rules since: use the version that made the stream'
+        elif genesis.recipe.bounded_otherwise(recipe) and genesis.recipe.normalized_length is None:
+            back = "texts that normalizing makes very long are refused since: use the version that made the stream"
         raise other_settings(genesis, differences(genesis.recipe, recipe), back)
 
 

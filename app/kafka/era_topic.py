@@ -5,10 +5,11 @@ from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.eras import Era, EraFollower, LogRecord
+from tokenmill.eras import ERA_KEY, Era, EraFollower, LogRecord, why_no_era
 from tokenmill.errors import MovedError
 
 from .clients import offsets, read_batches
+from .control_topic import name_junk
 
 ATTEMPTS: Final = 3
 """Looks in a row at a log that moves: each takes a moment, so that the second or third finds it at rest."""
@@ -23,7 +24,8 @@ async def look(
     """Read the control ``topic`` from the follower's position to its end, or to ``end``; yield the new eras.
 
     They come fetch by fetch, never none, in bounded memory. ``client`` is used by nobody else meanwhile. Whatever is
-    raised, the follower stands behind what was yielded last, so that the next look goes on there.
+    raised, the follower stands behind what was yielded last, so that the next look goes on there. A record that came as
+    an era and is none of any stream is counted, and named once in the log of this process.
 
     Raises:
         DifferenceError: the era that was seen last is not on the topic any more.
@@ -60,7 +62,7 @@ async def _look(client: AIOKafkaConsumer, topic: str, follower: EraFollower, end
         follower.restart()
         batch = await _batch(client, partition, first, end)
     while batch:
-        eras = [(follower.add(record), record.offset) for record in batch[known:]]
+        eras = [(_added(follower, topic, record), record.offset) for record in batch[known:]]
         known = False
         yield [(era, offset) for era, offset in eras if era is not None]
         last = batch[-1]
@@ -68,6 +70,13 @@ async def _look(client: AIOKafkaConsumer, topic: str, follower: EraFollower, end
         if batch and not await _stands(client, partition, last):
             raise MovedError(f"{topic} lost its tail while it was read")
     follower.finish()
+
+
+def _added(follower: EraFollower, topic: str, record: LogRecord) -> Era | None:
+    era = follower.add(record)
+    if era is None and record.key == ERA_KEY and (why := why_no_era(record.value)) is not None:
+        name_junk(topic, record.offset, record.key, why)
+    return era
 
 
 async def _batch(client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int) -> list[LogRecord]:

@@ -21,9 +21,9 @@ from ..kafka.refusal import refused_time
 from ..kafka.topics import retention_seconds
 from ..settings import Settings, load_settings
 from ..supervisor.in_flight import Board
-from ..supervisor.self_watchdog import Alone
+from ..supervisor.self_watchdog import SelfWatchdog
 from ..telemetry import ENGINE
-from ..telemetry.initial_series import mill_at_zero
+from ..telemetry.worker_metrics import mill_at_zero
 from ..worker.batch import Batch
 from ..worker.ending import end_process
 from ..worker.faust_options import faust_options
@@ -52,7 +52,7 @@ class Mill(StreamWorker[RawPartition]):
         self._board = Board.inherited()
         self._refused: set[str] = set()
         self._compaction = CompactionWatch(settings, _topics(settings), self._heed_compaction)
-        self._alone = Alone(settings, app, settings.raw_topics, self.status)
+        self._self_watchdog = SelfWatchdog(settings, app, settings.raw_topics, self.status)
 
     async def prepare(self) -> None:
         """Settle all streams: after this the worker may mill; where it must not, the process ends."""
@@ -78,7 +78,7 @@ class Mill(StreamWorker[RawPartition]):
         self._keep(self._watch_skips(), "skips")
         self._keep(EraKeeper(self._settings, every, self._has_first, self._write_control).run(), "eras")
         self._keep(self._compaction.run(), "compaction")
-        self._alone.start()
+        self._self_watchdog.start()
 
     def _context(
         self, plan: RawTopicPlan, streams: Sequence[Settled], retention: Mapping[str, float | None]

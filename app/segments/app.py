@@ -18,11 +18,11 @@ from tokenmill.store import Store, StoreLock
 from ..kafka.asking import keep_asking
 from ..kafka.control_topic import Settled, read_on, wait_for_genesis
 from ..settings import Settings, load_settings
-from ..supervisor.self_watchdog import Alone
+from ..supervisor.self_watchdog import SelfWatchdog
 from ..telemetry import DISK_FREE_BYTES
 from ..telemetry.heartbeat import STORE_VARIABLE
-from ..telemetry.initial_series import store_at_zero
 from ..telemetry.measuring import free_bytes
+from ..telemetry.worker_metrics import store_at_zero
 from ..worker.batch import Batch
 from ..worker.ending import end_for, end_process
 from ..worker.faust_options import faust_options
@@ -46,7 +46,7 @@ class SegmentWriter(StreamWorker[TokenPartition]):
         self._started_at: dict[TP, int] = {}
         self._bringer: EraBringer | None = None
         tokens = [stream.tokens_topic for stream in settings.streams()]
-        self._alone = Alone(settings, app, tokens, self.status)
+        self._self_watchdog = SelfWatchdog(settings, app, tokens, self.status)
 
     async def prepare(self) -> None:
         """Bring all streams into the store, waiting for mills to settle them; where it must not, the process ends."""
@@ -61,7 +61,7 @@ class SegmentWriter(StreamWorker[TokenPartition]):
         self._bringer = EraBringer(every, self._store, self._has_first)
         self._keep(self._bringer.run(self._settings), "eras")
         self._keep(self._watch_control(every), "control")
-        self._alone.start()
+        self._self_watchdog.start()
 
     def _context(self, settled: Settled) -> SegmentContext:
         return SegmentContext(

@@ -26,9 +26,7 @@ from .. import telemetry as metrics
 from ..kafka.clients import consumer, offsets
 from ..settings import Settings
 from ..tasks import in_thread
-from ..telemetry.lag_age import Trail
-from ..telemetry.measuring import Standing, State
-from ..telemetry.stage_clock import StageClock
+from ..telemetry.measuring import LagAge, StageClock, Standing, State
 from ..worker.batch import Batch
 from .block_appender import HALTING, BlockAppender, CommitTimer
 from .store_opening import cut_off, holds_beginning, late_start, open_writer, reading_start
@@ -93,7 +91,7 @@ class TokenPartition:
         """The offset up to which the topic was appended, committed or not."""
         self._position: int | None = None
         """The offset up to which what the topic held is durable; None before the first start."""
-        self._trail = Trail()
+        self._trail = LagAge()
         self._clock = StageClock()
 
     @property

@@ -90,8 +90,9 @@ class TopicSettings(BaseModel):
     max_text_bytes: OptionalSize = Field(
         default=None,
         ge=1,
-        description="Longest text (UTF-8); a longer one is dead-lettered. Not set: 2 MiB with a Unigram tokenizer, "
-        "which takes 300 times as much memory; 4 MiB with others.",
+        description="Longest text (UTF-8); a longer one is dead-lettered, and so is one that normalizing makes longer "
+        "than this (or 2 MiB, if that is more). Not set: 2 MiB with a tokenizer file, which may take 300 times as much "
+        "memory; 4 MiB with 'bytes'.",
     )
     max_id_bytes: Size = Field(
         default=128,

@@ -1,18 +1,18 @@
-"""The supervisor: mill workers and a segment worker as child processes, started again when they end or stand still."""
+"""The supervisor: mill workers and a segment worker as child processes, started again when they end or get stuck."""
 
-from .limits import Limits
-from .signals import run_until_signalled
+from ..tasks import run_until_signalled
 from .status import ChainStatus, DeadLetterStatus, PartitionStatus, Status, WorkerStatus
 from .supervisor import Event, Supervisor
+from .watchdog import WatchLimits
 
 __all__ = [
     "ChainStatus",
     "DeadLetterStatus",
     "Event",
-    "Limits",
     "PartitionStatus",
     "Status",
     "Supervisor",
+    "WatchLimits",
     "WorkerStatus",
     "run_until_signalled",
 ]

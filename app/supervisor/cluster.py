@@ -29,7 +29,6 @@ class Cluster:
     """Keeps `ends` fresh while `watch` runs."""
 
     def __init__(self, settings: Settings, topics: Sequence[str]) -> None:
-        """Ask for nothing yet."""
         self._ends: dict[str, int] = {}
         self._settings = settings
         self._topics = topics

@@ -1,14 +1,14 @@
 """Which records are being milled at this moment, so that one that hangs or kills its worker can be named.
 
 Each partition notes what it mills: all records of a feed, and, while a user's function has one of them, that one. The
-notes lie in memory that the supervisor shares, where there is one, because a process that dies says nothing any more.
+notes are in memory that the supervisor shares, where there is one, because a process that dies cannot report.
 """
 
 import mmap
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import IO, Final, NamedTuple
 
@@ -93,7 +93,6 @@ class Note:
     """What one partition is milling; written in the thread that mills, read in the event loop."""
 
     def __init__(self, topic: str, partition: int, board: Board | None) -> None:
-        """Mill nothing yet."""
         self._topic = topic
         self._encoded = topic.encode()
         self._partition = partition
@@ -130,3 +129,30 @@ class Note:
             if self._board is not None and self._slot is not None:
                 self._board.give_back(self._slot)
             self._slot = None
+
+
+class Suspicion:
+    """Remembers, for each partition, what was being milled when a worker died there."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], Suspects] = {}
+
+    def died(self, suspects: Iterable[Suspects]) -> list[Suspects]:
+        """Take what a worker was milling when it died; return what was being milled at the death before as well.
+
+        One death proves nothing: most are somebody's SIGKILL. A record that kills is there every time.
+        """
+        again = []
+        for found in suspects:
+            where = (found.topic, found.partition)
+            before = self._known.get(where)
+            common = _common(before, found) if before is not None else None
+            if common is not None:
+                again.append(common)
+            self._known[where] = common or found
+        return again
+
+
+def _common(one: Suspects, other: Suspects) -> Suspects | None:
+    first, last = max(one.first, other.first), min(one.last, other.last)
+    return Suspects(other.topic, other.partition, first, last) if first <= last else None

@@ -1,4 +1,4 @@
-"""A worker that nobody supervises watches itself, for what only a new start mends.
+"""A worker without a supervisor watches itself, for what only a new start repairs.
 
 It ends with a code that says so; whoever runs it (systemd, a container engine) starts it again, and that start checks
 everything. Under a supervisor the supervisor looks, at all workers together.
@@ -15,22 +15,21 @@ from ..telemetry.heartbeat import HEARTBEAT_VARIABLE
 from ..worker.ending import end_for, end_process
 from ..worker.transport import BatchApp
 from .cluster import Cluster
-from .limits import Limits
-from .watchdog import Scene, Watchdog
+from .watchdog import PartitionsSeen, Watchdog, WatchLimits
 
-LIMITS: Final = Limits()
+LIMITS: Final = WatchLimits()
 LOOK_SECONDS: Final = 5.0
 """How often it looks: workers that share a group all ask the brokers who is in it, and limits are half a minute."""
 ME: Final = "this worker"
 
 
-class Alone:
+class SelfWatchdog:
     """Looks, from `start` to the end of the process, whether the worker and its group do their work."""
 
     def __init__(
         self, settings: Settings, app: BatchApp, topics: Sequence[str], status: Callable[[], Mapping[str, Any]]
     ) -> None:
-        """Look at nothing yet; ``status`` is what a supervisor would be told of the partitions of ``topics``."""
+        """Prepare; ``status`` is what a supervisor would be told of the partitions of ``topics``."""
         self._settings = settings
         self._app = app
         self._cluster = Cluster(settings, topics)
@@ -38,7 +37,7 @@ class Alone:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Look from now on, if nobody else does."""
+        """Watch from now on, unless a supervisor does."""
         if HEARTBEAT_VARIABLE not in os.environ and not self._tasks:
             loop = asyncio.get_running_loop()
             self._tasks = [loop.create_task(work, name="watch") for work in (self._cluster.watch(), self._watch())]
@@ -58,6 +57,6 @@ class Alone:
             if not ends.keys() <= self._status()["partitions"].keys():
                 others = await self._cluster.owned_by_others(self._app.conf.id, self._app.member)
             said = self._status()["partitions"]
-            scene = Scene(ends, dict.fromkeys(said, ME), said, others)
-            for fault in watchdog.look(time.monotonic(), scene, (ME,)):
+            seen = PartitionsSeen(ends, dict.fromkeys(said, ME), said, others)
+            for fault in watchdog.look(time.monotonic(), seen, (ME,)):
                 end_process(fault.reason)

@@ -27,7 +27,7 @@ class WorkerStatus:
     """Work done by its process since that began (`tokenmill.app.telemetry.heartbeat`); the next one begins at 0."""
 
     def row(self) -> dict[str, Any]:
-        """Return it as ``/status`` tells it: without counters, which are on ``/metrics``."""
+        """Return it as ``/status`` answers: without counters, which are on ``/metrics``."""
         fields = asdict(self)
         del fields["counters"]
         return fields
@@ -137,7 +137,7 @@ class Status:
 
     @property
     def settled(self) -> bool:
-        """Whether all that the brokers hold is milled and stored, as far as one look can tell.
+        """Whether all that the brokers hold is milled and stored, as far as one look can see.
 
         That needs full blocks: a flush record at the end of each partition. A message may be on its way, seen by
         nobody; two looks a second apart are safe.
@@ -150,7 +150,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownPartitions:
     """What there is to make a status of; partitions are named ``topic/number``."""
 
     ends: Mapping[str, int]
@@ -160,7 +160,7 @@ class Known:
     """The last that a worker said of each partition."""
 
 
-def partition_statuses(settings: Settings, known: Known) -> tuple[PartitionStatus, ...]:
+def partition_statuses(settings: Settings, known: KnownPartitions) -> tuple[PartitionStatus, ...]:
     """Return the status of every raw partition that is known."""
     return tuple(
         _partition(settings, known, topic, number)
@@ -176,7 +176,7 @@ def _numbers(topic: str, names: Iterable[str]) -> Iterator[int]:
             yield int(number)
 
 
-def _partition(settings: Settings, known: Known, topic: str, number: int) -> PartitionStatus:
+def _partition(settings: Settings, known: KnownPartitions, topic: str, number: int) -> PartitionStatus:
     key = f"{topic}/{number}"
     said = known.said.get(key, {})
     segment_blocks = settings.for_topic(topic).segment_blocks
@@ -193,7 +193,9 @@ def _partition(settings: Settings, known: Known, topic: str, number: int) -> Par
     )
 
 
-def _chain(stream: Stream, key: str, mill: Mapping[str, Any], known: Known, segment_blocks: int) -> ChainStatus:
+def _chain(
+    stream: Stream, key: str, mill: Mapping[str, Any], known: KnownPartitions, segment_blocks: int
+) -> ChainStatus:
     milled = mill.get("chains", {}).get(stream.split, {})
     stored = known.said.get(key, {})
     blocks = stored.get("block") or 0

@@ -19,12 +19,11 @@ from ..telemetry.server import serving
 from .child import Child
 from .cluster import Cluster
 from .export import Export, worker_status
-from .ledger import Ledger
-from .limits import Limits
-from .post import Post
-from .status import Known, Status, partition_statuses
-from .suspicion import Suspicion
-from .watchdog import Scene, Watchdog
+from .in_flight import Suspicion
+from .status import KnownPartitions, Status, partition_statuses
+from .watchdog import PartitionsSeen, Watchdog, WatchLimits
+from .worker_ledger import WorkerLedger
+from .worker_slot import WorkerSlot
 
 log = structlog.get_logger(__name__)
 Listener = Callable[["Event"], None]
@@ -54,26 +53,27 @@ class Supervisor:
         settings: Settings,
         *,
         only: Role | None = None,
-        limits: Limits | None = None,
+        limits: WatchLimits | None = None,
         log_directory: Path | None = None,
         on_event: Listener | None = None,
     ) -> None:
-        """Start nothing yet. ``only`` one role's workers run here, or both roles'; others may run elsewhere.
+        """Prepare; `run` starts the workers.
 
-        Workers log to files in ``log_directory``, or where we do.
+        Those of ``only`` one role run here, or of both roles; others may run elsewhere. Workers log to files in
+        ``log_directory``, or where we do.
         """
         self._settings = settings
-        self._limits = limits or Limits()
+        self._limits = limits or WatchLimits()
         self._on_event: Listener = on_event or (lambda _: None)
-        self._ledger = Ledger()
+        self._ledger = WorkerLedger()
         tokens = [stream.tokens_topic for stream in settings.streams()]
         self._topics = {"mill": set(settings.raw_topics), "segment": set(tokens)}
         self._cluster = Cluster(settings, [*settings.raw_topics, *tokens])
         self._watchdogs = {"mill": Watchdog(self._limits), "segment": Watchdog(self._limits)}
         names: dict[str, Role] = {f"mill-{number + 1}": "mill" for number in range(settings.workers)}
         names["segment"] = "segment"
-        self._posts = {
-            name: Post(
+        self._slots = {
+            name: WorkerSlot(
                 role,
                 name,
                 self,
@@ -85,25 +85,25 @@ class Supervisor:
             if only in {role, None}
         }
         self._suspicion = Suspicion()
-        self._export = Export(settings, self._posts, self._cluster, self._ledger)
+        self._export = Export(settings, self._slots, self._cluster, self._ledger)
 
     async def run(self) -> None:
         """Keep all workers running until cancelled; on return, however it comes, every one of them has ended.
 
         Raises:
-            TokenMillError: a worker ended with what a new start cannot mend; all others are ended too. Its exit code
+            TokenMillError: a worker ended with what a new start cannot repair; all others are ended too. Its exit code
                 is the worker's.
 
         """
-        keepers = [post.keep() for post in self._posts.values()]
+        keepers = [slot.keep() for slot in self._slots.values()]
         with serving(self._settings, self._export.collectors, self._export.probes, self._export.document):
             async with beside(*keepers, self._cluster.watch(), self._guard(), self._report()):
                 await asyncio.Event().wait()
 
     def status(self) -> Status:
         """Return what is known now."""
-        workers = tuple(worker_status(post, self._ledger) for post in self._posts.values())
-        known = Known(self._cluster.ends, self._ledger.owners, self._ledger.partitions)
+        workers = tuple(worker_status(slot, self._ledger) for slot in self._slots.values())
+        known = KnownPartitions(self._cluster.ends, self._ledger.owners, self._ledger.partitions)
         return Status(
             self._ledger.counters(),
             workers,
@@ -112,11 +112,11 @@ class Supervisor:
             dict(self._ledger.eras),
         )
 
-    def condemn(self, worker: str, reason: str) -> int | None:
+    def kill(self, worker: str, reason: str) -> int | None:
         """Kill a worker's process with SIGKILL and return its id; None where none runs. It is started again."""
-        post = self._posts[worker]
-        pid = post.child.pid if post.child else None
-        post.condemn(reason)
+        slot = self._slots[worker]
+        pid = slot.child.pid if slot.child else None
+        slot.kill(reason)
         return pid
 
     async def _report(self) -> None:
@@ -134,15 +134,15 @@ class Supervisor:
             await asyncio.sleep(LOOK_SECONDS)
             for role, watchdog in self._watchdogs.items():
                 ends = {name: end for name, end in self._cluster.ends.items() if _topic(name) in self._topics[role]}
-                ready = tuple(post.name for post in self._posts.values() if post.role == role and post.ready)
+                ready = tuple(slot.name for slot in self._slots.values() if slot.role == role and slot.ready)
                 elsewhere: set[str] = set()
                 if ready and not ends.keys() <= self._ledger.owners.keys():
                     elsewhere = await self._cluster.owned_elsewhere(self._group(role), len(ready))
-                scene = Scene(ends, self._ledger.owners, self._ledger.partitions, elsewhere)
-                for fault in watchdog.look(time.monotonic(), scene, ready):
+                seen = PartitionsSeen(ends, self._ledger.owners, self._ledger.partitions, elsewhere)
+                for fault in watchdog.look(time.monotonic(), seen, ready):
                     log.error("fault", reason=fault.reason, workers=fault.workers)
                     for worker in fault.workers:
-                        self.condemn(worker, fault.reason)
+                        self.kill(worker, fault.reason)
 
     def _group(self, role: str) -> str:
         if role == "mill":
@@ -152,45 +152,45 @@ class Supervisor:
         except (StoreError, OSError):  # the worker has not made it yet, or will say what is wrong with it
             return self._settings.group
 
-    def started(self, post: Post, child: Child) -> None:
+    def started(self, slot: WorkerSlot, child: Child) -> None:
         """Take note that a process runs."""
-        log.info("worker started", worker=post.name, pid=child.pid, starts=post.starts)
-        self._on_event(Event("started", post.name, child.pid, f"{post.name} started, process {child.pid}"))
+        log.info("worker started", worker=slot.name, pid=child.pid, starts=slot.starts)
+        self._on_event(Event("started", slot.name, child.pid, f"{slot.name} started, process {child.pid}"))
 
-    def heard(self, post: Post, child: Child) -> None:
+    def heard(self, slot: WorkerSlot, child: Child) -> None:
         """Take note of a new status."""
-        self._export.heard(post.name, child)
-        moves = self._ledger.heard(post.name, child.status)
+        self._export.heard(slot.name, child)
+        moves = self._ledger.heard(slot.name, child.status)
         for before, orphan in sorted({(move.before, move.orphan) for move in moves}):
             names = ", ".join(move.partition for move in moves if (move.before, move.orphan) == (before, orphan))
-            log.info("partitions moved", worker=post.name, before=before, partitions=names, took_over=orphan)
-            text = f"{post.name} took over {names} from {before}" if orphan else f"{post.name} now mills {names}"
-            self._on_event(Event("took over" if orphan else "moved", post.name, child.pid, text))
+            log.info("partitions moved", worker=slot.name, before=before, partitions=names, took_over=orphan)
+            text = f"{slot.name} took over {names} from {before}" if orphan else f"{slot.name} now mills {names}"
+            self._on_event(Event("took over" if orphan else "moved", slot.name, child.pid, text))
 
-    def ended(self, post: Post, child: Child, reason: str, pause: float | None) -> None:
+    def ended(self, slot: WorkerSlot, child: Child, reason: str, pause: float | None) -> None:
         """Take note that a process ended."""
-        self._export.ended(post.name, child)
-        self._suspect(post, child)
-        self._ledger.ended(post.name)
-        say = log.info if post.stopping else log.warning
-        say("worker ended", worker=post.name, pid=child.pid, reason=reason, restart_in=pause)
-        if not post.stopping:
+        self._export.ended(slot.name, child)
+        self._suspect(slot, child)
+        self._ledger.ended(slot.name)
+        say = log.info if slot.stopping else log.warning
+        say("worker ended", worker=slot.name, pid=child.pid, reason=reason, restart_in=pause)
+        if not slot.stopping:
             again = f"; the next one starts in {pause:.0f} s" if pause is not None else ""
-            text = f"{post.name}, process {child.pid}, ended ({reason}){again}"
-            self._on_event(Event("ended", post.name, child.pid, text))
+            text = f"{slot.name}, process {child.pid}, ended ({reason}){again}"
+            self._on_event(Event("ended", slot.name, child.pid, text))
 
-    def not_started(self, post: Post, reason: str, pause: float) -> None:
+    def not_started(self, slot: WorkerSlot, reason: str, pause: float) -> None:
         """Take note that the system refused to start a process."""
-        log.error("worker cannot be started", worker=post.name, reason=reason, retry_in=pause)
-        text = f"{post.name} cannot be started ({reason}); the next attempt is in {pause:.0f} s"
-        self._on_event(Event("not started", post.name, 0, text))
+        log.error("worker cannot be started", worker=slot.name, reason=reason, retry_in=pause)
+        text = f"{slot.name} cannot be started ({reason}); the next attempt is in {pause:.0f} s"
+        self._on_event(Event("not started", slot.name, 0, text))
 
-    def _suspect(self, post: Post, child: Child) -> None:
+    def _suspect(self, slot: WorkerSlot, child: Child) -> None:
         """Name the records that workers died of twice; one that ended in order was milling none."""
         for suspects in self._suspicion.died(child.board.suspects()):
             text = f"workers die again and again while they mill {suspects}"
-            log.error("deadly record", worker=post.name, reason=text)
-            self._on_event(Event("suspected", post.name, child.pid, text))
+            log.error("deadly record", worker=slot.name, reason=text)
+            self._on_event(Event("suspected", slot.name, child.pid, text))
         child.board.close()
 
 

@@ -1,16 +1,41 @@
-"""Partitions that nobody works on: those without an owner, and those whose owner stands still."""
+"""Partitions that nobody works on: those without an owner, and those whose owner makes no progress."""
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
-from .limits import Limits
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchLimits:
+    """All times are seconds."""
+
+    heartbeat: float = 20.0
+    """A worker that says nothing for as long is killed. Above Kafka's session time-out, after which another owns its
+    partitions anyway, and above what a busy machine may take for one turn of an event loop."""
+    start: float = 120.0
+    """The same until a worker is ready: it loads a tokenizer, from the network perhaps."""
+    grace: float = 15.0
+    """Between SIGTERM and SIGKILL. Workers end in about a second; what is not durable then is done again."""
+    first_backoff: float = 1.0
+    """Before a worker that ended is started again; doubled each time ..."""
+    longest_backoff: float = 10.0
+    """... up to this: when what it waits for is back, it waits no longer than that. A start, and Kafka's session
+    time-out of the worker before, come on top; blocks are to flow again within 30 s."""
+    healthy: float = 60.0
+    """A worker that lived as long gets the first backoff again."""
+    unowned: float = 30.0
+    """A partition that exists and that no member of the group owns for as long is a fault. Above the time that a group
+    takes to notice a dead member."""
+    still: float = 60.0
+    """A partition with records to take and no progress for as long is a fault. Above the time for one fetch."""
+    resume: float = 600.0
+    """The same while a partition resumes: it may have to read a whole token partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that only a new start mends."""
+    """Something that only a new start of these workers repairs."""
 
     workers: tuple[str, ...]
     """The workers to start again."""
@@ -18,8 +43,8 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """What there is to be seen at one moment; partitions are named ``topic/number``."""
+class PartitionsSeen:
+    """The partitions at one moment; they are named ``topic/number``."""
 
     ends: Mapping[str, int]
     """The end of each partition that somebody of ours should work on."""
@@ -32,27 +57,26 @@ class Scene:
 
 
 class Watchdog:
-    """Looks again and again, and names faults; knows no clock."""
+    """Compares what it sees at each `look` with the looks before, and names faults; the caller brings the clock."""
 
-    def __init__(self, limits: Limits) -> None:
-        """Have seen nothing yet."""
+    def __init__(self, limits: WatchLimits) -> None:
         self._limits = limits
         self._unowned: dict[str, float] = {}
         self._still: dict[str, tuple[object, float]] = {}
 
-    def look(self, now: float, scene: Scene, ready: tuple[str, ...]) -> list[Fault]:
+    def look(self, now: float, seen: PartitionsSeen, ready: tuple[str, ...]) -> list[Fault]:
         """Return the faults at ``now`` (seconds on any clock that only rises).
 
         ``ready`` are the workers that could own these partitions. Where there is none, no partition is blamed on
-        anyone. A fault is named once; its time then begins anew.
+        anyone. A fault is named once; its time then starts again.
         """
-        faults = [*self._look_for_unowned(now, scene, ready), *self._look_for_still(now, scene)]
-        for name in [name for name in self._still if name not in scene.owners or name not in scene.ends]:
+        faults = [*self._look_for_unowned(now, seen, ready), *self._look_for_still(now, seen)]
+        for name in [name for name in self._still if name not in seen.owners or name not in seen.ends]:
             del self._still[name]  # while no broker answers there are no ends, and nobody is to blame
         return faults
 
-    def _look_for_unowned(self, now: float, scene: Scene, ready: tuple[str, ...]) -> list[Fault]:
-        unowned = [name for name in scene.ends if name not in scene.owners and name not in scene.elsewhere]
+    def _look_for_unowned(self, now: float, seen: PartitionsSeen, ready: tuple[str, ...]) -> list[Fault]:
+        unowned = [name for name in seen.ends if name not in seen.owners and name not in seen.elsewhere]
         self._unowned = {name: self._unowned.get(name, now) for name in unowned if ready}
         overdue = [name for name, since in self._unowned.items() if now - since > self._limits.unowned]
         if not overdue:
@@ -60,13 +84,13 @@ class Watchdog:
         self._unowned.clear()
         return [Fault(ready, f"nobody has owned {', '.join(overdue)} for {self._limits.unowned:.0f} s")]
 
-    def _look_for_still(self, now: float, scene: Scene) -> list[Fault]:
+    def _look_for_still(self, now: float, seen: PartitionsSeen) -> list[Fault]:
         faults = []
-        for name, end in scene.ends.items():
-            worker = scene.owners.get(name)
+        for name, end in seen.ends.items():
+            worker = seen.owners.get(name)
             if worker is None:
                 continue
-            said = scene.partitions.get(name, {})
+            said = seen.partitions.get(name, {})
             resuming = said.get("end") is None
             behind = resuming or (said.get("position") or 0) < end
             if said.get("halted") or said.get("waiting") or not behind:
@@ -79,5 +103,5 @@ class Watchdog:
             limit = self._limits.resume if resuming else self._limits.still
             if now - since > limit:
                 del self._still[name]
-                faults.append(Fault((worker,), f"{name} stands still at {said.get('position')} of {end}"))
+                faults.append(Fault((worker,), f"{name} makes no progress at {said.get('position')} of {end}"))
         return faults

@@ -1,4 +1,4 @@
-"""What a worker tells its supervisor: twice a second, that its event loop turns, how far it is, and all its metrics.
+"""What a worker reports to its supervisor, twice a second: that its event loop turns, how far it is, and its metrics.
 
 One JSON object a line on the file descriptor that `HEARTBEAT_VARIABLE` names; without it, nothing is written. A worker
 beats from the moment it prepares, so that one that waits for something is not taken for one that is stuck.
@@ -32,14 +32,13 @@ COUNTERS: Final[Mapping[str, Counter]] = {
 """What a beat counts, since the process began: work done, so what a crash made necessary again counts again."""
 
 
-class Heart:
+class Heartbeat:
     """Writes a worker's status again and again; a supervisor that is gone ends the worker.
 
     The pipe's other end closes when the supervisor dies, however it dies, so no worker outlives it.
     """
 
     def __init__(self) -> None:
-        """Write nothing yet."""
         self._unsent = b""
 
     @property

@@ -1,16 +1,15 @@
-"""Measures the partitions that a worker owns: what waits, how old it is, and what each of them does."""
+"""Measures the partitions that a worker owns: what waits, how old it is, what each does, and where its time goes."""
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 from aiokafka import TopicPartition
 
-from .lag_age import Trail
-from .stage_clock import StageClock
 from .worker_metrics import (
     DURABLE_LAG_RECORDS,
     DURABLE_LAG_SECONDS,
@@ -21,7 +20,166 @@ from .worker_metrics import (
     OPEN_TOKENS,
     PARTITIONS,
     QUEUED_BYTES,
+    STAGE_SECONDS,
 )
+
+Stage = Literal[
+    "resume",
+    "halted",
+    "idle",
+    "fetch",
+    "decode",
+    "tokenize",
+    "pack",
+    "dead_letters",
+    "publish",
+    "append",
+    "sync",
+    "other",
+]
+STAGES: Final[Mapping[Stage, str]] = {
+    "resume": "finding the place to continue at, or waiting for a directory's lock or a missing block",
+    "halted": "standing until a person acts",
+    "idle": "nothing to do: all that there is has been taken",
+    "fetch": "waiting for records that are there",
+    "decode": "records become documents: decoding, splits, steps",
+    "tokenize": "documents become ids",
+    "pack": "ids become blocks, with their hashes, and messages",
+    "dead_letters": "waiting until dead letters are acknowledged",
+    "publish": "waiting for room in the queue of messages: Kafka is slower than the mill",
+    "append": "checking messages and writing their blocks to segments, sealing full ones",
+    "sync": "making a commit durable",
+    "other": "between these: waiting for a thread, and bookkeeping",
+}
+"""All stages, with what happens in them."""
+
+
+class StageClock:
+    """Counts every moment of a partition under one stage, from the first `enter` to `stop`."""
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        """Prepare; ``now`` is a clock in seconds."""
+        self._now = now
+        self._stage: Stage | None = None
+        self._since = 0.0
+        self._wait: Stage = "fetch"
+        self._stopped = False
+
+    def enter(self, stage: Stage) -> None:
+        """Count what has passed for the stage until now, and begin another."""
+        self._count(self._passed())
+        self._stage = None if self._stopped else stage
+
+    def wait(self) -> None:
+        """Enter ``fetch`` or ``idle``, as the last `look` found it."""
+        self.enter(self._wait)
+
+    def look(self, *, behind: bool) -> None:
+        """Count what has passed in this stage, and stay; ``behind``: there are records that were not taken yet.
+
+        In ``other`` nothing is counted yet, for `divide` may still say better where that time went.
+        """
+        self._wait = "fetch" if behind else "idle"
+        if self._stage in {"fetch", "idle"}:
+            self._stage = self._wait
+        if self._stage != "other":
+            self._count(self._passed())
+
+    def divide(self, seconds: Mapping[Stage, float]) -> None:
+        """Count ``seconds`` of what has passed in this stage for others, the rest for this one."""
+        passed = self._passed()
+        if not self._stopped:
+            for stage, part in seconds.items():
+                STAGE_SECONDS.labels(stage).inc(part)
+            self._count(max(0.0, passed - sum(seconds.values())))
+
+    def stop(self) -> None:
+        """Count what has passed, and nothing more, whatever is entered later."""
+        self._stopped = True
+        self._count(self._passed())
+        self._stage = None
+
+    def _passed(self) -> float:
+        now = self._now()
+        passed, self._since = now - self._since, now
+        return passed
+
+    def _count(self, seconds: float) -> None:
+        if self._stage is not None:
+            STAGE_SECONDS.labels(self._stage).inc(seconds)
+
+
+class Stamped(Protocol):
+    """A Kafka record, as far as it matters here."""
+
+    @property
+    def offset(self) -> int:
+        """Its place in the partition."""
+        ...
+
+    @property
+    def timestamp(self) -> int:
+        """When it was written, in milliseconds since 1970."""
+        ...
+
+
+class _Span(NamedTuple):
+    first: int
+    last: int
+    first_timestamp: int
+    last_timestamp: int
+
+
+class LagAge:
+    """Remembers of each fetch where it began and ended and when these two records were written; knows no clock.
+
+    Between them, timestamps are taken to rise evenly: nothing is done for each record.
+    """
+
+    def __init__(self) -> None:
+        self._spans: deque[_Span] = deque()
+        self._last = 0
+        """The latest timestamp that was passed; 0 where none was."""
+        self._level = 0
+        """When nothing was left to be taken, the last time that somebody looked."""
+
+    def begin(self, timestamp: int) -> None:
+        """Continue after a record of this timestamp; 0 where there is none."""
+        self._spans.clear()
+        self._last = timestamp
+
+    def passed(self, records: Sequence[Stamped]) -> None:
+        """Take what a fetch brought."""
+        if records:
+            first, last = records[0], records[-1]
+            self._spans.append(_Span(first.offset, last.offset, first.timestamp, last.timestamp))
+            self._last = max(self._last, last.timestamp)
+
+    def forget(self, offset: int) -> None:
+        """Forget what lies below ``offset`` altogether."""
+        while self._spans and self._spans[0].last < offset:
+            self._spans.popleft()
+
+    def level(self, now: int) -> None:
+        """Take note that all records that there are at ``now`` have been passed."""
+        self._level = max(self._level, now)
+
+    def age(self, offset: int, now: int) -> float | None:
+        """Return how many seconds ago the first record at or after ``offset`` was written; None if that is unknown.
+
+        A record that was not seen yet is taken to be as old as the last one that was, unless there was nothing to take
+        since: then it came after that.
+        """
+        written = self._written(offset)
+        return max(0.0, (now - written) / 1000) if written else None
+
+    def _written(self, offset: int) -> int:
+        if not self._spans or offset > self._spans[-1].last:
+            return max(self._last, self._level)
+        span = next(span for span in self._spans if offset <= span.last)
+        share = max(0, offset - span.first) / max(1, span.last - span.first)
+        return round(span.first_timestamp + share * (span.last_timestamp - span.first_timestamp))
+
 
 State = Literal["resuming", "running", "waiting", "halted"]
 STATES: Final[Mapping[State, str]] = {
@@ -42,7 +200,7 @@ OF_PARTITIONS: Final = (
     NEWEST_TOKEN,
     OPEN_TOKENS,
 )
-"""Gauges that tell of a partition only while the worker owns it."""
+"""Gauges that show a partition only while the worker owns it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +220,7 @@ class Standing:
     newest_timestamp: int = 0
     """Of a partition that is stored: when the newest source record with trainable tokens was written, in milliseconds
     since 1970; 0 while that is unknown."""
-    trail: Trail
+    trail: LagAge
     clock: StageClock
 
 

@@ -11,9 +11,7 @@ from tokenmill.records import SourceRecord
 from tokenmill.wire.cursor import Cursor
 from tokenmill.wire.totals import Totals
 
-from .lag_age import Trail
-from .measuring import Standing, State
-from .stage_clock import StageClock
+from .measuring import LagAge, StageClock, Standing, State
 from .worker_metrics import CONSUMED_BYTES, DOCUMENTS, FILTERED, OTHER_RECORDS, RECORDS, TOKENS
 
 
@@ -47,7 +45,7 @@ class MillMeter:
     def __init__(self, topic: str) -> None:
         self.clock = StageClock()
         self._topic = topic
-        self._trail = Trail()
+        self._trail = LagAge()
         self._chains: Mapping[str, ChainMill] = {}
         self._totals: dict[str, Totals] = {}
         self._open_tokens: dict[str, int] = {}

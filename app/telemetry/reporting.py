@@ -1,4 +1,4 @@
-"""What a worker tells of itself: its supervisor if it has one, else whoever asks for its metrics."""
+"""What a worker reports of itself: to its supervisor if it has one, else to whoever asks for its metrics."""
 
 import asyncio
 import os
@@ -8,19 +8,17 @@ from typing import Any, Final, Literal
 
 from ..broker_contact import CONTACT, OutageLog, no_answer
 from ..settings import Settings
-from .fleet import Fleet
-from .heartbeat import Heart
-from .probes import Probes
-from .samples import Sample, taken
-from .server import serving
-from .status_document import Look
+from .heartbeat import Heartbeat
+from .samples import Fleet, Sample, taken
+from .server import Probes, serving
+from .status_document import StatusSnapshot
 from .worker_metrics import BROKER, PROCESS, WORKER
 
 INTERVAL_SECONDS: Final = 0.5
 """How often partitions are measured: numbers are as old."""
 
 
-class Reporter:
+class WorkerReporter:
     """Measures again and again while the event loop turns, and reports from `start` to the end of the process."""
 
     def __init__(
@@ -32,7 +30,7 @@ class Reporter:
         measure: Callable[[], None],
         not_ready: Callable[[], str | None],
     ) -> None:
-        """Report nothing yet.
+        """Prepare; `start` begins to report.
 
         ``measure`` sets the gauges, ``status`` and ``not_ready`` say how the worker is.
         """
@@ -43,7 +41,7 @@ class Reporter:
         self._fleet = Fleet()
         self._probes = Probes()
         self._not_ready = not_ready
-        self._heart = Heart()
+        self._heart = Heartbeat()
         self._task: asyncio.Task[None] | None = None
         self._open = ExitStack()
 
@@ -79,7 +77,7 @@ class Reporter:
     def _document(self) -> Mapping[str, Any]:
         return self._look.document()
 
-    def _looked(self, status: Mapping[str, Any]) -> Look:
+    def _looked(self, status: Mapping[str, Any]) -> StatusSnapshot:
         said: Mapping[str, Mapping[str, Any]] = status.get("partitions", {})
         not_ready, away_since = self._why_not(), CONTACT.away_since
         state = "starting" if not_ready else "running"
@@ -92,7 +90,7 @@ class Reporter:
             "restart_in": None,
             "partitions": sorted(said),
         }
-        return Look(
+        return StatusSnapshot(
             role=self._role,
             not_ready=not_ready,
             away_since=away_since,

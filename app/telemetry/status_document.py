@@ -1,4 +1,4 @@
-"""What ``/status`` tells, as one JSON object: of a supervisor with all its workers, or of a worker that runs alone.
+"""What ``/status`` answers, as one JSON object: of a supervisor with all its workers, or of a worker that runs alone.
 
 Reasons are those of a closed set (`TokenMillError.brief`): nothing that a record says stands here. The log, and
 the live view of `tokenmill up`, say the rest.
@@ -21,7 +21,7 @@ Said = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class StatusSnapshot:
     """What a process knows of its work at one moment."""
 
     role: str
@@ -33,7 +33,7 @@ class Look:
     owners: Mapping[str, str]
     """The worker of each partition that has one."""
     ends: Mapping[str, int | None] = field(default_factory=dict)
-    """The offset after the last record of each partition, where the brokers tell."""
+    """The offset after the last record of each partition, where the brokers say."""
     workers: Iterable[Mapping[str, Any]] = ()
     eras: Mapping[str, int] = field(default_factory=dict)
     """Eras in the store, by stream."""

@@ -1,14 +1,24 @@
 """What a worker counts and measures. Each name, its labels and its line here make `docs/metrics.md`.
 
 Counters count work done: what a crash made necessary again counts again. They begin at 0 with the process; whoever
-shows them adds up what earlier processes of the worker counted (`tokenmill.app.telemetry.fleet`).
+shows them adds up what earlier processes of the worker counted (`tokenmill.app.telemetry.samples`).
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
+from tokenmill.milling.outcomes import NO_TOKENS, SKIPPED
+from tokenmill.stages.decoding import REASONS
+from tokenmill.stages.engines import TOKENIZER_FAILED
+from tokenmill.stages.steps.min_chars import TOO_SHORT
+from tokenmill.stages.steps.normalized_length import NORMALIZED_TOO_LARGE
+from tokenmill.stages.steps.not_empty import EMPTY
+from tokenmill.stages.user_function import FUNCTION_FAILED, REJECTED
+
 from ..broker_contact import CONTACT, QUIET_SECONDS
+from ..settings import Stream
 
 WORKER: Final = CollectorRegistry()
 """All that follows."""
@@ -208,3 +218,33 @@ QUEUED_BYTES: Final = Gauge(
 ENGINE: Final = Gauge(
     "tokenmill_engine_info", "1 for the engine that makes the ids of a raw topic.", ["topic", "engine"], registry=WORKER
 )
+
+
+DEAD_LETTER_REASONS: Final = REASONS | {SKIPPED, FUNCTION_FAILED, TOKENIZER_FAILED, NORMALIZED_TOO_LARGE}
+FILTER_REASONS: Final = frozenset({EMPTY, TOO_SHORT, NO_TOKENS, REJECTED})
+"""A user's own function may have more, few and closed as well: they appear when they are first given."""
+
+
+def mill_at_zero(streams: Iterable[Stream]) -> None:
+    """Show what a mill counts of these streams; what it has counted already stays."""
+    for stream in streams:
+        for reason in DEAD_LETTER_REASONS:
+            DEAD_LETTERS.labels(stream.raw_topic, reason)
+        for reason in FILTER_REASONS:
+            FILTERED.labels(stream.raw_topic, stream.split, reason)
+        RECORDS.labels(stream.raw_topic)
+        CONSUMED_BYTES.labels(stream.raw_topic)
+        DOCUMENTS.labels(stream.raw_topic, stream.split)
+        TOKENS.labels(stream.raw_topic, stream.split)
+        BLOCKS.labels(stream.name, "topic")
+        CONTROL_JUNK.labels(stream.control_topic)
+        MESSAGE_BYTES.labels(stream.tokens_topic)
+        PUBLISH_SECONDS.labels(stream.tokens_topic)
+
+
+def store_at_zero(streams: Iterable[Stream]) -> None:
+    """Show what a segment worker counts of these streams; what it has counted already stays."""
+    for stream in streams:
+        BLOCKS.labels(stream.name, "segment")
+        CONTROL_JUNK.labels(stream.control_topic)
+        LATENCY_SECONDS.labels(stream.name)

@@ -12,7 +12,7 @@ from ..kafka.clients import require_group
 from ..kafka.settled import require_ready
 from ..settings import Settings
 from ..telemetry.measuring import Measured, measure
-from ..telemetry.reporting import Reporter
+from ..telemetry.reporting import WorkerReporter
 from .ending import end_for
 from .ownership import Partition, Partitions
 from .transport import BatchApp
@@ -40,7 +40,7 @@ class StreamWorker(ABC, Generic[P]):
         self._app = app
         self._ready = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._reporter = Reporter(
+        self._reporter = WorkerReporter(
             role, settings, status=self.status, measure=self._measure, not_ready=self._why_not_ready
         )
         app.handler = self.partitions

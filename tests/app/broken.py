@@ -12,13 +12,13 @@ from faust.types import TP
 from tokenmill.app.cli import main
 from tokenmill.app.segments.token_partition import TokenPartition
 from tokenmill.app.supervisor import self_watchdog as alone
-from tokenmill.app.supervisor.limits import Limits
+from tokenmill.app.supervisor.watchdog import WatchLimits
 from tokenmill.app.telemetry.heartbeat import HEARTBEAT_VARIABLE
 from tokenmill.app.worker.batch import Batch
 from tokenmill.app.worker.ownership import Partitions
 
 VARIABLE: Final = "BREAK"
-PATIENCE: Final = Limits(unowned=12.0, still=6.0)
+PATIENCE: Final = WatchLimits(unowned=12.0, still=6.0)
 """Above what a group takes to form on a busy machine."""
 
 _assigned = Partitions.assigned

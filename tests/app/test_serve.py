@@ -5,15 +5,15 @@ import pytest
 from tokenmill.app.cli import main
 from tokenmill.app.cli import serve as serve_module
 from tokenmill.app.settings import Settings
-from tokenmill.app.supervisor import Limits
+from tokenmill.app.supervisor import WatchLimits
 
 
 class Recorder:
     """In the place of the supervisor: what it was told, and no worker."""
 
-    told: tuple[Settings, str | None, Limits]
+    told: tuple[Settings, str | None, WatchLimits]
 
-    def __init__(self, settings: Settings, *, only: str | None, limits: Limits) -> None:
+    def __init__(self, settings: Settings, *, only: str | None, limits: WatchLimits) -> None:
         Recorder.told = (settings, only, limits)
 
     async def run(self) -> None:
@@ -31,7 +31,7 @@ def started(monkeypatch: pytest.MonkeyPatch, logging_restored: None) -> None:
     monkeypatch.setattr(serve_module, "require_ready", all_is_there)
 
 
-def serve(*flags: str) -> tuple[Settings, str | None, Limits]:
+def serve(*flags: str) -> tuple[Settings, str | None, WatchLimits]:
     """Return what the supervisor is told."""
     with pytest.raises(SystemExit) as ended:
         main(["serve", *flags])
@@ -42,9 +42,9 @@ def serve(*flags: str) -> tuple[Settings, str | None, Limits]:
 @pytest.mark.usefixtures("started")
 def test_its_patience_is_a_flag() -> None:
     """The two times, apart from each other; all others stay as they are."""
-    assert serve("--heartbeat-seconds", "5.5")[2] == Limits(heartbeat=5.5)
-    assert serve("--grace-seconds", "0.5")[2] == Limits(grace=0.5)
-    assert serve()[2] == Limits()
+    assert serve("--heartbeat-seconds", "5.5")[2] == WatchLimits(heartbeat=5.5)
+    assert serve("--grace-seconds", "0.5")[2] == WatchLimits(grace=0.5)
+    assert serve()[2] == WatchLimits()
 
 
 @pytest.mark.usefixtures("started")

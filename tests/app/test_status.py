@@ -9,7 +9,7 @@ import pytest
 
 from tests.scraping import free_port
 from tokenmill.app.cli import main
-from tokenmill.app.telemetry.status_document import Look
+from tokenmill.app.telemetry.status_document import StatusSnapshot
 from tokenmill.errors import BrokerError, InputError
 from tokenmill.page_server import Page, PageServer
 
@@ -31,10 +31,10 @@ WORKER = {
 }
 
 
-def look(**other: Any) -> Look:
+def look(**other: Any) -> StatusSnapshot:
     """Return a service in good order, but for ``other``."""
     fields = {"role": "serve", "not_ready": None, "away_since": None, "said": SAID, "owners": OWNERS, "ends": ENDS}
-    return Look(**{**fields, "workers": [WORKER], "eras": {"raw-text.train": 4}, **other})
+    return StatusSnapshot(**{**fields, "workers": [WORKER], "eras": {"raw-text.train": 4}, **other})
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, lo
     return run
 
 
-def document(at: Look) -> bytes:
+def document(at: StatusSnapshot) -> bytes:
     """Return it as it is served."""
     return json.dumps(at.document()).encode()
 

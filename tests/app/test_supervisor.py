@@ -19,7 +19,7 @@ from tokenmill.app.kafka.control_topic import settle
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
-from tokenmill.app.supervisor import Event, Limits, Supervisor
+from tokenmill.app.supervisor import Event, Supervisor, WatchLimits
 from tokenmill.app.supervisor.cluster import Cluster
 from tokenmill.app.tasks import beside
 from tokenmill.errors import FingerprintError
@@ -54,7 +54,7 @@ async def test_workers_that_are_killed_or_stopped_are_replaced(
     """A SIGKILL and a SIGSTOP in the middle of the work: each is told, and every block is there in the end."""
     settings = service_settings(broker, topic(2), tmp_path, session_timeout=2.0)
     events: list[Event] = []
-    limits = Limits(heartbeat=4.0, first_backoff=3.0)
+    limits = WatchLimits(heartbeat=4.0, first_backoff=3.0)
     supervisor = Supervisor(settings, limits=limits, log_directory=tmp_path, on_event=events.append)
 
     def pid(worker: str) -> int:

@@ -37,7 +37,7 @@ def test_the_innermost_known_function_decides() -> None:
     inner = "/somewhere/tokenmill/milling/concat_packing.py:ConcatPacking.add"
     packing = _stack(outer, inner, f"{SITE}/numpy/core.py:insert")
     assert stage_of(packing) == "pack"
-    assert stage_of(_stack("/somewhere/app/heartbeat.py:Heart._beat")) == "other"
+    assert stage_of(_stack("/somewhere/app/heartbeat.py:Heartbeat._beat")) == "other"
 
 
 def test_a_thread_that_waits_is_at_no_stage() -> None:

@@ -85,6 +85,11 @@ def test_the_sequence_is_the_same_for_any_ranks_and_sizes(
     named = [era for era in OPEN_ERAS if options["eras"] is None or era.number in options["eras"]]
     rows = expected(named, length=options["sequence_length"], shuffle=options["shuffle"], passes=options["passes"])
     step = options["batch_size"] * world_size
+    if step > len(rows):
+        for rank in ranks:
+            with pytest.raises(InputError, match=rf"batch_size is .* a step takes {step} samples"):
+                list(rank)
+        return
     assert together(ranks) == rows[: len(rows) // step * step]
     assert len({json.dumps(rank.state_dict()) for rank in ranks}) == 1
 
@@ -213,6 +218,44 @@ def test_a_state_behind_the_end_is_refused(store: Store) -> None:
         next(iter(fewer))
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"batch_size": 41}, r"batch_size is 41 and world_size 1, so a step takes 41 samples.* have 40 samples: give"),
+        ({"batch_size": 21, "world_size": 2}, r"batch_size is 21 and world_size 2, so a step takes 42 samples"),
+        ({"batch_size": 9, "eras": range(1)}, r"9 samples, but eras=range\(0, 1\) of raw-text.train have 5 samples:"),
+        ({"batch_size": 11, "eras": range(1), "passes": 2}, r"have 5 samples|have 10 samples in 2 passes"),
+        ({"eras": range(98, 99)}, r"eras=range\(98, 99\) of raw-text.train have 0 samples, and no more will come"),
+        ({"batch_size": 41, "worker": (1, 2)}, "a step takes 41 samples"),
+    ],
+)
+def test_a_run_of_not_one_step_says_why(store: Store, options: dict[str, Any], told: str) -> None:
+    """Instead of giving nothing, each time that it is asked."""
+    batches = open_batches(store, **options)
+    for _ in range(2):
+        with pytest.raises(InputError, match=told):
+            list(batches)
+
+
+def test_a_run_that_made_its_steps_ends_quietly(store: Store) -> None:
+    """Also where it went on with batches that are larger than what is left, and in workers that have no turn."""
+    batches = open_batches(store, batch_size=20)
+    assert len(list(batches)) == 2
+    larger = open_batches(store, batch_size=64)
+    larger.load_state_dict(batches.state_dict())
+    assert list(larger) == list(batches) == []
+    assert [len(list(open_batches(store, batch_size=40, worker=(n, 2)))) for n in range(2)] == [1, 0]
+    assert list(open_batches(store, batch_size=99, stop=lambda: True)) == []
+
+
+@pytest.mark.parametrize("steps", [21, 1 << 60])
+def test_a_skip_beyond_the_end_is_refused(store: Store, steps: int) -> None:
+    """When it is known where that is."""
+    with pytest.raises(InputError, match=rf"stands at sample {2 * steps}, .* have 40 in all .* skip fewer"):
+        list(open_batches(store).skip(steps))
+    assert list(open_batches(store).skip(20)) == []
+
+
 def test_a_state_ahead_of_the_store_waits_for_it(tmp_path: Path, store: Store) -> None:
     """For eras, then for blocks; what comes then is what came elsewhere."""
     ahead = open_batches(store)
@@ -317,6 +360,11 @@ def test_patience_begins_anew_with_each_batch(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr("tokenmill.consumers.waiting.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
     store = make_store(tmp_path, INFO)
+    with pytest.raises(StoreError, match=r"nothing came within 10\.0 seconds"):
+        list(open_batches(store, timeout=10.0, poll_seconds=4.0))
+    assert now[0] == 10, "the last sleep ends with the timeout"
+
+    now[0] = 0.0
     batches = open_batches(store, timeout=10.0, poll_seconds=1.0, stop=lambda: now[0] >= 6)
     assert list(batches) == []
     assert batches.waited_seconds == 6
@@ -327,7 +375,7 @@ def test_patience_begins_anew_with_each_batch(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(StoreError, match=r"nothing came within 10\.0 seconds"):
         list(batches)
     assert batches.state_dict()["sample"] == 4
-    assert batches.waited_seconds > 16
+    assert batches.waited_seconds == 16
 
 
 def test_a_batch_that_was_let_go_is_nowhere_while_the_next_is_made(

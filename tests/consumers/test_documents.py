@@ -74,7 +74,7 @@ def test_shapes_can_be_kept(store: Store) -> None:
     count = len(documents.cu_seqlens) - 1
     padded = documents.padded_cu_seqlens(count + 3)
     assert padded.tolist() == documents.cu_seqlens.tolist() + [8] * 3
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(InputError, match=rf"documents is {count - 1}, but .* {count} of them"):
         documents.padded_cu_seqlens(count - 1)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from docs.generators.trainer_metrics_page import page
 from tests.consumers.scenes import era_store, open_batches
 from tests.scraping import scrape, total
 from tests.store.chains import STREAM
-from tokenmill.consumers.metrics_page import page
 from tokenmill.consumers.prometheus import BatchesCollector, serve_metrics
 
 PAGE = Path(__file__).parents[2] / "docs" / "trainer_metrics.md"

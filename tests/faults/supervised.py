@@ -9,13 +9,13 @@ from pathlib import Path
 from tests.faults.serving import WAIT_SECONDS
 from tests.marked import until
 from tokenmill.app.settings import Settings
-from tokenmill.app.supervisor import Limits, Supervisor
+from tokenmill.app.supervisor import Supervisor, WatchLimits
 
 
 class Supervised:
     """A supervisor in an event loop and a thread of its own."""
 
-    def __init__(self, settings: Settings, directory: Path, limits: Limits, *, through: str | None = None) -> None:
+    def __init__(self, settings: Settings, directory: Path, limits: WatchLimits, *, through: str | None = None) -> None:
         """Start it; workers log into ``directory``. It reaches the brokers at ``through``, if that is given."""
         self.settings = settings
         its = settings.at(through) if through else settings

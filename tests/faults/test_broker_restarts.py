@@ -26,6 +26,7 @@ GROWTH_BYTES = 256 << 20
 
 @pytest.mark.fault("broker-killed", "broker-paused")
 @pytest.mark.timeout(1800)
+@pytest.mark.needs("minutes")
 def test_broker_that_goes_again_and_again_loses_and_repeats_nothing(tmp_path: Path, trial: Trial) -> None:
     """In order, by SIGKILL, by SIGSTOP: nobody but `serve` starts a worker, and every chain lives after each."""
     down = trial.rounds(6, 25)

@@ -34,6 +34,7 @@ LARGEST = 1_040_000
 
 
 @pytest.mark.fault("bad-inputs")
+@pytest.mark.needs("minutes")
 def test_the_whole_table_at_once_is_answered_and_harms_no_neighbour(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:

@@ -34,6 +34,7 @@ LINES_A_SECOND: Final = 5
 
 
 @pytest.mark.fault("disk-full", "disk-gone")
+@pytest.mark.needs("minutes")
 def test_a_worker_whose_disk_refuses_says_so_and_the_next_one_goes_on(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:

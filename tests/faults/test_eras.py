@@ -51,6 +51,7 @@ TEXT = b"a text of some length, so that a few of them fill a block; " * 4
 
 
 @pytest.mark.fault("era-step-killed")
+@pytest.mark.needs("minutes")
 def test_mill_killed_at_any_step_of_closing_leaves_one_chain(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:
@@ -83,6 +84,7 @@ def test_mill_killed_at_any_step_of_closing_leaves_one_chain(
 
 
 @pytest.mark.fault("eras-contested", "mill-stopped")
+@pytest.mark.needs("minutes")
 def test_stopped_mill_comes_back_with_an_era_that_nobody_takes(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:
@@ -260,6 +262,7 @@ def trainable(settings: Settings) -> list[bool]:
 
 
 @pytest.mark.fault("eras-behind", "era-files-broken")
+@pytest.mark.needs("minutes")
 def test_eras_before_their_blocks_wait_and_damaged_ones_are_written_anew(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:

@@ -58,6 +58,7 @@ def run(settings: Settings, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.fault("control-junk")
+@pytest.mark.needs("minutes")
 def test_junk_on_control_topics_stops_nobody(broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial) -> None:
     """Before the stream is settled, while workers run, and for those that start later; it is named, and goes on."""
     settings = service_settings(broker, topic(PARTITIONS), tmp_path, splits={"train": 1000}, session_timeout=3.0)
@@ -78,7 +79,8 @@ def test_junk_on_control_topics_stops_nobody(broker: Broker, topic: TopicFactory
         (mill,), segment = service.mill(), service.segment()
         send(settings, documents(40))
         judge(service, trial)
-        assert mill.log.count("is ignored") == read_control(settings, stream).junk
+        assert mill.log.count("is ignored") == read_control(settings, stream).junk + 2 * len(VALUES)
+        assert mill.log.count("b'era'") == 2 * len(VALUES)
         assert f'"topic": "{stream.control_topic}"' in mill.log
         service.stop()
     for command in (
@@ -109,6 +111,7 @@ def halted(worker: Worker, name: str) -> str:
 
 
 @pytest.mark.fault("foreign-messages")
+@pytest.mark.needs("minutes")
 def test_foreign_messages_halt_their_partition_until_they_are_ignored(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:

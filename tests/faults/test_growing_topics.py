@@ -36,6 +36,7 @@ def grow(settings: Settings, topic: str, partitions: int) -> None:
 
 
 @pytest.mark.fault("partitions-added")
+@pytest.mark.needs("minutes")
 def test_new_partitions_are_milled_from_their_first_record(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:

@@ -112,6 +112,7 @@ def entries(pid: int, what: str) -> int:
 
 
 @pytest.mark.fault("http-held-open")
+@pytest.mark.needs("minutes")
 def test_held_connections_end_no_service(limited: tuple[Settings, subprocess.Popen[bytes]], trial: Trial) -> None:
     """Scrapes are answered, killed workers come again, text is milled, and threads and files stay few."""
     settings, process = limited

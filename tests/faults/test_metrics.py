@@ -17,7 +17,7 @@ from tests.marked import until
 from tests.scraping import Key, ask, free_port, rising, scrape, total
 from tests.service import service_settings
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.supervisor import Limits
+from tokenmill.app.supervisor import WatchLimits
 
 SECONDS = 60.0
 KILLS = ("mill-1", "segment", "mill-2", "mill-1")
@@ -77,7 +77,7 @@ def test_no_counter_falls_when_workers_are_killed(
     """Each kill is seen as a restart of that worker; every counter and histogram of every worker only rises."""
     port = free_port()
     settings = service_settings(broker, topic(4), tmp_path, session_timeout=2.0, metrics_port=port)
-    running = Supervised(settings, tmp_path, Limits(first_backoff=0.5, longest_backoff=1.0))
+    running = Supervised(settings, tmp_path, WatchLimits(first_backoff=0.5, longest_backoff=1.0))
     watcher = Watcher(port)
     try:
         assert until(lambda: ask(port, "/healthz").code == 200, SECONDS)

@@ -24,7 +24,7 @@ from tests.service import Raw, send, service_settings
 from tokenmill.app.kafka.metadata_backoff import calm
 from tokenmill.app.local.broker import HOST, SETTINGS, Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.supervisor import Limits
+from tokenmill.app.supervisor import WatchLimits
 from tokenmill.errors import TopicError
 
 SPLITS = {"train": 900, "dev": 100}
@@ -125,7 +125,7 @@ def test_mill_that_stands_still_is_replaced_and_a_quiet_one_is_not(
     network: Network, tmp_path: Path, trial: Trial
 ) -> None:
     """Fetches of the raw topic that are never answered: the supervisor ends the mill; quiet streams raise no alarm."""
-    limits = Limits(still=6.0, first_backoff=0.5, longest_backoff=1.0)
+    limits = WatchLimits(still=6.0, first_backoff=0.5, longest_backoff=1.0)
     settings = network.settings(tmp_path, 1).model_copy(update={"metrics_port": 0})
     name = settings.raw_topics[0].encode()
     wanted = struct.pack(">h", len(name)) + name
@@ -146,7 +146,7 @@ def test_mill_that_stands_still_is_replaced_and_a_quiet_one_is_not(
         network.proxy.on_request = request
         service.wait_until(lambda: swallowed > 0)  # the fetch before would have brought the document
         send(settings, [Raw(b"a document that nobody will fetch for a while")])
-        service.wait_until(lambda: any("stands still at" in event for event in service.events))
+        service.wait_until(lambda: any("makes no progress at" in event for event in service.events))
         trial.fired("fetches never answered", swallowed)
         network.proxy.on_request = unchanged
         assert_alive_again(service, trial)

@@ -15,7 +15,7 @@ from tests.faults.trial import Trial
 from tests.service import Raw, Service, send, service_settings
 from tests.stages.engines.panicking import HARMFUL, panicking
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.supervisor import Limits
+from tokenmill.app.supervisor import WatchLimits
 from tokenmill.app.tools.verify import verify
 
 pytestmark = pytest.mark.fault("engine-panics")
@@ -63,7 +63,7 @@ def test_record_over_which_native_code_holds_the_interpreter_is_named_and_skippe
     (raw_topic,) = settings.raw_topics
     send(settings, [*(Raw(text) for text in [TEXT] * 20 + [HOLDS.encode()]), *(Raw(TEXT, 1) for _ in range(20))])
     flush_all(settings)
-    service = Supervised(settings, tmp_path, Limits(heartbeat=4.0))
+    service = Supervised(settings, tmp_path, WatchLimits(heartbeat=4.0))
     try:
         service.wait_until(lambda: any("again and again" in event for event in service.events))
         (said,) = [event for event in service.events if "again and again" in event]

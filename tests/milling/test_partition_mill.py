@@ -8,7 +8,7 @@ from unittest.mock import DEFAULT, Mock, patch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers
 
 from tests.mills import RECIPE, Source, assert_follow, divide, flush, make_source, named, text, tiny_bpe, write
 from tests.stages.engines.panicking import HARMFUL, panicking
@@ -19,10 +19,12 @@ from tokenmill.milling import partition_mill as partition
 from tokenmill.milling.outcomes import Kind
 from tokenmill.milling.partition_mill import PartitionMill
 from tokenmill.reading.resume import ResumePoint, resume_point
+from tokenmill.recipe_stages import complete
 from tokenmill.records import Record
 from tokenmill.stages.document_columns import DocumentColumns
-from tokenmill.stages.engines import Engine, TokenBatch, TokenizerFile, open_engine
+from tokenmill.stages.engines import Engine, EngineName, TokenBatch, TokenizerFile, open_engine
 from tokenmill.stages.engines.raw_bytes import RawBytes
+from tokenmill.stages.training_tokenizer import train_tokenizer
 from tokenmill.wire.message import Message
 
 TWO = replace(RECIPE, shards=2, splits=(("train", 1), ("validation", 1)))
@@ -181,6 +183,28 @@ def test_text_on_which_the_tokenizer_panics_is_a_dead_letter(panicking_source: S
         assert totals == reference.totals
         assert totals.balanced
         assert totals.dead_lettered == {"tokenizer_failed": 1}
+
+
+@pytest.mark.parametrize("kind", ["tokenizers", "gigatoken"])
+def test_text_that_normalizing_makes_too_long_is_a_dead_letter(kind: EngineName) -> None:
+    """By the recipe or by the tokenizer itself, with either engine; every chain is its reference."""
+    tokenizer = train_tokenizer(["ab aab b"], vocabulary_size=260)
+    tokenizer.normalizer = normalizers.NFKC()
+    file = TokenizerFile("normalizing", tokenizer.to_str().encode())
+    recipe, stages = complete(replace(TWO, max_text_bytes=0), file, None, kind)
+    assert stages.engine.kind == kind
+    source = Source(stages, tuple(replace(recipe, split=name) for name, _ in recipe.splits))
+    long = "\ufdfa" * 67_600
+    values = ["one", long, "two", "\ufdfa", "four"]
+    records = [text(offset, value) for offset, value in enumerate(values)]
+    mill = source.mill()
+    milled = mill.feed(records)
+    assert [(out.record.offset, out.reason) for out in milled.dead_letters] == [(1, "normalized_too_large")]
+    assert milled.dead_letters[0].split == source.stages.outcome(records[1]).split
+    for one in source.recipes:
+        reference = source.reference(one)
+        assert_follow(milled.messages[one.split], list(reference.blocks(records)), one)
+        assert mill.chains[one.split].totals == reference.totals
 
 
 def test_panic_that_is_no_texts_halts_and_names_the_record() -> None:

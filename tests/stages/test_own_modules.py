@@ -107,6 +107,16 @@ def test_produce_reads_a_folder_of_traps_as_data(traps: Path) -> None:
     assert '"ONE"' in run(traps, *produce, "--map", "own_one:shout", "--map-processes", "1")
 
 
+def test_produce_runs_no_function_that_a_settings_file_names(traps: Path) -> None:
+    """The file there is read, and is trusted with brokers and formats; functions are the mill's, as `decode` is."""
+    produce = (str(COMMAND), "produce", "--dry-run", "topic", "a.jsonl")
+    lay_traps(traps, {"own_trap"})
+    (traps / "tokenmill.toml").write_text('function = "own_trap:f"\nid_field = "name"\n')
+    assert '{"text": "one"}' in run(traps, *produce)
+    (traps / "tokenmill.toml").write_text('decode = "own_trap:f"\n')
+    assert "one" in run(traps, *produce)
+
+
 def test_a_function_there_hides_nothing_that_python_has(traps: Path) -> None:
     """The working directory comes last: a name of the library's means the library's, and the message says which."""
     produce = (str(COMMAND), "produce", "--dry-run", "topic", "a.jsonl")
@@ -193,6 +203,18 @@ def test_a_named_module_is_found_there_with_what_it_imports(here: Path) -> None:
     assert import_own("own_two:A.value") == import_own("own_two:A.value") == 7
     assert import_own("own_two:later")() == 4
     assert import_own("own_package.deep.five:five") == 5
+
+
+def test_log_says_which_file_a_function_is_from(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """So that whoever starts a worker sees what code a settings file made it run."""
+    (here / "own_seven.py").write_text("def seven(document):\n    return document\n")
+    with caplog.at_level("INFO"):
+        import_own("own_seven:seven")
+        import_own("time:sleep")
+    assert caplog.messages == [
+        f"own_seven:seven is code of {here / 'own_seven.py'}",
+        "time:sleep is code of the interpreter",
+    ]
 
 
 def test_nobody_else_finds_a_module_there(here: Path) -> None:

@@ -4,7 +4,7 @@ from tokenmill.eras.closing import close_era
 from tokenmill.eras.follower import EraFollower, LogRecord
 from tokenmill.eras.log import EraLog
 from tokenmill.eras.order import Permutation
-from tokenmill.eras.record import ERA_KEY, Era, EraRange, first_hash
+from tokenmill.eras.record import ERA_KEY, Era, EraRange, first_hash, why_no_era
 from tokenmill.reading.continuing import Extent
 
 __all__ = [
@@ -18,4 +18,5 @@ __all__ = [
     "Permutation",
     "close_era",
     "first_hash",
+    "why_no_era",
 ]

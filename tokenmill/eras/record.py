@@ -110,6 +110,18 @@ class Era:
         return era
 
 
+def why_no_era(value: bytes | None) -> str | None:
+    """Return why the value of a record whose key is `ERA_KEY` is no era of any stream; None where it is one.
+
+    An era that does not continue the chain is one: of two writers that close the same era, the second writes such.
+    """
+    try:
+        Era.unpack(value or b"")
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def first_hash(fingerprint: bytes) -> bytes:
     """Return the hash before era 0 of a stream with this fingerprint (16 bytes)."""
     return xxhash.xxh3_128_digest(b"tokenmill eras 1" + fingerprint)

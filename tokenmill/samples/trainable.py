@@ -60,6 +60,11 @@ class TrainableSamples:
         """The highest era that is known to be."""
 
     @property
+    def store(self) -> Path:
+        """The store's directory."""
+        return self._store
+
+    @property
     def stream(self) -> str:
         """The name of the stream."""
         return self._info.name

@@ -7,6 +7,7 @@ in it, and what that module's own code imports. It is looked in last: what Pytho
 there.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from operator import attrgetter
 from types import FrameType, ModuleType
 from typing import Any
+
+log = logging.getLogger(__name__)
 
 
 class OwnModuleFinder(MetaPathFinder):
@@ -45,6 +48,8 @@ class OwnModuleFinder(MetaPathFinder):
 def import_own(path: str) -> Any:
     """Return what ``path`` (``module:function``) names, looked for in the working directory last.
 
+    The log says which file it is from: a settings file may name a function, and so decide what code runs.
+
     Raises:
         ValueError: the path is not written like that.
         AttributeError: the module has nothing of that name; says where the module lies.
@@ -56,11 +61,13 @@ def import_own(path: str) -> Any:
         raise ValueError('write "module:function"')
     _let_find(name.partition(".")[0])
     module = import_module(name)
+    place = getattr(module, "__file__", None) or "the interpreter"
     try:
-        return attrgetter(attribute)(module)
+        found = attrgetter(attribute)(module)
     except AttributeError as error:
-        place = getattr(module, "__file__", None) or "the interpreter"
         raise AttributeError(f"{error}; the module is that of {place}") from error
+    log.info("%s is code of %s", path, place)
+    return found
 
 
 def _let_find(name: str) -> None:

@@ -14,7 +14,7 @@ from tokenmill.stages.training_tokenizer import train_tokenizer
 
 from ...kafka.topics import ensure_topics
 from ...settings import Settings
-from ...supervisor import Event, Limits, Supervisor, run_until_signalled
+from ...supervisor import Event, Supervisor, WatchLimits, run_until_signalled
 from ...tasks import beside
 from ...tools.produce import Item, shape_for
 from ..broker import Broker
@@ -72,7 +72,7 @@ class _Demo:
         self._state = state
         self._settings = settings
         self._view = view
-        limits = Limits(first_backoff=RESTART_SECONDS)
+        limits = WatchLimits(first_backoff=RESTART_SECONDS)
         self._supervisor = Supervisor(settings, limits=limits, log_directory=state.logs, on_event=self._tell)
         self._feeding = Feeding(plan, settings, view, self._supervisor.status)
         self._trainer = self._make_trainer()

@@ -21,7 +21,7 @@ from ...kafka.retry import patiently
 from ...settings import Settings
 from ...tasks import first_of
 from ...telemetry.measuring import free_bytes, measure
-from ...telemetry.reporting import Reporter
+from ...telemetry.reporting import WorkerReporter
 from ..era_bringing import EraBringer
 from ..store_opening import bring_stream
 from .keep_from import CheckpointKeeper
@@ -79,7 +79,7 @@ class Mirror:
         self._settled: list[Settled] = []
         self._bringer = EraBringer(self._settled, store, lambda _topic: True)
         self._missing: list[str] = []
-        self._reporter = Reporter(
+        self._reporter = WorkerReporter(
             "mirror", settings, status=self._status, measure=self._measure, not_ready=self._why_not_ready
         )
 

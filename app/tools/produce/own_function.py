@@ -14,11 +14,14 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
-from tokenmill.errors import InputError
+from tokenmill.errors import InputError, PanicError
+from tokenmill.stages.native_calls import NativeCode
 from tokenmill.stages.own_modules import import_own
 
 COUNT_BYTES: Final = 8
 """Of the shared memory that says from how many rows of the list in hand the function has returned."""
+
+_CALLED: Final = NativeCode("native code that the function calls")
 
 Function = Callable[[Any], Any]
 Row: TypeAlias = bytes | dict[str, Any]
@@ -43,8 +46,9 @@ def find_function(name: str) -> Function:
 
     """
     try:
-        found = import_own(name)
-    except (ImportError, AttributeError, ValueError) as error:
+        with _CALLED:
+            found = import_own(name)
+    except (ImportError, AttributeError, ValueError, PanicError) as error:
         raise InputError(
             f"--map {name}: {error}; give it as module:function, from a module that can be imported; the working "
             "directory is looked in last"
@@ -55,9 +59,10 @@ def find_function(name: str) -> Function:
 
 
 def made_of(function: Function, row: Row) -> Made:
-    """Return what the function makes of a row."""
+    """Return what the function makes of a row; a panic of native code is about this row as well."""
     try:
-        return _answer(function(_fields(row)))
+        with _CALLED:
+            return _answer(function(_fields(row)))
     except Exception as error:  # noqa: BLE001 - somebody's own code: whatever it raises is about this row
         return _raised(error)
 
@@ -74,7 +79,8 @@ def made_of_list(function: Function, packed: Sequence[bytes]) -> list[Made]:
     if not rows:
         return made
     try:
-        answers = function([*rows.values()])
+        with _CALLED:
+            answers = function([*rows.values()])
     except Exception as error:  # noqa: BLE001 - somebody's own code
         if len(packed) == 1:
             return [_raised(error)]
@@ -128,7 +134,7 @@ def _answer(made: Any) -> Made:
 
 
 def _raised(error: Exception) -> Wrong:
-    return Wrong(f"{type(error).__name__}: {error}")
+    return Wrong(str(error) if isinstance(error, PanicError) else f"{type(error).__name__}: {error}")
 
 
 def _unpacked(data: bytes) -> Any:

@@ -3,10 +3,13 @@
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.conftest import TopicFactory
 from tests.eras.histories import FINGERPRINT, next_era
 from tests.service import service_settings
+from tokenmill.app import telemetry as metrics
+from tokenmill.app.kafka import control_topic as control
 from tokenmill.app.kafka.clients import consumer
 from tokenmill.app.kafka.control_topic import write_control
 from tokenmill.app.kafka.era_topic import look
@@ -52,6 +55,28 @@ async def test_eras_come_fetch_by_fetch(settings: Settings, eras: list[Era]) -> 
         assert [part async for part in look(client, topic, follower)] == []
     assert len(parts) > 5
     assert [pair for part in parts for pair in part] == [(era, 1 + number) for number, era in enumerate(eras)]
+
+
+async def test_a_record_that_is_no_era_is_named_and_counted(
+    settings: Settings, eras: list[Era], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, however often it is met; an era that merely continues nothing is what two writers make."""
+    monkeypatch.setattr(control, "_named", set())
+    (topic,) = settings.raw_topics
+    counted = metrics.CONTROL_JUNK.labels(topic)
+    before = counted._value.get()
+    values = [b"junk", eras[0].pack(), eras[0].pack(), b"{}", eras[5].pack(), eras[1].pack(), b"[" * 200_000]
+    await write_control(settings, topic, [(ERA_KEY, value) for value in values])
+    with capture_logs() as said:
+        async with consumer(settings) as client:
+            for _ in range(2):
+                follower = EraFollower("a stream", FINGERPRINT)
+                found = [era async for part in look(client, topic, follower) for era, _ in part]
+                assert found == eras[:2]
+                assert [part async for part in look(client, topic, follower)] == []
+    assert [(line["topic"], line["offset"], line["key"]) for line in said] == [(topic, at, ERA_KEY) for at in (0, 3, 6)]
+    assert all(line["reason"].startswith("no era") and len(line["reason"]) <= 200 for line in said)
+    assert counted._value.get() == before + 3
 
 
 async def test_a_look_ends_where_it_is_told_to(settings: Settings, eras: list[Era]) -> None:

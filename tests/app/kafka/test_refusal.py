@@ -17,7 +17,7 @@ from tokenmill.app.kafka.clients import admin, consumer, producer, require_group
 from tokenmill.app.kafka.refusal import why_not
 from tokenmill.app.kafka.topics import require_topics
 from tokenmill.app.settings import ConnectionSettings, Settings
-from tokenmill.app.supervisor import Limits, Supervisor
+from tokenmill.app.supervisor import Supervisor, WatchLimits
 from tokenmill.errors import BrokerError, SettingsError, TopicError
 
 # aiokafka leaves the socket of a login that was refused to the garbage collector, where the loop ends at once.
@@ -133,13 +133,13 @@ async def test_a_login_that_is_taken_away_ends_the_service(secured: Secured, tmp
     raw = topics_on(secured.broker, "taken-away")(1)
     login = secured.values("SASL_SSL", sasl_username=GUEST)
     settings = service_settings(secured.broker, raw, tmp_path, workers=1, **login)
-    supervisor = Supervisor(settings, limits=Limits(first_backoff=0.1), log_directory=tmp_path)
+    supervisor = Supervisor(settings, limits=WatchLimits(first_backoff=0.1), log_directory=tmp_path)
 
     async def take_it_away() -> None:
         while not all(worker.partitions for worker in supervisor.status().workers):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.1)
         remove_user(secured.broker, GUEST)
-        supervisor.condemn("mill-1", "the test wants it")
+        supervisor.kill("mill-1", "the test wants it")
 
     with pytest.raises(SettingsError, match=f"refuses the login of {GUEST} by SCRAM-SHA-512"):
         async with asyncio.timeout(90):

@@ -22,7 +22,8 @@ def _worst(settings: Settings, blocks: int) -> int:
     own = settings.for_topic("raw-text")
     meta = b"m" * own.limits.max_meta_bytes
     entry = encode_entry([Piece(n, HUGE, 0, meta) for n in range(own.block_tokens)])
-    dead = Counter(dict.fromkeys([*REASONS, "skipped", "function_failed", "tokenizer_failed"], HUGE))
+    others = ["skipped", "function_failed", "tokenizer_failed", "normalized_too_large"]
+    dead = Counter(dict.fromkeys([*REASONS, *others], HUGE))
     filtered = Counter({f"{n:032}": HUGE for n in range(68)})
     totals = Totals(HUGE, HUGE, HUGE, HUGE, HUGE, filtered, dead, HUGE, HUGE)
     tokens = bytes(4 * own.block_tokens * blocks)

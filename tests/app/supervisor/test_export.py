@@ -14,9 +14,9 @@ from tokenmill.app.supervisor import export as export_module
 from tokenmill.app.supervisor.child import Child
 from tokenmill.app.supervisor.cluster import Cluster
 from tokenmill.app.supervisor.export import Export
-from tokenmill.app.supervisor.ledger import Ledger
-from tokenmill.app.supervisor.limits import Limits
-from tokenmill.app.supervisor.post import CAUSES, Listener, Post
+from tokenmill.app.supervisor.watchdog import WatchLimits
+from tokenmill.app.supervisor.worker_ledger import WorkerLedger
+from tokenmill.app.supervisor.worker_slot import CAUSES, Listener, WorkerSlot
 from tokenmill.errors import DifferenceError, GapError
 
 SETTINGS = Settings()
@@ -29,11 +29,12 @@ class Ready:
     status = {"ready": True, "metrics": [["tokenmill_gaps_total", {}, 2.0]]}  # noqa: RUF012 - never changed
 
 
-def posts() -> dict[str, Post]:
-    """Return two posts at which nobody works."""
+def slots() -> dict[str, WorkerSlot]:
+    """Return two slots at which nobody works."""
     nobody = cast("Listener", None)
     return {
-        name: Post("mill", name, nobody, settings=SETTINGS, limits=Limits(), log=None) for name in ("mill-1", "mill-2")
+        name: WorkerSlot("mill", name, nobody, settings=SETTINGS, limits=WatchLimits(), log=None)
+        for name in ("mill-1", "mill-2")
     }
 
 
@@ -56,8 +57,8 @@ def contact(monkeypatch: pytest.MonkeyPatch) -> Hands:
 
 def test_ready_is_when_all_workers_are_and_a_broker_answers(contact: Hands) -> None:
     """The answer names those that are waited for, and says since when no broker answers."""
-    all_posts, cluster = posts(), Cluster(SETTINGS, ["raw-text"])
-    export = Export(SETTINGS, all_posts, cluster, Ledger())
+    all_posts, cluster = slots(), Cluster(SETTINGS, ["raw-text"])
+    export = Export(SETTINGS, all_posts, cluster, WorkerLedger())
     all_posts["mill-1"].child = cast("Child", Ready())
     export.turn()
     assert export.probes.not_ready() == "not ready: mill-2"
@@ -77,8 +78,8 @@ def test_ready_is_when_all_workers_are_and_a_broker_answers(contact: Hands) -> N
 
 def test_a_worker_whom_no_broker_answers_is_not_up() -> None:
     """It runs and is ready, and does nothing: its state says so, and it is up again when a broker answers it."""
-    all_posts = posts()
-    export = Export(SETTINGS, all_posts, Cluster(SETTINGS, ["raw-text"]), Ledger())
+    all_posts = slots()
+    export = Export(SETTINGS, all_posts, Cluster(SETTINGS, ["raw-text"]), WorkerLedger())
     child = Ready()
     all_posts["mill-1"].child = cast("Child", child)
     assert (all_posts["mill-1"].state, total(page(export), "tokenmill_worker_up", worker="mill-1")) == ("running", 1)
@@ -88,9 +89,9 @@ def test_a_worker_whom_no_broker_answers_is_not_up() -> None:
 
 def test_what_a_worker_says_of_its_halts_is_in_the_strict_probe_and_in_the_status() -> None:
     """Until it says otherwise, or another worker, of another supervisor perhaps, has the partition."""
-    all_posts, cluster, ledger = posts(), Cluster(SETTINGS, ["raw-text"]), Ledger()
-    for post in all_posts.values():
-        post.child = cast("Child", Ready())
+    all_posts, cluster, ledger = slots(), Cluster(SETTINGS, ["raw-text"]), WorkerLedger()
+    for slot in all_posts.values():
+        slot.child = cast("Child", Ready())
     cluster._ends = {"raw-text/0": 9, "raw-text/1": 9}
     export = Export(SETTINGS, all_posts, cluster, ledger)
     halted = {"position": 4, "halted": "secret words", "halted_by": GapError.brief}
@@ -119,8 +120,8 @@ def test_what_a_worker_says_of_its_halts_is_in_the_strict_probe_and_in_the_statu
 
 def test_workers_and_restarts_are_told_from_the_beginning() -> None:
     """Each reason stands at 0 before it happens."""
-    all_posts = posts()
-    export = Export(SETTINGS, all_posts, Cluster(SETTINGS, ["raw-text"]), Ledger())
+    all_posts = slots()
+    export = Export(SETTINGS, all_posts, Cluster(SETTINGS, ["raw-text"]), WorkerLedger())
     all_posts["mill-1"].child = cast("Child", Ready())
     all_posts["mill-2"].restarts["killed"] += 3
     export.turn()
@@ -137,7 +138,7 @@ def test_workers_and_restarts_are_told_from_the_beginning() -> None:
 
 def test_last_words_of_a_process_are_counted() -> None:
     """What came with the last heartbeat, after the last look, is in the sum."""
-    export = Export(SETTINGS, posts(), Cluster(SETTINGS, ["raw-text"]), Ledger())
+    export = Export(SETTINGS, slots(), Cluster(SETTINGS, ["raw-text"]), WorkerLedger())
     child = cast("Child", Ready())
     export.ended("mill-1", child)
     assert total(page(export), "tokenmill_gaps_total", worker="mill-1") == 2
@@ -147,22 +148,22 @@ def test_last_words_of_a_process_are_counted() -> None:
 
 def test_every_end_has_a_cause() -> None:
     """Of our verdict, of a signal, or of the exit code."""
-    post = posts()["mill-1"]
-    assert [post._cause(code) for code in (-9, 75, 3, 1)] == ["killed", "resume", "broker", "error"]
-    post.child = cast("Child", type("Deaf", (Ready,), {"signal": lambda *_: None})())
-    post.condemn("it stands still")
-    assert post._cause(-9) == "condemned"
+    slot = slots()["mill-1"]
+    assert [slot._cause(code) for code in (-9, 75, 3, 1)] == ["killed", "resume", "broker", "error"]
+    slot.child = cast("Child", type("Deaf", (Ready,), {"signal": lambda *_: None})())
+    slot.kill("it stands still")
+    assert slot._cause(-9) == "watchdog"
 
 
 def test_a_worker_that_no_broker_answers_makes_all_not_ready() -> None:
     """Though the supervisor itself hears from one."""
-    all_posts, cluster = posts(), Cluster(SETTINGS, ["raw-text"])
+    all_posts, cluster = slots(), Cluster(SETTINGS, ["raw-text"])
     cluster._ends = {"raw-text/0": 0}
-    for post in all_posts.values():
-        post.child = cast("Child", Ready())
+    for slot in all_posts.values():
+        slot.child = cast("Child", Ready())
     all_posts["mill-2"].child = cast(
         "Child", type("CutOff", (Ready,), {"status": {**Ready.status, "away_since": 1.0}})()
     )
-    export = Export(SETTINGS, all_posts, cluster, Ledger())
+    export = Export(SETTINGS, all_posts, cluster, WorkerLedger())
     export.turn()
     assert export.probes.not_ready() == "no broker answers mill-2"

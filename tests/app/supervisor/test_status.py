@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tokenmill.app.settings import Settings
-from tokenmill.app.supervisor.status import Known, Status, partition_statuses
+from tokenmill.app.supervisor.status import KnownPartitions, Status, partition_statuses
 
 SETTINGS = Settings(raw_topics=("raw",), splits={"all": 1000}, segment_blocks=4)
 RESTING: Mapping[str, Any] = {
@@ -21,7 +21,7 @@ def status(
 ) -> Status:
     """Return the status of a service with one partition."""
     said = {"raw/0": raw, "tokens.raw.all/0": stored}
-    return Status({}, (), partition_statuses(SETTINGS, Known(ends, owners, said)))
+    return Status({}, (), partition_statuses(SETTINGS, KnownPartitions(ends, owners, said)))
 
 
 ENDS = {"raw/0": 9, "tokens.raw.all/0": 3}

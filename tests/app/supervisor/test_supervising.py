@@ -11,7 +11,7 @@ import pytest
 from tests.outages import Hands
 from tokenmill.app.broker_contact import OutageLog
 from tokenmill.app.settings import Settings
-from tokenmill.app.supervisor import Event, Limits, Supervisor
+from tokenmill.app.supervisor import Event, Supervisor, WatchLimits
 from tokenmill.app.supervisor import cluster as cluster_module
 from tokenmill.app.supervisor import export as export_module
 from tokenmill.app.supervisor import supervisor as supervisor_module
@@ -19,7 +19,7 @@ from tokenmill.app.supervisor.child import Child
 from tokenmill.app.supervisor.in_flight import Suspects
 from tokenmill.store import Store
 
-LIMITS = Limits(unowned=30, still=60, resume=600)
+LIMITS = WatchLimits(unowned=30, still=60, resume=600)
 
 
 class ScriptedChild:
@@ -36,7 +36,7 @@ class ScriptedChild:
         self.done.append(number)
 
 
-class Scene:
+class PartitionsSeen:
     """A supervisor of two mill workers and a segment worker; what a broker says is set by hand."""
 
     def __init__(self, directory: Path, only: Any = None) -> None:
@@ -64,24 +64,24 @@ class Scene:
 
     def start(self, worker: str, suspects: list[Suspects] | None = None) -> ScriptedChild:
         """Let a process run."""
-        post = self.supervisor._posts[worker]
+        slot = self.supervisor._slots[worker]
         child = self.children[worker] = ScriptedChild(100 + len(self.children), suspects or [])
-        post.child = cast("Child", child)
-        post.starts += 1
-        self.supervisor.started(post, post.child)
+        slot.child = cast("Child", child)
+        slot.starts += 1
+        self.supervisor.started(slot, slot.child)
         return child
 
     def say(self, worker: str, *partitions: str, position: int = 0, **more: Any) -> None:
         """Let a worker that is ready say what it has."""
         said = {name: {"position": position, "end": 9} for name in partitions}
         self.children[worker].status = {"ready": True, "partitions": said, **more}
-        self.supervisor.heard(self.supervisor._posts[worker], cast("Child", self.children[worker]))
+        self.supervisor.heard(self.supervisor._slots[worker], cast("Child", self.children[worker]))
 
     def end(self, worker: str, pause: float | None = 2.0, *, stopping: bool = False) -> ScriptedChild:
         """Let a process end."""
-        post = self.supervisor._posts[worker]
-        child, post.child, post.stopping = self.children.pop(worker), None, stopping
-        self.supervisor.ended(post, cast("Child", child), "exit code 1", pause)
+        slot = self.supervisor._slots[worker]
+        child, slot.child, slot.stopping = self.children.pop(worker), None, stopping
+        self.supervisor.ended(slot, cast("Child", child), "exit code 1", pause)
         return child
 
     def told(self) -> list[tuple[str, str]]:
@@ -120,23 +120,23 @@ def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Scene:
+def seen(tmp_path: Path) -> PartitionsSeen:
     """Return a supervisor that has started nothing."""
-    return Scene(tmp_path)
+    return PartitionsSeen(tmp_path)
 
 
-async def looked(scene: Scene, monkeypatch: pytest.MonkeyPatch, looks: int, name: str = "_guard") -> None:
+async def looked(seen: PartitionsSeen, monkeypatch: pytest.MonkeyPatch, looks: int, name: str = "_guard") -> None:
     """Let the supervisor look so often, every ten seconds."""
     clock = Clock(looks)
     monkeypatch.setattr(supervisor_module, "time", clock)
     monkeypatch.setattr(supervisor_module, "asyncio", SimpleNamespace(sleep=clock.sleep))
     with pytest.raises(asyncio.CancelledError):
-        await getattr(scene.supervisor, name)()
+        await getattr(seen.supervisor, name)()
 
 
-def killed(scene: Scene) -> set[str]:
+def killed(seen: PartitionsSeen) -> set[str]:
     """Return the workers that got a signal."""
-    return {name for name, child in scene.children.items() if child.done}
+    return {name for name, child in seen.children.items() if child.done}
 
 
 CASES: dict[str, tuple[dict[str, int], dict[str, int], str | None, set[str]]] = {
@@ -151,113 +151,115 @@ CASES: dict[str, tuple[dict[str, int], dict[str, int], str | None, set[str]]] = 
 """The ends that brokers tell, what mill-2 has and how far it is, what others have; and who is killed."""
 
 
-def store_group(scene: Scene) -> str:
+def store_group(seen: PartitionsSeen) -> str:
     """Return the consumer group of all segment workers of the store."""
-    return f"{scene.settings.group}-store-{Store.open_or_create(scene.settings.store).id}"
+    return f"{seen.settings.group}-store-{Store.open_or_create(seen.settings.store).id}"
 
 
 @pytest.mark.parametrize("case", CASES)
 async def test_who_is_to_blame_is_killed_and_nobody_else(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, case: str
+    seen: PartitionsSeen, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     """The mill workers for raw partitions, the segment worker for token partitions; the others go on."""
     ends, owned, elsewhere, wanted = CASES[case]
     for worker in ("mill-1", "mill-2", "segment"):
-        scene.start(worker)
-        scene.say(worker)
-    scene.ends(**ends)
+        seen.start(worker)
+        seen.say(worker)
+    seen.ends(**ends)
     for partition, position in owned.items():
-        scene.say("mill-2", partition, position=position)
+        seen.say("mill-2", partition, position=position)
     if elsewhere is not None:
-        group = store_group(scene) if elsewhere.startswith("tokens.") else scene.settings.group
-        scene.elsewhere[group] = {elsewhere}
-    await looked(scene, monkeypatch, 9)
-    assert killed(scene) == wanted
+        group = store_group(seen) if elsewhere.startswith("tokens.") else seen.settings.group
+        seen.elsewhere[group] = {elsewhere}
+    await looked(seen, monkeypatch, 9)
+    assert killed(seen) == wanted
 
 
-async def test_a_worker_that_is_not_ready_is_not_blamed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_is_not_ready_is_not_blamed(seen: PartitionsSeen, monkeypatch: pytest.MonkeyPatch) -> None:
     """It owns nothing yet; the group is asked how many members are not ours."""
     for worker in ("mill-1", "mill-2", "segment"):
-        scene.start(worker)
-    scene.say("mill-2")
-    scene.say("segment")
-    scene.ends(raw_0=5)
-    await looked(scene, monkeypatch, 9)
-    assert killed(scene) == {"mill-2"}
-    assert set(scene.asked) == {(scene.settings.group, 1)}
+        seen.start(worker)
+    seen.say("mill-2")
+    seen.say("segment")
+    seen.ends(raw_0=5)
+    await looked(seen, monkeypatch, 9)
+    assert killed(seen) == {"mill-2"}
+    assert set(seen.asked) == {(seen.settings.group, 1)}
 
 
-async def test_a_supervisor_shows_that_it_turns(scene: Scene, hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_supervisor_shows_that_it_turns(
+    seen: PartitionsSeen, hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each second; and it says once for all workers that no broker answers, and again that one does."""
     turned: list[str] = []
     contact = hands.contact()
     monkeypatch.setattr(contact, "turn", lambda: turned.append("contact"))
     monkeypatch.setattr(supervisor_module, "CONTACT", contact)
-    monkeypatch.setattr(scene.supervisor._export, "turn", lambda: turned.append("export"))
+    monkeypatch.setattr(seen.supervisor._export, "turn", lambda: turned.append("export"))
     monkeypatch.setattr(OutageLog, "look", lambda _: turned.append("outage"))
-    await looked(scene, monkeypatch, 1, "_report")
+    await looked(seen, monkeypatch, 1, "_report")
     assert turned == ["contact", "outage", "export"] * 2
 
 
-def test_what_becomes_of_workers_is_told(scene: Scene) -> None:
+def test_what_becomes_of_workers_is_told(seen: PartitionsSeen) -> None:
     """Partitions that move, and who left them; ends with the pause before the next start."""
-    scene.start("mill-1")
-    scene.start("mill-2")
-    scene.say("mill-1", "raw-text/0", "raw-text/1", "raw-text/2")
-    assert scene.told() == []
-    child = scene.end("mill-1")
-    assert scene.told() == [("ended", "mill-1, process 100, ended (exit code 1); the next one starts in 2 s")]
+    seen.start("mill-1")
+    seen.start("mill-2")
+    seen.say("mill-1", "raw-text/0", "raw-text/1", "raw-text/2")
+    assert seen.told() == []
+    child = seen.end("mill-1")
+    assert seen.told() == [("ended", "mill-1, process 100, ended (exit code 1); the next one starts in 2 s")]
     assert child.done == ["board closed"]
-    scene.say("mill-2", "raw-text/0", "raw-text/1")
-    assert scene.told() == [("took over", "mill-2 took over raw-text/0, raw-text/1 from mill-1")]
-    scene.start("mill-1")
-    scene.say("mill-2", "raw-text/0")
-    scene.say("mill-1", "raw-text/1", "raw-text/2")
-    assert scene.told() == [("moved", "mill-1 now mills raw-text/1")]
-    scene.end("mill-2", None)
-    assert scene.told() == [("ended", "mill-2, process 101, ended (exit code 1)")]
-    scene.end("mill-1", None, stopping=True)
-    assert scene.told() == []
+    seen.say("mill-2", "raw-text/0", "raw-text/1")
+    assert seen.told() == [("took over", "mill-2 took over raw-text/0, raw-text/1 from mill-1")]
+    seen.start("mill-1")
+    seen.say("mill-2", "raw-text/0")
+    seen.say("mill-1", "raw-text/1", "raw-text/2")
+    assert seen.told() == [("moved", "mill-1 now mills raw-text/1")]
+    seen.end("mill-2", None)
+    assert seen.told() == [("ended", "mill-2, process 101, ended (exit code 1)")]
+    seen.end("mill-1", None, stopping=True)
+    assert seen.told() == []
 
 
-def test_partitions_of_two_workers_are_told_apart(scene: Scene) -> None:
+def test_partitions_of_two_workers_are_told_apart(seen: PartitionsSeen) -> None:
     """One that ended left some, another gave some away: they came in one heartbeat."""
     for worker in ("mill-1", "mill-2", "segment"):
-        scene.start(worker)
-    scene.say("mill-2", "raw-text/0", "raw-text/1")
-    scene.say("segment", "raw-text/2")
-    scene.end("mill-2")
-    scene.told()
-    scene.say("mill-1", "raw-text/0", "raw-text/1", "raw-text/2")
-    assert scene.told() == [
+        seen.start(worker)
+    seen.say("mill-2", "raw-text/0", "raw-text/1")
+    seen.say("segment", "raw-text/2")
+    seen.end("mill-2")
+    seen.told()
+    seen.say("mill-1", "raw-text/0", "raw-text/1", "raw-text/2")
+    assert seen.told() == [
         ("took over", "mill-1 took over raw-text/0, raw-text/1 from mill-2"),
         ("moved", "mill-1 now mills raw-text/2"),
     ]
 
 
-def test_a_record_that_workers_die_of_is_named(scene: Scene) -> None:
+def test_a_record_that_workers_die_of_is_named(seen: PartitionsSeen) -> None:
     """At the second death, whichever worker dies."""
     deadly = Suspects("raw-text", 0, 7, 9)
-    scene.start("mill-1", [deadly])
-    scene.start("mill-2", [Suspects("raw-text", 0, 9, 9)])
-    scene.end("mill-1")
-    assert [kind for kind, _ in scene.told()] == ["ended"]
-    scene.end("mill-2")
-    (suspected, ended) = scene.told()
+    seen.start("mill-1", [deadly])
+    seen.start("mill-2", [Suspects("raw-text", 0, 9, 9)])
+    seen.end("mill-1")
+    assert [kind for kind, _ in seen.told()] == ["ended"]
+    seen.end("mill-2")
+    (suspected, ended) = seen.told()
     assert (suspected[0], ended[0]) == ("suspected", "ended")
     assert suspected[1] == f"workers die again and again while they mill {Suspects('raw-text', 0, 9, 9)}"
 
 
-def test_a_status_tells_of_every_worker(scene: Scene, hands: Hands) -> None:
+def test_a_status_tells_of_every_worker(seen: PartitionsSeen, hands: Hands) -> None:
     """What it owns and has done, its restarts, and what all have done, those that ended included."""
-    scene.ends(raw_0=5)
-    scene.start("mill-1")
-    scene.start("mill-2")
-    scene.say("mill-1", "raw-text/0", position=4, counters={"records": 4.0}, eras={"raw-text.all": 3})
-    scene.say("mill-2", "raw-text/1", counters={"records": 5.0})
-    scene.end("mill-2")
-    scene.start("mill-2")
-    status = scene.supervisor.status()
+    seen.ends(raw_0=5)
+    seen.start("mill-1")
+    seen.start("mill-2")
+    seen.say("mill-1", "raw-text/0", position=4, counters={"records": 4.0}, eras={"raw-text.all": 3})
+    seen.say("mill-2", "raw-text/1", counters={"records": 5.0})
+    seen.end("mill-2")
+    seen.start("mill-2")
+    status = seen.supervisor.status()
     assert [(w.name, w.role, w.state, w.restarts, w.partitions, dict(w.counters)) for w in status.workers] == [
         ("mill-1", "mill", "running", 0, ("raw-text/0",), {"records": 4.0}),
         ("mill-2", "mill", "starting", 1, (), {}),
@@ -271,39 +273,39 @@ def test_a_status_tells_of_every_worker(scene: Scene, hands: Hands) -> None:
     ]
     assert status.away_since is None
     hands.turn(3600)
-    assert scene.supervisor.status().away_since is not None
+    assert seen.supervisor.status().away_since is not None
 
 
-def test_last_words_are_in_the_sums(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_words_are_in_the_sums(seen: PartitionsSeen, monkeypatch: pytest.MonkeyPatch) -> None:
     """Metrics of a process that has ended go on counting."""
-    scene.start("mill-1")
+    seen.start("mill-1")
     heard: list[tuple[str, ...]] = []
-    export = scene.supervisor._export
+    export = seen.supervisor._export
     monkeypatch.setattr(export, "heard", lambda worker, _: heard.append(("heard", worker)))
     monkeypatch.setattr(export, "ended", lambda worker, _: heard.append(("ended", worker)))
-    scene.say("mill-1", "raw-text/0")
-    scene.end("mill-1")
+    seen.say("mill-1", "raw-text/0")
+    seen.end("mill-1")
     assert heard == [("heard", "mill-1"), ("ended", "mill-1")]
 
 
 @pytest.mark.parametrize(("only", "names"), [("mill", ["mill-1", "mill-2"]), ("segment", ["segment"])])
 def test_one_roles_workers_may_run_alone(tmp_path: Path, only: str, names: list[str]) -> None:
     """The others run elsewhere."""
-    assert list(Scene(tmp_path, only).supervisor._posts) == names
+    assert list(PartitionsSeen(tmp_path, only).supervisor._slots) == names
 
 
-def test_a_worker_can_be_condemned(scene: Scene) -> None:
+def test_a_worker_can_be_killed(seen: PartitionsSeen) -> None:
     """Its process is named; where none runs, nothing happens."""
-    assert scene.supervisor.condemn("mill-1", "a person said so") is None
-    child = scene.start("mill-1")
-    assert scene.supervisor.condemn("mill-1", "a person said so") == child.pid
-    assert killed(scene) == {"mill-1"}
+    assert seen.supervisor.kill("mill-1", "a person said so") is None
+    child = seen.start("mill-1")
+    assert seen.supervisor.kill("mill-1", "a person said so") == child.pid
+    assert killed(seen) == {"mill-1"}
 
 
 async def test_everything_that_keeps_a_service_up_runs_until_it_is_cancelled(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    seen: PartitionsSeen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All posts, the look at the brokers, the guard and the report; and all have ended then."""
+    """All slots, the look at the brokers, the guard and the report; and all have ended then."""
     running: set[str] = set()
 
     def work(name: str) -> Callable[[], Any]:
@@ -316,12 +318,12 @@ async def test_everything_that_keeps_a_service_up_runs_until_it_is_cancelled(
 
         return run
 
-    for name, post in scene.supervisor._posts.items():
-        monkeypatch.setattr(post, "keep", work(name))
-    monkeypatch.setattr(scene.supervisor._cluster, "watch", work("watch"))
+    for name, slot in seen.supervisor._slots.items():
+        monkeypatch.setattr(slot, "keep", work(name))
+    monkeypatch.setattr(seen.supervisor._cluster, "watch", work("watch"))
     for name in ("_guard", "_report"):
-        monkeypatch.setattr(scene.supervisor, name, work(name))
-    run = asyncio.ensure_future(scene.supervisor.run())
+        monkeypatch.setattr(seen.supervisor, name, work(name))
+    run = asyncio.ensure_future(seen.supervisor.run())
     async with asyncio.timeout(20):
         while len(running) < 6:
             assert not run.done()

@@ -3,20 +3,140 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from faust.types import TP
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
 from tests.mills import flush, make_source, text, tombstone
 from tests.scraping import Key, parse, total
-from tokenmill.app.telemetry.lag_age import Trail
-from tokenmill.app.telemetry.measuring import Standing, measure
+from tokenmill.app.telemetry.measuring import STAGES, LagAge, Stage, StageClock, Standing, measure
 from tokenmill.app.telemetry.mill_meter import MillMeter
-from tokenmill.app.telemetry.stage_clock import StageClock
-from tokenmill.app.telemetry.worker_metrics import WORKER
+from tokenmill.app.telemetry.worker_metrics import STAGE_SECONDS, WORKER
 from tokenmill.milling.partition_mill import PartitionMill
 from tokenmill.records import Record
 from tokenmill.wire.cursor import Cursor
+
+
+class Hands:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+def spent() -> dict[str, float]:
+    """Return the seconds of every stage so far."""
+    return {stage: STAGE_SECONDS.labels(stage)._value.get() for stage in STAGES}
+
+
+def grown(before: Mapping[str, float]) -> dict[str, float]:
+    """Return the stages that have grown since, and by how much."""
+    return {stage: round(now - before[stage], 6) for stage, now in spent().items() if now != before[stage]}
+
+
+def test_a_fetch_is_divided_among_its_stages() -> None:
+    """What the steps do not claim is between them, and waiting is idle only if there is nothing to fetch."""
+    before, hands = spent(), Hands()
+    clock = StageClock(hands)
+    clock.enter("resume")
+    hands.now += 3
+    clock.wait()
+    hands.now += 5
+    clock.look(behind=False)
+    hands.now += 1
+    clock.look(behind=True)
+    hands.now += 2
+    clock.enter("other")
+    hands.now += 10
+    clock.look(behind=True)
+    clock.divide({"decode": 2.0, "tokenize": 6.0, "pack": 1.5})
+    clock.enter("publish")
+    hands.now += 4
+    clock.stop()
+    hands.now += 50
+    clock.enter("idle")
+    hands.now += 50
+    clock.look(behind=False)
+
+    assert grown(before) == {
+        "resume": 3, "idle": 5, "fetch": 3, "decode": 2, "tokenize": 6, "pack": 1.5, "other": 0.5, "publish": 4
+    }  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.sampled_from([*STAGES, "look", "wait"]), st.floats(0, 100))))
+def test_every_second_is_counted_once(history: list[tuple[Any, float]]) -> None:
+    """Stages together grow as the clock does, whatever is entered and however often somebody looks."""
+    before, hands = spent(), Hands()
+    clock = StageClock(hands)
+    clock.enter("resume")
+    for what, seconds in history:
+        if what == "look":
+            clock.look(behind=seconds > 50)
+        elif what == "wait":
+            clock.wait()
+        else:
+            stage: Stage = what
+            clock.enter(stage)
+        hands.now += seconds
+    clock.stop()
+
+    assert abs(sum(grown(before).values()) - (hands.now - 100)) < 1e-3
+
+
+def test_all_stages_are_known() -> None:
+    """What is counted is one of the stages that the documentation lists."""
+    counted = {sample.labels["stage"] for metric in STAGE_SECONDS.collect() for sample in metric.samples}
+    assert counted <= set(STAGES)
+
+
+class StampedRecord(NamedTuple):
+    """A record's place and time."""
+
+    offset: int
+    timestamp: int
+
+
+def fetch(first: int, last: int, timestamp: int, step: int) -> list[StampedRecord]:
+    """Return records whose timestamps rise by ``step`` milliseconds each."""
+    return [StampedRecord(offset, timestamp + step * (offset - first)) for offset in range(first, last + 1)]
+
+
+def test_age_is_that_of_the_record_at_the_offset() -> None:
+    """Inside a fetch, between two, and before the first that is remembered."""
+    trail = LagAge()
+    trail.passed(fetch(10, 19, 1_000_000, 1000))
+    trail.passed(fetch(30, 39, 2_000_000, 1000))
+    now = 2_010_000
+    assert [trail.age(offset, now) for offset in (10, 15, 19, 20, 30, 34)] == [1010, 1005, 1001, 10, 10, 6]
+    trail.forget(31)
+    assert [trail.age(offset, now) for offset in (5, 31)] == [10, 9]
+
+
+def test_a_record_that_nobody_saw_is_as_old_as_the_last_one_or_as_the_end_that_was_reached() -> None:
+    """A backlog is old; what comes after a quiet night is not."""
+    trail = LagAge()
+    assert trail.age(0, 5_000_000) is None
+    trail.begin(1_000_000)
+    assert trail.age(7, 5_000_000) == 4000
+    trail.passed(fetch(7, 9, 3_000_000, 0))
+    assert trail.age(10, 5_000_000) == 2000
+    trail.level(4_999_000)
+    assert trail.age(10, 5_000_000) == 1
+
+
+def test_a_clock_that_is_behind_gives_no_negative_age() -> None:
+    """Producers' clocks are not ours."""
+    trail = LagAge()
+    trail.passed([StampedRecord(0, 9_000_000)])
+    assert trail.age(0, 5_000_000) == 0
+
 
 LAG = "tokenmill_consumer_lag_records"
 END = "tokenmill_end_offset"
@@ -45,7 +165,7 @@ class Way:
 
 def at(position: int | None, timestamp: int = 0) -> Still:
     """Return a partition at a position, after a record of this timestamp."""
-    trail = Trail()
+    trail = LagAge()
     trail.begin(timestamp)
     state = "running" if position is not None else "resuming"
     return Still(Standing(state=state, position=position, trail=trail, clock=StageClock()))  # type: ignore[arg-type]

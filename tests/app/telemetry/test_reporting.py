@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from docs.generators.metrics_page import described
 from tests.conftest import TopicFactory, topics_on
 from tests.faults.feeding import flush_all
 from tests.marked import until
@@ -20,10 +21,9 @@ from tokenmill.app.cli import create_cli
 from tokenmill.app.kafka.clients import producer
 from tokenmill.app.kafka.control_topic import settle
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.metrics_page import described
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
-from tokenmill.app.telemetry.stage_clock import STAGES
+from tokenmill.app.telemetry.measuring import STAGES
 from tokenmill.errors import DamagedError
 
 SECONDS = 60.0

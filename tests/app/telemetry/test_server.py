@@ -10,9 +10,8 @@ import structlog
 
 from tests.scraping import ask, free_port, scrape, total
 from tokenmill.app.settings import Settings
-from tokenmill.app.telemetry.fleet import Fleet
-from tokenmill.app.telemetry.probes import STALLED_SECONDS, Probes
-from tokenmill.app.telemetry.server import serving
+from tokenmill.app.telemetry.samples import Fleet
+from tokenmill.app.telemetry.server import STALLED_SECONDS, Probes, serving
 
 
 class Clock:

@@ -9,9 +9,7 @@ import pytest
 from faust.types import TP
 
 from tokenmill.app.settings import Settings
-from tokenmill.app.telemetry.lag_age import Trail
-from tokenmill.app.telemetry.measuring import Standing
-from tokenmill.app.telemetry.stage_clock import StageClock
+from tokenmill.app.telemetry.measuring import LagAge, StageClock, Standing
 from tokenmill.app.worker import wiring
 from tokenmill.app.worker.batch import Batch
 from tokenmill.app.worker.transport import BatchApp
@@ -37,7 +35,7 @@ class Still:
 
     def standing(self) -> Standing:
         """Return that it runs."""
-        return Standing(state="running", position=3, trail=Trail(), clock=StageClock())
+        return Standing(state="running", position=3, trail=LagAge(), clock=StageClock())
 
     def status(self) -> Mapping[str, Any]:
         """Return where it is."""

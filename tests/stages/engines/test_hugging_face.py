@@ -22,7 +22,7 @@ from tests.stages.engines.conftest import words
 from tests.stages.engines.panicking import HARMFUL, SLOW, panicking
 from tests.strategies import texts
 from tests.vocabularies import unigram
-from tokenmill.documents import MAX_UNIGRAM_TEXT_BYTES
+from tokenmill.documents import MAX_TOKENIZED_BYTES
 from tokenmill.errors import SettingsError
 from tokenmill.stages.engines import PROBE, TOKENIZER_FAILED, Engine, hugging_face, joined
 from tokenmill.stages.engines.hugging_face import HuggingFace
@@ -258,11 +258,11 @@ def test_longest_text_of_a_unigram_tokenizer_takes_less_than_a_gigabyte(tmp_path
     """White space is the worst: as long as `max_text_bytes` allows by itself."""
     file = tmp_path / "tokenizer.json"
     file.write_bytes(unigram())
-    command = [sys.executable, "-c", PEAK, str(file), str(MAX_UNIGRAM_TEXT_BYTES)]
+    command = [sys.executable, "-c", PEAK, str(file), str(MAX_TOKENIZED_BYTES)]
     environment = {**os.environ, "RAYON_NUM_THREADS": "1"}
     printed = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     tokens, peak = map(int, printed.stdout.split())
-    assert tokens == MAX_UNIGRAM_TEXT_BYTES
+    assert tokens == MAX_TOKENIZED_BYTES
     assert peak < 900  # a mill has some 100 MiB beside it
 
 

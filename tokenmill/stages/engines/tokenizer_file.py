@@ -1,6 +1,5 @@
 """What the setting ``tokenizer`` names: a file, a folder, a name on the Hugging Face hub, or raw bytes."""
 
-import json
 import logging
 import os
 from dataclasses import dataclass
@@ -32,14 +31,6 @@ class TokenizerFile:
     def sha256(self) -> str:
         """Hexadecimal SHA-256 of the content; of the word ``bytes`` for raw bytes."""
         return sha256(RAW_BYTES.encode() if self.content is None else self.content).hexdigest()
-
-    @property
-    def is_unigram(self) -> bool:
-        """Whether its model is a Unigram: no other has a list as its vocabulary. False for what is no tokenizer."""
-        try:
-            return isinstance(json.loads(self.content or b"null")["model"]["vocab"], list)
-        except (ValueError, TypeError, LookupError, RecursionError):
-            return False  # an engine tells what is wrong with the file
 
 
 def load_tokenizer(name: str) -> TokenizerFile:

@@ -4,7 +4,13 @@ import os
 import signal
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+from tokenizers import Tokenizer
+
+from tests.stages.engines.panicking import HARMFUL, panicking
+
+_PANICKING: Final = Tokenizer.from_str(panicking().decode())
 
 
 def shout(row: dict[str, Any]) -> dict[str, Any] | str | None:
@@ -16,6 +22,8 @@ def shout(row: dict[str, Any]) -> dict[str, Any] | str | None:
             return "a text"
         case "fail":
             raise ValueError("not this one")
+        case "panic":
+            _PANICKING.encode(HARMFUL)
         case "die":
             os.kill(os.getpid(), signal.SIGKILL)
         case "die once":

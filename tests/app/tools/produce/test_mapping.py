@@ -38,7 +38,7 @@ def mapping() -> Iterator[Mapping]:
 def test_rows_are_mapped_in_order_by_several_processes(mapping: Mapping, tmp_path: Path) -> None:
     """More rows than one trip takes; what the function refuses is named with its line, what it drops is not."""
     rows = [{"id": str(number), "text": f"text {number}"} for number in range(5 * BATCH)]
-    rows[7]["text"], rows[8]["text"], rows[9]["text"] = "drop", "fail", "plain"
+    rows[7]["text"], rows[8]["text"], rows[9]["text"], rows[10]["text"] = "drop", "fail", "plain", "panic"
     write_jsonl(tmp_path / "a.jsonl", rows)
     write_csv(tmp_path / "b.csv", rows[:2])
     write_gzip(tmp_path / "c.jsonl.gz", rows[:80])
@@ -48,12 +48,15 @@ def test_rows_are_mapped_in_order_by_several_processes(mapping: Mapping, tmp_pat
     found = found_in(reading_of(mapping=mapping), tmp_path / "a.jsonl", tmp_path / "b.csv", tmp_path / "c.jsonl.gz")
 
     texts = [json.loads(value)["text"] for value in values(found)]
-    expected = [row["text"].upper() for row in rows if row["text"] not in ("drop", "fail", "plain")]
+    expected = [row["text"].upper() for row in rows if row["text"] not in ("drop", "fail", "plain", "panic")]
     expected.insert(7, "a text")
-    assert texts[: len(rows)] == [*expected, *expected[:2]]
-    assert texts[len(rows) :] == expected[: len(texts) - len(rows)]
+    first = len(expected) + 2
+    assert texts[:first] == [*expected, *expected[:2]]
+    assert texts[first:] == expected[: len(texts) - first]
     assert len(texts) > len(rows) + 30, "what was read before the damage is there"
     assert refusals(found)[0] == ("a.jsonl:9", "--map: ValueError: not this one")
+    assert refusals(found)[1][0] == "a.jsonl:11"
+    assert "panicked" in refusals(found)[1][1]
     assert refusals(found)[-1][0] == "c.jsonl.gz"
 
 

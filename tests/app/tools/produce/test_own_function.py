@@ -3,6 +3,7 @@
 import json
 import pickle
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +36,39 @@ def test_a_list_is_what_its_rows_are(texts: list[str]) -> None:
         return [shout(row) for row in rows]
 
     assert made_of_list(all_of, packed(texts)) == [made_of(shout, {"text": text}) for text in texts]
+
+
+def test_a_panic_of_native_code_is_about_its_row() -> None:
+    """Though it is no `Exception`: what a tokenizer raises that gives a text up; the other rows have their answers."""
+    wrong = made_of(shout, {"text": "panic"})
+    assert isinstance(wrong, Wrong)
+    assert wrong.why.startswith("native code that the function calls panicked (pyo3_runtime.PanicException: ")
+    one, panicked, other = made_of_list(shout_all, packed(["a", "panic", "b"]))
+    assert (one, other) == ({"text": "A", "rows": 1}, {"text": "B", "rows": 1})
+    assert panicked == wrong
+
+
+def test_a_module_that_panics_is_no_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named as one that cannot be imported."""
+    (tmp_path / "own_panicking.py").write_text(
+        "from tests.app.tools.produce.maps import shout\nshout({'text': 'panic'})\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match=r"--map own_panicking:f: .*panicked"):
+        find_function("own_panicking:f")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_ends_a_process_still_does(error: type[BaseException]) -> None:
+    """It is about no row."""
+
+    def raising(_: object) -> None:
+        raise error
+
+    with pytest.raises(error):
+        made_of(raising, {})
+    with pytest.raises(error):
+        made_of_list(raising, packed("ab"))
 
 
 def test_a_function_gets_all_rows_of_a_list_at_once() -> None:

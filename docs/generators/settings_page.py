@@ -1,4 +1,4 @@
-"""The page on all settings, docs/settings.md: ``python -m tokenmill.app.settings.page`` prints it (`make docs`)."""
+"""The page on all settings, docs/settings.md, from the code (`make docs`)."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -7,12 +7,10 @@ from typing import Any, Final, Literal, get_args, get_origin
 from pydantic import BeforeValidator, SecretStr
 from pydantic.fields import FieldInfo
 
-from tokenmill.stages.decoding import MODES
-
-from .connection import SECRETS, ConnectionSettings
-from .model import ENVIRONMENT_PREFIX, Settings, TopicSettings
-from .registry import RegistrySettings
-from .values import (
+from tokenmill.app.settings.connection import SECRETS, ConnectionSettings
+from tokenmill.app.settings.model import ENVIRONMENT_PREFIX, Settings, TopicSettings
+from tokenmill.app.settings.registry import RegistrySettings
+from tokenmill.app.settings.values import (
     as_variable,
     parse_decode,
     parse_names,
@@ -23,6 +21,7 @@ from .values import (
     parse_table,
     parse_token,
 )
+from tokenmill.stages.decoding import MODES
 
 OUTSIDE_THE_FINGERPRINT: Final = frozenset({"stream_suffix", "segment_blocks", "era_blocks", "era_max_seconds"})
 """Settings of a topic that change no token: names of its streams, how a store cuts them into files, and its eras."""

@@ -1,4 +1,4 @@
-"""One place for a worker: keeps a process in it, whatever happens to the process."""
+"""A worker's slot: keeps a process running in it, whatever happens to the process."""
 
 import asyncio
 import os
@@ -17,20 +17,37 @@ from ..settings import Settings
 from ..settings.load import CONFIG_VARIABLE
 from ..telemetry.heartbeat import STORE_VARIABLE
 from ..worker.ending import HOPELESS, HOPELESS_CODES, RESUME_CODE
-from .backoff import Backoff
 from .child import Child
-from .limits import Limits
 from .status import State
+from .watchdog import WatchLimits
+
+
+class Backoff:
+    """Doubles from the first pause to the longest; back to the first after a healthy life."""
+
+    def __init__(self, limits: WatchLimits) -> None:
+        """Begin with the first pause."""
+        self._limits = limits
+        self._next = limits.first_backoff
+
+    def after(self, lived: float) -> float:
+        """Return the pause in seconds after a worker that lived for ``lived`` seconds."""
+        if lived >= self._limits.healthy:
+            self._next = self._limits.first_backoff
+        pause = self._next
+        self._next = min(2 * pause, self._limits.longest_backoff)
+        return pause
+
 
 LOOK_SECONDS: Final = 1.0
-"""How often a worker's heart is felt."""
+"""How often a worker's heartbeat is checked."""
 SILENT_LOOKS: Final = 4
 """Looks without a beat after which a worker is shown as silent: with two beats a second, no accident."""
 
 
-Cause = Literal["condemned", "killed", "resume", "broker", "not started", "error"]
+Cause = Literal["watchdog", "killed", "resume", "broker", "not started", "error"]
 CAUSES: Final[Mapping[Cause, str]] = {
-    "condemned": "the supervisor killed it, for it was silent or stood still",
+    "watchdog": "the supervisor killed it: it was silent, or made no progress",
     "killed": "somebody else killed it",
     "resume": "it ended to check everything and continue",
     "broker": "no broker answered",
@@ -41,22 +58,22 @@ CAUSES: Final[Mapping[Cause, str]] = {
 
 
 class Listener(Protocol):
-    """Who hears what happens at a post."""
+    """Who hears what happens at a slot."""
 
-    def started(self, post: "Post", child: Child) -> None:
+    def started(self, slot: "WorkerSlot", child: Child) -> None:
         """Take note that a process runs."""
 
-    def heard(self, post: "Post", child: Child) -> None:
+    def heard(self, slot: "WorkerSlot", child: Child) -> None:
         """Take note of a new status."""
 
-    def ended(self, post: "Post", child: Child, reason: str, pause: float | None) -> None:
+    def ended(self, slot: "WorkerSlot", child: Child, reason: str, pause: float | None) -> None:
         """Take note that the process ended; the next is started after ``pause`` seconds, None: never."""
 
-    def not_started(self, post: "Post", reason: str, pause: float) -> None:
+    def not_started(self, slot: "WorkerSlot", reason: str, pause: float) -> None:
         """Take note that no process could be started; it is tried again after ``pause`` seconds."""
 
 
-class Post:
+class WorkerSlot:
     """`keep` does the work; the fields say how it is going."""
 
     def __init__(
@@ -66,10 +83,9 @@ class Post:
         listener: Listener,
         *,
         settings: Settings,
-        limits: Limits,
+        limits: WatchLimits,
         log: Path | None,
     ) -> None:
-        """Start nothing yet."""
         self.role = role
         self.name = name
         self.child: Child | None = None
@@ -110,7 +126,7 @@ class Post:
         A start that the system refuses is tried again, however often: what is used up now may be free then.
 
         Raises:
-            TokenMillError: the worker ended with what a new start cannot mend; has the worker's exit code.
+            TokenMillError: the worker ended with what a new start cannot repair; has the worker's exit code.
 
         """
         while True:
@@ -144,11 +160,11 @@ class Post:
         """Wait so long before the next start, and for a broker that answers."""
         self.next_start = time.monotonic() + seconds
         await asyncio.sleep(seconds)
-        while CONTACT.away_since is not None:  # noqa: ASYNC110 - no event tells; it could do nothing but end again
+        while CONTACT.away_since is not None:  # noqa: ASYNC110 - there is no event to wait for; it could do nothing but end again
             await asyncio.sleep(LOOK_SECONDS)
         self.next_start = None
 
-    def condemn(self, reason: str) -> None:
+    def kill(self, reason: str) -> None:
         """Kill the process with SIGKILL because of ``reason``; another one is started in its place."""
         if self.child is not None:
             self._verdict = reason
@@ -174,7 +190,7 @@ class Post:
         try:
             beats = 0
             while not (await asyncio.wait({waiter}, timeout=LOOK_SECONDS))[0]:
-                beats = self._feel(child, beats)
+                beats = self._hear(child, beats)
             code = await waiter
         except BaseException:  # cancelled
             self.stopping = True
@@ -190,11 +206,11 @@ class Post:
 
     def _cause(self, code: int) -> Cause:
         if self._verdict:
-            return "condemned"
+            return "watchdog"
         known: dict[int, Cause] = {RESUME_CODE: "resume", BrokerError.exit_code: "broker"}
         return "killed" if code < 0 else known.get(code, "error")
 
-    def _feel(self, child: Child, beats: int) -> int:
+    def _hear(self, child: Child, beats: int) -> int:
         """Count looks, not seconds: if we were stopped ourselves, nobody else is to blame."""
         if child.beats != beats:
             self._silent_looks = 0
@@ -205,7 +221,7 @@ class Post:
         self._silent_looks += 1
         limit = self._limits.heartbeat if self.ready else max(self._limits.heartbeat, self._limits.start)
         if self._silent_looks * LOOK_SECONDS >= limit:
-            self.condemn(f"no heartbeat for {limit:.0f} s")
+            self.kill(f"no heartbeat for {limit:.0f} s")
         return beats
 
 

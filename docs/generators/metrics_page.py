@@ -1,18 +1,17 @@
-"""``docs/metrics.md``, from the code: ``python -m tokenmill.app.metrics_page > docs/metrics.md``."""
+"""``docs/metrics.md``, from the code: ``make docs``."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from prometheus_client.metrics import MetricWrapperBase
 
-from .supervisor.export import PostsCollector
-from .supervisor.post import CAUSES
-from .telemetry import worker_metrics as worker
-from .telemetry.measuring import STATES
-from .telemetry.samples import SUFFIXES
-from .telemetry.server import BUILD, BUILD_HELP
-from .telemetry.stage_clock import STAGES
-from .telemetry.worker_metrics import PROCESS
+from tokenmill.app.supervisor.export import WorkersCollector
+from tokenmill.app.supervisor.worker_slot import CAUSES
+from tokenmill.app.telemetry import worker_metrics as worker
+from tokenmill.app.telemetry.measuring import STAGES, STATES
+from tokenmill.app.telemetry.samples import SUFFIXES
+from tokenmill.app.telemetry.server import BUILD, BUILD_HELP
+from tokenmill.app.telemetry.worker_metrics import PROCESS
 
 HEAD: Final = """\
 # Metrics
@@ -96,7 +95,7 @@ def described() -> list[Described]:
             for family in metric.describe():
                 labels = ["worker", *metric._labelnames]  # noqa: SLF001 - prometheus_client has no public view of them
                 found.append(Described(family.name, family.type, labels, family.documentation))
-    for family in PostsCollector({}).collect():
+    for family in WorkersCollector({}).collect():
         labels = list(getattr(family, "_labelnames", ()))
         found.append(Described(family.name, family.type, labels, family.documentation))
     processes = (Described(family.name, family.type, ["worker"], family.documentation) for family in PROCESS.collect())

@@ -22,7 +22,7 @@ from tokenmill.app.tools.produce.archives import ZIP
 from tokenmill.app.tools.produce.compressed import SUFFIXES
 from tokenmill.app.tools.produce.formats import BY_SUFFIX
 
-PAGE = (Path(__file__).parents[4] / "docs" / "produce.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "produce.md").read_text()
 COMMANDS = [line for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
 ELSEWHERE = {"--help", "--config", "--json", "--resume", "--no-resume"}
 """Options that all commands have, or that the page says in other words."""

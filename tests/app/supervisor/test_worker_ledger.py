@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.app.supervisor.ledger import Ledger, Move
+from tokenmill.app.supervisor.worker_ledger import Move, WorkerLedger
 
 
 def mill(*partitions: str, blocks: int = 0, **counters: float) -> dict[str, Any]:
@@ -22,7 +22,7 @@ def mill(*partitions: str, blocks: int = 0, **counters: float) -> dict[str, Any]
 @given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.sampled_from(["works", "ends"]), st.integers(0, 9))))
 def test_counters_never_fall(history: list[tuple[str, str, int]]) -> None:
     """Whatever ends and begins again at 0, the sum is all that was ever counted."""
-    ledger = Ledger()
+    ledger = WorkerLedger()
     counts = {"a": 0, "b": 0}
     total = 0
     for worker, what, number in history:
@@ -39,7 +39,7 @@ def test_counters_never_fall(history: list[tuple[str, str, int]]) -> None:
 
 def test_a_takeover_names_the_worker_that_ended() -> None:
     """A partition that comes to another worker is an orphan's if its last owner has ended."""
-    ledger = Ledger()
+    ledger = WorkerLedger()
     assert ledger.heard("mill-1", mill("t/0", "t/1")) == []
     ledger.ended("mill-1")
     assert ledger.owners == {}
@@ -52,7 +52,7 @@ def test_a_takeover_names_the_worker_that_ended() -> None:
 
 def test_progress_is_kept_while_another_worker_resumes() -> None:
     """A new owner knows nothing at first and then begins a little earlier; what was there before is still there."""
-    ledger = Ledger()
+    ledger = WorkerLedger()
     ledger.heard("mill-1", mill("t/0", blocks=9))
     ledger.ended("mill-1")
 
@@ -65,7 +65,7 @@ def test_progress_is_kept_while_another_worker_resumes() -> None:
 
 def test_the_newest_dead_letter_outlives_its_worker() -> None:
     """The next owner knows of none, and people still want to read why."""
-    ledger, letter = Ledger(), {"offset": 3, "reason": "invalid_utf8", "at": 5.0}
+    ledger, letter = WorkerLedger(), {"offset": 3, "reason": "invalid_utf8", "at": 5.0}
     told = mill("t/0", blocks=1)
     told["partitions"]["t/0"]["dead_letter"] = letter
     ledger.heard("a", told)
@@ -76,7 +76,7 @@ def test_the_newest_dead_letter_outlives_its_worker() -> None:
 
 def test_eras_and_the_counts_of_each_worker_are_kept() -> None:
     """Eras while nobody brings any; counts as long as the process runs."""
-    ledger = Ledger()
+    ledger = WorkerLedger()
     ledger.heard("segment", {**mill("t/0", blocks_stored=4), "eras": {"t.train": 7}})
     assert ledger.counters_of("segment") == {"blocks_stored": 4}
     ledger.ended("segment")
@@ -85,7 +85,7 @@ def test_eras_and_the_counts_of_each_worker_are_kept() -> None:
 
 def test_each_heartbeat_says_what_its_worker_has_and_nothing_of_the_others() -> None:
     """Who goes on has moved nothing; what one gives up is nobody's until another says so."""
-    ledger = Ledger()
+    ledger = WorkerLedger()
     for _ in range(2):
         assert ledger.heard("a", mill("t/0", "t/1")) == []
         assert ledger.heard("b", mill("t/2")) == []
@@ -99,7 +99,7 @@ def test_each_heartbeat_says_what_its_worker_has_and_nothing_of_the_others() -> 
 
 def test_a_stores_block_never_falls_and_the_newest_dead_letter_wins() -> None:
     """A new owner begins a little earlier, or knows of none; what it says later counts."""
-    ledger = Ledger()
+    ledger = WorkerLedger()
     for said, kept in ((9, 9), (None, 9), (7, 9), (12, 12)):
         ledger.heard("segment", {"partitions": {"t/0": {"block": said, "dead_letter": {"offset": said}}}})
         assert ledger.partitions["t/0"]["block"] == kept

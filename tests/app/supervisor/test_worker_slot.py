@@ -12,12 +12,30 @@ import pytest
 
 from tests.outages import Hands
 from tokenmill.app.settings import Settings
-from tokenmill.app.supervisor import post as post_module
+from tokenmill.app.supervisor import worker_slot as post_module
 from tokenmill.app.supervisor.child import Child
-from tokenmill.app.supervisor.limits import Limits
-from tokenmill.app.supervisor.post import Post
+from tokenmill.app.supervisor.watchdog import WatchLimits
+from tokenmill.app.supervisor.worker_slot import Backoff, WorkerSlot
 from tokenmill.app.telemetry.heartbeat import STORE_VARIABLE
 from tokenmill.errors import FingerprintError, StoreError, TokenMillError
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    """A worker that ends at once again and again is started ever more rarely, but for ever."""
+    backoff = Backoff(WatchLimits())
+
+    assert [backoff.after(0.5) for _ in range(7)] == [1, 2, 4, 8, 10, 10, 10]
+
+
+def test_a_healthy_life_makes_the_next_pause_short() -> None:
+    """After a minute without trouble, the next end has nothing to do with the last one."""
+    backoff = Backoff(WatchLimits())
+    for _ in range(5):
+        backoff.after(0.5)
+
+    assert backoff.after(60.0) == 1
+    assert backoff.after(0.5) == 2
+
 
 SETTINGS = Settings()
 
@@ -36,12 +54,12 @@ class Life:
     for_ever: bool = False
     refused: OSError | None = None
     """What the system refuses the start with; there is no life then."""
-    condemned: str | None = None
+    killed: str | None = None
     """The supervisor's verdict on it, in the middle of its life."""
 
 
 class Clock:
-    """The time of a post and its processes, which passes only when the script says so."""
+    """The time of a slot and its processes, which passes only when the script says so."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -52,7 +70,7 @@ class Clock:
 
 
 class ScriptedChild:
-    """In the place of `Child`: what a post sees of a process, by a script."""
+    """In the place of `Child`: what a slot sees of a process, by a script."""
 
     def __init__(self, pid: int, life: Life, script: "Script") -> None:
         self.pid = pid
@@ -65,8 +83,8 @@ class ScriptedChild:
 
     async def wait(self) -> int:
         """Live, and return the exit code."""
-        if self._life.condemned is not None:
-            self._script.post.condemn(self._life.condemned)
+        if self._life.killed is not None:
+            self._script.slot.kill(self._life.killed)
         for beat in self._life.beats:
             self._script.noticed.clear()
             self.beat(beat)
@@ -96,11 +114,11 @@ class ScriptedChild:
 
 @dataclass
 class Script:
-    """Lives, one after the other, at one post; and all that the post tells of them."""
+    """Lives, one after the other, at one slot; and all that the slot tells of them."""
 
     lives: list[Life]
     clock: Clock
-    limits: Limits
+    limits: WatchLimits
     told: list[tuple[str, float | None]] = field(default_factory=list)
     """Why each process ended, and the pause before the next."""
     heard_statuses: list[Mapping[str, Any]] = field(default_factory=list)
@@ -112,7 +130,7 @@ class Script:
     """Set when a process starts that no life is written for."""
 
     def __post_init__(self) -> None:
-        self.post = Post("mill", "mill-1", self, settings=SETTINGS, limits=self.limits, log=None)
+        self.slot = WorkerSlot("mill", "mill-1", self, settings=SETTINGS, limits=self.limits, log=None)
 
     async def start(self, _command: Sequence[str], environment: Mapping[str, str], _log: Path | None) -> Child:
         """Begin the next life; the last one is followed by one that never ends."""
@@ -125,25 +143,25 @@ class Script:
         self.children.append(ScriptedChild(len(self.children) + 1, life, self))
         return cast("Child", self.children[-1])
 
-    def not_started(self, _post: Post, reason: str, pause: float) -> None:
+    def not_started(self, _post: WorkerSlot, reason: str, pause: float) -> None:
         """Take note of a start that was refused."""
         self.told.append((reason, pause))
 
     def started(self, *_: object) -> None:
         """Take no note."""
 
-    def heard(self, _post: Post, child: Child) -> None:
+    def heard(self, _post: WorkerSlot, child: Child) -> None:
         """Take note of a status."""
         self.heard_statuses.append(child.status)
         self.noticed.set()
 
-    def ended(self, _post: Post, _child: Child, reason: str, pause: float | None) -> None:
+    def ended(self, _post: WorkerSlot, _child: Child, reason: str, pause: float | None) -> None:
         """Take note of an end."""
         self.told.append((reason, pause))
 
     async def play(self) -> Self:
-        """Let the post work until all lives are over; raise what it raises."""
-        keeping = asyncio.ensure_future(self.post.keep())
+        """Let the slot work until all lives are over; raise what it raises."""
+        keeping = asyncio.ensure_future(self.slot.keep())
         over = asyncio.ensure_future(self.over.wait())
         await asyncio.wait({keeping, over}, return_when=asyncio.FIRST_COMPLETED)
         over.cancel()
@@ -159,12 +177,12 @@ StageOf = Callable[..., Script]
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> StageOf:
-    """Return what makes a script of lives: neither its processes nor its time are real, the post is."""
+    """Return what makes a script of lives: neither its processes nor its time are real, the slot is."""
     monkeypatch.setattr(post_module, "LOOK_SECONDS", 0.001)
     monkeypatch.setattr(post_module, "CONTACT", Hands().contact())  # a broker answers, whatever other tests did
 
     def make(*lives: Life, **limits: float) -> Script:
-        made = Script(list(lives), Clock(), Limits(**limits))
+        made = Script(list(lives), Clock(), WatchLimits(**limits))
         monkeypatch.setattr(post_module, "time", made.clock)
         monkeypatch.setattr(Child, "start", made.start)
         return made
@@ -177,8 +195,8 @@ async def test_each_life_is_counted_from_its_own_start(script: StageOf) -> None:
     lives = [Life(10.0)] * 7 + [Life(61.0), Life(1.0)]
     played = await script(*lives, healthy=60.0, first_backoff=0.001, longest_backoff=0.02).play()
     assert [pause for _, pause in played.told[:-1]] == [0.001, 0.002, 0.004, 0.008, 0.016, 0.02, 0.02, 0.001, 0.002]
-    assert played.post.restarts["error"] == 9
-    assert played.post.starts == 10
+    assert played.slot.restarts["error"] == 9
+    assert played.slot.starts == 10
 
 
 async def test_a_start_that_the_system_refuses_is_tried_again(script: StageOf) -> None:
@@ -188,17 +206,17 @@ async def test_a_start_that_the_system_refuses_is_tried_again(script: StageOf) -
     played = await script(*lives, healthy=60.0, first_backoff=0.001, longest_backoff=0.004).play()
     assert [pause for _, pause in played.told[:-1]] == [0.001, 0.002, 0.004, 0.004, 0.004, 0.004, 0.001]
     assert played.told[0][0] == "[Errno 24] Too many open files"
-    assert +played.post.restarts == {"not started": 6, "error": 1}
-    assert (played.post.starts, played.post.next_start) == (2, None)
+    assert +played.slot.restarts == {"not started": 6, "error": 1}
+    assert (played.slot.starts, played.slot.next_start) == (2, None)
 
 
 async def test_a_verdict_ends_with_the_process_that_it_was_spoken_on(script: StageOf) -> None:
     """The next process, which ends of itself, is told with its own reason and counted under its own cause."""
     played = await script(
-        Life(condemned="it stands still", for_ever=True), Life(code=75, words="the source moved"), first_backoff=0.001
+        Life(killed="it stands still", for_ever=True), Life(code=75, words="the source moved"), first_backoff=0.001
     ).play()
     assert [reason for reason, _ in played.told[:-1]] == ["it stands still", "exit code 75: the source moved"]
-    assert +played.post.restarts == {"condemned": 1, "resume": 1}
+    assert +played.slot.restarts == {"watchdog": 1, "resume": 1}
 
 
 async def test_a_process_that_falls_silent_is_killed(script: StageOf, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,31 +232,31 @@ async def test_a_process_that_falls_silent_is_killed(script: StageOf, monkeypatc
 async def test_a_process_that_is_not_ready_yet_gets_more_time(script: StageOf, monkeypatch: pytest.MonkeyPatch) -> None:
     """It loads a tokenizer; but not for ever."""
     monkeypatch.setattr(post_module, "LOOK_SECONDS", 0.5)
-    post = script(heartbeat=20.0, start=120.0).post
+    slot = script(heartbeat=20.0, start=120.0).slot
     waiting = ScriptedChild(1, Life(), script())
     ready = ScriptedChild(2, Life(), script())
     ready.beat({"ready": True})
     for child, looks in ((waiting, 240), (ready, 40)):
-        post.child, post._silent_looks = cast("Child", child), 0
+        slot.child, slot._silent_looks = cast("Child", child), 0
         for _ in range(looks - 1):
-            post._feel(cast("Child", child), child.beats)
+            slot._hear(cast("Child", child), child.beats)
         assert child.signals == []
-        post._feel(cast("Child", child), child.beats)
+        slot._hear(cast("Child", child), child.beats)
         assert child.signals == [signal.SIGKILL]
 
 
 def test_a_ready_process_that_missed_beats_is_shown_as_silent(script: StageOf) -> None:
     """Not before that, and not while it starts."""
-    post = script().post
+    slot = script().slot
     child = ScriptedChild(1, Life(), script())
-    post.child = cast("Child", child)
+    slot.child = cast("Child", child)
     for _ in range(10):
-        post._feel(cast("Child", child), child.beats)
-    assert post.state == "starting"
+        slot._hear(cast("Child", child), child.beats)
+    assert slot.state == "starting"
     child.beat({"ready": True})
     for silent, expected in enumerate(["running"] * 4 + ["silent"]):
-        post._feel(cast("Child", child), child.beats if silent else 0)
-        assert post.state == expected
+        slot._hear(cast("Child", child), child.beats if silent else 0)
+        assert slot.state == expected
 
 
 async def test_the_next_worker_is_told_which_store_the_last_one_filled(script: StageOf) -> None:
@@ -255,8 +273,8 @@ async def test_what_a_new_start_cannot_mend_ends_the_post(script: StageOf, error
     with pytest.raises(error, match="mill-1 cannot go on: use another name"):
         await played.play()
     assert played.told == [(f"exit code {error.exit_code}: use another name", None)]
-    assert played.post.starts == 1
-    assert played.post.restarts.total() == 0
+    assert played.slot.starts == 1
+    assert played.slot.restarts.total() == 0
 
 
 async def test_a_post_that_is_cancelled_ends_its_process_in_order(script: StageOf) -> None:
@@ -264,6 +282,6 @@ async def test_a_post_that_is_cancelled_ends_its_process_in_order(script: StageO
     played = await script(grace=3.5).play()
     assert played.graces == [3.5]
     assert played.told == [("exit code 0", None)]
-    assert played.post.stopping
-    assert played.post.child is None
-    assert played.post.restarts.total() == 0
+    assert played.slot.stopping
+    assert played.slot.child is None
+    assert played.slot.restarts.total() == 0

@@ -1,4 +1,4 @@
-"""``docs/licenses.md``, from the locks and what is installed: ``python -m tokenmill.app.licenses_page`` in a checkout.
+"""``docs/licenses.md``, from the locks and what is installed: ``make docs`` in a checkout.
 
 A distribution's own metadata says its licence. What is not installed where the page is made (another torch, another
 Python) keeps the line that it has on the page.
@@ -10,9 +10,8 @@ from importlib.metadata import PackageMetadata, PackageNotFoundError, metadata
 from pathlib import Path
 from typing import Final
 
+from tokenmill.app.local.jars import Jar, locked_jars
 from tokenmill.errors import InputError
-
-from .local.jars import Jar, locked_jars
 
 PAGE: Final = Path("docs/licenses.md")
 LOCKS: Final = {

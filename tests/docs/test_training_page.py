@@ -4,7 +4,8 @@ import doctest
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from tests.store.chains import STREAM, fill, make_chain, make_info, make_store
 from tests.store.eras import make_eras, write_eras
 from tokenmill.consumers import Batches
 from tokenmill.eras import Permutation
+from tokenmill.errors import InputError, StoreError
 from tokenmill.store import Store, StreamInfo
 
-PAGE = (Path(__file__).parents[1] / "docs" / "training.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +38,19 @@ def example() -> dict[str, Any]:
     return test.globs
 
 
-def store_of(path: Path, info: StreamInfo, ranges: list[list[tuple[int, int]]]) -> Store:
+def rows_in(batches: Batches) -> list[list[int]]:
+    """Return the tokens of all samples."""
+    return [row for batch in batches for row in batch.x.tolist()]
+
+
+def store_of(path: Path, info: StreamInfo, ranges: list[list[tuple[int, int]]], *, end: bool = True) -> Store:
     """Make a store with eras of these ranges, and the end marker."""
     stops = [{partition: stop for partition, (_, stop) in enumerate(era)} for era in ranges]
     store = make_store(path, info)
     chains = {partition: make_chain(info, stop, partition=partition) for partition, stop in stops[-1].items()}
     for partition, stop in stops[-1].items():
         fill(store, info, chains[partition], [stop], partition=partition)
-    write_eras(store, make_eras(info, chains, stops, end=True), stream=info.name)
+    write_eras(store, make_eras(info, chains, stops, end=end), stream=info.name)
     return store
 
 
@@ -116,6 +123,79 @@ def test_the_code_on_the_page_runs(there: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(names["samples"]) == 3
     assert len(list(names["loader"])) == 6
     assert names["windows"][0, 7].x.shape == (64,)
+    assert (names["passed"], names["place"]) == (1, 8)
+
+
+def page_batches(**options: Any) -> Batches:
+    """Open the page's store, of 24 samples in 8 eras, as the page does."""
+    return Batches("store", STREAM, **({"batch_size": 4, "sequence_length": 64} | options))
+
+
+@pytest.mark.parametrize(
+    ("loop", "steps"), [("zip(batches, range(3))", 4), ("zip(range(3), batches)", 3), ("islice(batches, 3)", 3)]
+)
+def test_loops_of_some_steps_take_as_many_as_the_page_says(
+    there: Path, monkeypatch: pytest.MonkeyPatch, loop: str, steps: int
+) -> None:
+    """The trap is one."""
+    monkeypatch.chdir(there)
+    batches = page_batches()
+    assert f"`{loop}`" in PAGE or loop == "islice(batches, 3)"
+    assert len(list(eval(loop, {"batches": batches, "islice": islice}))) == 3  # noqa: S307 - code of our own page
+    assert batches.step == steps
+    assert batches.state_dict()["sample"] == 4 * steps
+
+
+def test_samples_count_from_the_first_era_that_is_named(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order that they have among all eras, too; three of each era."""
+    monkeypatch.chdir(there)
+    whole = rows_in(page_batches(batch_size=1))
+    assert len(whole) == 24
+    for first, stop in [(0, 8), (2, 6), (7, 8)]:
+        assert rows_in(page_batches(batch_size=1, eras=range(first, stop))) == whole[3 * first : 3 * stop]
+
+
+def test_samples_count_through_passes(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pass has an order of its own; a batch may be of two; at the end alone something is left."""
+    monkeypatch.chdir(there)
+    options: dict[str, Any] = {"eras": range(2, 6), "passes": 3}
+    rows = rows_in(page_batches(batch_size=1, **options))
+    passes = [rows[start : start + 12] for start in range(0, 36, 12)]
+    assert len(rows) == 36
+    assert sorted(passes[0]) == sorted(passes[1]) == sorted(passes[2])
+    assert passes[0] == rows_in(page_batches(batch_size=1, eras=range(2, 6)))
+    assert len({str(one) for one in passes}) == 3
+    assert rows_in(page_batches(batch_size=5, **options)) == rows[:35]
+
+
+@pytest.mark.parametrize(
+    ("saved", "opened", "taken"),
+    [
+        ({"passes": 2}, {"passes": 3}, True),
+        ({"eras": range(2, 4)}, {"eras": range(2, 6)}, True),
+        ({"eras": range(2, 4), "passes": 2}, {"eras": range(2, 6), "passes": 2}, False),
+        ({"eras": range(2, 4)}, {"eras": range(1, 4)}, False),
+    ],
+)
+def test_states_are_taken_where_the_page_says(
+    there: Path, monkeypatch: pytest.MonkeyPatch, saved: dict[str, Any], opened: dict[str, Any], *, taken: bool
+) -> None:
+    """Where samples keep their numbers."""
+    monkeypatch.chdir(there)
+    batches = page_batches(**opened)
+    with nullcontext() if taken else pytest.raises(InputError, match="another sequence"):
+        batches.load_state_dict(page_batches(**saved).skip(1).state_dict())
+    assert batches.step == taken
+
+
+def test_a_second_pass_waits_for_the_end_marker(tmp_path: Path) -> None:
+    """Without it, nobody knows where the first one ends."""
+    info = make_info(block_tokens=65)
+    store = store_of(tmp_path, info, [[(0, 3), (0, 2)]], end=False)
+    batches = Batches(store.path, STREAM, batch_size=1, sequence_length=64, passes=2, timeout=0)
+    with pytest.raises(StoreError, match=r"waiting for era 1 .* close the stream"):
+        list(batches)
+    assert batches.step == 5
 
 
 def test_groups_of_a_mesh_share_samples(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:

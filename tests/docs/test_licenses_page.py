@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tokenmill.app.licenses_page import HEAD, LOCKS, SAID, jar_license, license_of, locked, page, rows
+from docs.generators.licenses_page import HEAD, LOCKS, SAID, jar_license, license_of, locked, page, rows
 from tokenmill.app.local.jars import Jar, locked_jars
 from tokenmill.errors import InputError
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .prometheus import described
+from tokenmill.consumers.prometheus import described
 
 HEAD: Final = """\
 # Metrics of a trainer

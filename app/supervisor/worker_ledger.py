@@ -20,11 +20,10 @@ class Move:
     """Whether that one has ended since."""
 
 
-class Ledger:
+class WorkerLedger:
     """Takes every heartbeat and every end of a process. Partitions are named ``topic/number``."""
 
     def __init__(self) -> None:
-        """Know nothing yet."""
         self.owners: dict[str, str] = {}
         """The worker of each partition that has one."""
         self.partitions: dict[str, Mapping[str, Any]] = {}

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import pytest
 
+from docs.generators.settings_page import OUTSIDE_THE_FINGERPRINT, page
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings, TopicSettings, load_settings
-from tokenmill.app.settings.page import OUTSIDE_THE_FINGERPRINT, page
 from tokenmill.stages.training_tokenizer import train_tokenizer
 
 FILE: Final = Path(__file__).parents[2] / "docs" / "settings.md"

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).parents[1]
+ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "SECURITY.md").read_text()
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tokenmill.app.metrics_page import described, page
+from docs.generators.metrics_page import described, page
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 CLOSED = {"worker", "topic", "partition", "stream", "split", "sink", "reason", "kind", "stage", "state", "engine"}

@@ -22,7 +22,7 @@ from tokenmill.store import PartitionWriter, Store, open_eras, open_partition
 from tokenmill.store.retiring import retire
 from tokenmill.wire.pieces import decode_entry
 
-PAGE = Path(__file__).parents[1] / "docs" / "format.md"
+PAGE = Path(__file__).parents[2] / "docs" / "format.md"
 SIZES = {"uint8": ("B", 1), "uint16": ("H", 2), "uint32": ("I", 4)}
 
 

@@ -18,21 +18,23 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from tests.bad_inputs import TABLE
 from tests.mills import RAW, RECIPE
 from tests.plain_rules import WHITE, PlainRules, PlainTokenizer, Refused
+from tests.stages.engines.conftest import words
 from tests.stages.engines.panicking import HARMFUL, panicking
 from tests.strategies import json_bytes, json_objects, json_values, nasty_bytes, texts
 from tokenmill.documents import document_meta
 from tokenmill.milling.outcomes import NO_TOKENS, SKIPPED, Kind
 from tokenmill.recipe import Recipe
-from tokenmill.recipe_stages import open_stages
+from tokenmill.recipe_stages import complete, open_stages
 from tokenmill.records import Record
 from tokenmill.stages.decoding import REASONS
 from tokenmill.stages.engines import TOKENIZER_FAILED, TokenizerFile, open_engine
 from tokenmill.stages.steps.min_chars import TOO_SHORT
+from tokenmill.stages.steps.normalized_length import NORMALIZED_TOO_LARGE
 from tokenmill.stages.steps.not_empty import EMPTY
 from tokenmill.stages.training_tokenizer import train_tokenizer
 from tokenmill.stages.user_function import FUNCTION_FAILED, REJECTED
 
-PAGE = (Path(__file__).parents[1] / "docs" / "record_to_tokens.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "record_to_tokens.md").read_text()
 
 
 def check(recipe: Recipe, value: bytes | None, *, headers: Any = (), skipped: bool = False) -> None:
@@ -202,6 +204,41 @@ def test_the_page_knows_texts_on_which_the_tokenizer_fails() -> None:
         page.ids(HARMFUL)
 
 
+APART = "a" * 5000 + "\ufdfa" * 60_535 + "e\u0301" + "\ufdfa" * 1_985
+"""28,989 bytes less than the limit in NFKC, as a slice ends between a letter and its accent; one more if it did not."""
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "normalize", "text", "reason"),
+    [
+        (None, "NFKC", "\ufdfa" * 63_000 + "a" * 18_152, ""),
+        (None, "NFKC", "\ufdfa" * 63_000 + "a" * 18_153, "normalized_too_large"),
+        (None, "none", "\ufdfa" * 63_000 + "a" * 18_153, ""),
+        ("NFKC", "none", "\ufdfa" * 63_000 + "a" * 18_152, ""),
+        ("NFKC", "none", "\ufdfa" * 63_000 + "a" * 18_153, "normalized_too_large"),
+        ("NFKC", "none", APART + "b" * 28_989, ""),
+        ("NFKC", "none", "a" * 32_767 + "e\u0301" + "\ufdfa" * 60_000 + "b" * 84_383, ""),
+        ("NFKC", "none", APART + "b" * 28_990, "normalized_too_large"),
+        ("Lowercase", "none", "\u0130" * 1_048_576, ""),
+        ("NFD", "NFKD", "\u1e69" * 699_050, "normalized_too_large"),
+        ("NFC", "none", "\U0001d160" * 174_762, ""),
+        ("NFC", "none", "\U0001d160" * 174_763, "normalized_too_large"),
+    ],
+)
+def test_the_page_knows_which_texts_normalizing_makes_too_long(
+    normalizer: str | None, normalize: str, text: str, reason: str
+) -> None:
+    """To the byte; by the recipe's `normalize`, and by the tokenizer's own."""
+    content = words(normalizer=normalizer and {"type": normalizer}, added_tokens=[])
+    tokenizer = TokenizerFile("any", content)
+    recipe, stages = complete(
+        recipe_of(decode="text", max_text_bytes=0, normalize=normalize, min_chars=0), tokenizer, 0
+    )
+    found = stages.outcome(Record(5, 0, None, text.encode()))
+    rules = PlainRules(json.loads(json.dumps(recipe.to_dict())), content)
+    assert found.reason == rules.outcome(text.encode()).reason == reason
+
+
 def test_special_tokens_really_are_spelled() -> None:
     """The test above would see it if they were not."""
     tokenizer = PlainTokenizer(_word_level())
@@ -212,7 +249,7 @@ def test_special_tokens_really_are_spelled() -> None:
 def test_all_reasons_stand_on_the_page() -> None:
     """And no others."""
     dead, filters = (set(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)) for part in PAGE.split("| filter |"))
-    assert dead == REASONS | {FUNCTION_FAILED, REJECTED, SKIPPED, TOKENIZER_FAILED}
+    assert dead == REASONS | {FUNCTION_FAILED, REJECTED, SKIPPED, TOKENIZER_FAILED, NORMALIZED_TOO_LARGE}
     assert filters == {EMPTY, TOO_SHORT, NO_TOKENS, REJECTED}
 
 

@@ -1,0 +1,357 @@
+"""Every argument of what a trainer calls: each odd value works, or is refused by name, with what to give instead."""
+
+import inspect
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
+from fractions import Fraction
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
+
+import tokenmill.consumers as public
+from tests.consumers.scenes import era_store
+from tests.store.chains import STREAM
+from tokenmill.consumers import Batch, Batches, EraDataset, Metrics, StepDataset, Windows, prometheus
+from tokenmill.consumers.arguments import shown
+from tokenmill.errors import InputError, StoreError, TokenMillError
+
+
+class Values(NamedTuple):
+    """What is tried."""
+
+    work: tuple[Any, ...]
+    refused: tuple[Any, ...]
+    either: tuple[Any, ...] = ()
+    """Values that work or are refused, whichever: none ends in an error of Python's."""
+
+
+class Row(NamedTuple):
+    """One argument."""
+
+    call: Callable[[Any], object]
+    values: Values
+    name: str
+    """As a message says it."""
+
+
+NO_NUMBERS: Final[tuple[Any, ...]] = (
+    None,
+    "4",
+    b"4",
+    "",
+    [4],
+    (4,),
+    {4},
+    {},
+    range(4),
+    object,
+    1j,
+    np.array([4, 5]),
+    torch.tensor([4, 5]),
+)
+NO_WHOLES: Final = (*NO_NUMBERS, True, np.True_, 1.5, 4.0, math.nan, math.inf, np.float32(4), Decimal(4), Fraction(4))
+HUGE: Final = (1 << 31, 1 << 62, 1 << 63, 1 << 200, 10**5000)
+
+
+def wholes(least: int, *right: int) -> Values:
+    """Return what whole numbers of at least ``least`` are, of which these fit."""
+    kinds = (int, np.int32, np.uint8, np.array, torch.tensor)
+    below = (least - 1, np.int64(least - 1), -(1 << 200))
+    return Values(tuple(kind(one) for one in right for kind in kinds), (*NO_WHOLES, *below), HUGE)
+
+
+PATH: Final = Values((), (None, 4, "", b"store", "st\0re", ["store"], 1.5))
+NAME: Final = Values((STREAM,), (None, 4, [STREAM], b"raw", "", "..", "a/b", "other", "st\0re", "x" * 300, "ü"))
+FLAG: Final = Values((True, False, np.True_), (None, 0, 1, "yes", "", [], 1.0, np.int8(1)))
+ERAS: Final = Values(
+    (None, range(2), range(1, 4), range(np.int64(1), np.int64(3))),
+    (
+        (0, 2),
+        [0],
+        0,
+        3,
+        "0:2",
+        "",
+        {0},
+        slice(0, 2),
+        1.5,
+        True,
+        range(0),
+        range(8, 0, -1),
+        range(0, 8, 2),
+        range(-1, 2),
+    ),
+    (range(1 << 62), range(1 << 70), range(4, 99), range(98, 99)),
+)
+TIME: Final = Values(
+    (0, 1, 0.5, np.float32(1), np.int64(1)),
+    ("1", b"1", -1, -0.5, math.nan, -math.inf, True, [1.0], 1j, Decimal(1), 10**400, 1 << 200, np.float64("nan"), {}),
+    (1e18, 1 << 62, 1e300),
+)
+STATE: Final = Values((), (*NO_WHOLES, {"sample": 2}, "state", [("format", 1)]))
+LOOPS: Final[Mapping[str, tuple[Any, ...]]] = {"device": ("cpu", torch.device("cpu")), "stop": (None,), "worker": ()}
+"""What a `StepDataset` leaves to the loop, and what it takes as nothing at all."""
+BATCHES: Final[Mapping[str, Values]] = {
+    "store": PATH,
+    "stream": NAME,
+    "batch_size": wholes(1, 1, 3),
+    "sequence_length": wholes(1, 1, 2, 4)._replace(refused=(*NO_WHOLES, 0, -1, 3, 8), either=HUGE),
+    "seed": Values((0, -1, np.int64(-1), np.uint8(7), (1 << 63) - 1, -(1 << 63)), (*NO_WHOLES, 1 << 63, 1 << 200)),
+    "rank": wholes(0, 0)._replace(refused=(*NO_WHOLES, -1, 1), either=HUGE),
+    "world_size": wholes(1, 1, 2),
+    "device": Values(("cpu", torch.device("cpu")), (None, "", "gpu", "cuda:x", [0], 1.5, -7, {}), (0, 1, True)),
+    "shuffle": FLAG,
+    "eras": ERAS,
+    "passes": wholes(1, 1, 2)._replace(either=HUGE[2:]),
+    "prefetch": wholes(0, 0, 2)._replace(either=()),
+    "mask_loss": FLAG,
+    "widen": FLAG,
+    "worker": Values(
+        ((0, 1), [0, 2], (np.int64(0), np.uint8(2))),
+        (
+            None,
+            0,
+            "01",
+            (0,),
+            (0, 1, 2),
+            (1, 1),
+            ("0", "1"),
+            (0.0, 1),
+            (0, 0),
+            (True, 2),
+            (-1, 2),
+            (0, 1 << 63),
+            {0: 2},
+        ),
+    ),
+    "check": FLAG,
+    "on_damage": Values(("refuse", "skip"), (None, "ignore", "", True, 0, ["skip"], b"skip")),
+    "timeout": TIME._replace(work=(*TIME.work, None, math.inf, float("inf"), np.float32("inf"))),
+    "stop": Values((None, lambda: False), (True, 5, "never", [])),
+    "poll_seconds": TIME._replace(refused=(*TIME.refused, None, math.inf)),
+}
+INDICES: Final = Values(
+    ([], [0], [0, 3], (1, 2), range(2), np.arange(2), np.arange(2, dtype=np.uint8), torch.arange(2), [np.int32(1)]),
+    (
+        None,
+        4,
+        "01",
+        b"01",
+        [0.5],
+        [True],
+        [None],
+        ["0"],
+        [[0]],
+        [[0], [1, 2]],
+        {0},
+        {0: 1},
+        np.array([0.0]),
+        [1 << 200],
+    ),
+)
+PARTITION: Final = wholes(0, 0, 2)._replace(refused=(*NO_WHOLES, -1, 3, 99))
+
+
+class Scene:
+    """What the calls are made on; nothing that they do lasts."""
+
+    def __init__(self, path: Path) -> None:
+        """Make a store."""
+        self.store = era_store(path).path
+
+    def open(self, kind: Callable[..., Any], **given_values: Any) -> Any:
+        """Open a reader."""
+        right: dict[str, Any] = {"store": self.store, "stream": STREAM}
+        right |= {"length": 4} if kind is Windows else {"sequence_length": 4}
+        right |= {"batch_size": 2} if kind in {Batches, StepDataset} else {}
+        return kind(**(right | given_values))
+
+    def read(self, **given_values: Any) -> Batch | None:
+        """Read a batch."""
+        batches = self.open(Batches, **({"timeout": 0.0} | given_values))
+        json.dumps(batches.state_dict())
+        return next(iter(batches), None)
+
+    def skip(self, steps: Any) -> None:
+        """Skip steps, and read the next one."""
+        next(iter(self.open(Batches, timeout=0.0).skip(steps)), None)
+
+    def scrape(self, **labels: Any) -> bytes:
+        """Return what Prometheus gets."""
+        registry = CollectorRegistry()
+        registry.register(prometheus.BatchesCollector(self.open(Batches), **labels))
+        return generate_latest(registry)
+
+
+def table(scene: Scene) -> Iterator[tuple[str, Row]]:
+    """Yield every argument of everything public, by name."""
+
+    def with_argument(call: Callable[..., object], name: str, **fixed: Any) -> Callable[[Any], object]:
+        return lambda value: call(**({name: value} | fixed))
+
+    batches, steps, samples, windows = (
+        partial(scene.open, kind) for kind in (Batches, StepDataset, EraDataset, Windows)
+    )
+    for name, values in BATCHES.items():
+        yield f"Batches.{name}", Row(with_argument(scene.read, name), values, name)
+    for name, values in BATCHES.items():
+        only = values if name not in LOOPS else Values(LOOPS[name], ("cuda", True, [0], np.arange(2), (1, 2)))
+        yield f"StepDataset.{name}", Row(with_argument(scene.open, name, kind=StepDataset), only, name)
+    for name in ("store", "stream", "sequence_length", "eras", "check"):
+        values = BATCHES[name]._replace(either=()) if name == "eras" else BATCHES[name]
+        yield f"EraDataset.{name}", Row(with_argument(scene.open, name, kind=EraDataset), values, name)
+    for name, values in {"store": PATH, "stream": NAME, "length": wholes(1, 1, 9), "check": FLAG}.items():
+        yield f"Windows.{name}", Row(with_argument(scene.open, name, kind=Windows), values, name)
+    rows: dict[str, tuple[Callable[[Any], object], Values, str]] = {
+        "Batches.skip.steps": (scene.skip, wholes(0, 0, 3), ""),
+        "Batches.load_state_dict.state_dict": (lambda v: batches().load_state_dict(v), STATE, "state"),
+        "StepDataset.state_after.step": (lambda v: steps().state_after(v), wholes(0, 0, 3), ""),
+        "StepDataset.resume.state": (lambda v: steps().resume(v), STATE, ""),
+        "StepDataset.load_state_dict.state_dict": (lambda v: steps().load_state_dict(v), STATE, "state"),
+        "EraDataset.__getitem__.index": (
+            lambda v: samples()[v],
+            wholes(0, 0, 3)._replace(refused=NO_WHOLES, either=()),
+            "",
+        ),
+        "EraDataset.__getitems__.indices": (lambda v: samples().__getitems__(v), INDICES, ""),
+        "Windows.indices.partition": (lambda v: windows().indices(v), PARTITION, ""),
+        "Windows.rows.partition": (lambda v: windows().rows(v, [0]), PARTITION, ""),
+        "Windows.rows.indices": (lambda v: windows().rows(0, v), INDICES, ""),
+        "Windows.at.partition": (lambda v: windows().at(v, [0]), PARTITION, ""),
+        "Windows.at.indices": (lambda v: windows().at(0, v), INDICES, ""),
+        "Windows.__getitem__.place": (
+            lambda v: windows()[v],
+            Values(((0, 0), (2, np.int32(3))), (*NO_WHOLES[:-3], 0, (0,), (0, 0.5), (0, 1, 2), ("0", 1), (True, 1))),
+            "",
+        ),
+        "Documents.padded_cu_seqlens.documents": (
+            lambda v: scene.read().documents().padded_cu_seqlens(v),  # type: ignore[union-attr]
+            wholes(0, 9, 60)._replace(refused=(*NO_WHOLES, -1, 0, 1 << 31, 1 << 62, 1 << 200)),
+            "",
+        ),
+        "Metrics.since.earlier": (lambda v: Metrics().since(v), Values((Metrics(batches=1),), (*NO_WHOLES, 0)), ""),
+        "BatchesCollector.batches": (prometheus.BatchesCollector, Values((batches(),), (*NO_WHOLES, 0)), ""),
+        "BatchesCollector.labels": (
+            lambda v: scene.scrape(rank=v),
+            Values(("0", 0, np.int64(0), "", 'a "b"\n'), (None, True, 0.5, [0], b"0", {}), HUGE),
+            "label rank",
+        ),
+        "serve_metrics.port": (
+            lambda v: prometheus.serve_metrics(v).stop(),
+            Values((0, np.int32(0)), (*NO_WHOLES, -1, 1 << 16, 1 << 31, 1 << 200)),
+            "",
+        ),
+        "serve_metrics.host": (
+            lambda v: prometheus.serve_metrics(0, v).stop(),
+            Values(
+                ("127.0.0.1", "localhost"), (None, 0, b"127.0.0.1", "x" * 300, "203.0.113.1", "a\0b", ["127.0.0.1"])
+            ),
+            "",
+        ),
+        "serve_metrics.registry": (
+            lambda v: prometheus.serve_metrics(0, registry=v).stop(),
+            Values((CollectorRegistry(),), (None, 0, "registry", CollectorRegistry)),
+            "",
+        ),
+    }
+    for key, (call, values, told) in rows.items():
+        yield key, Row(call, values, told or key.rpartition(".")[2])
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
+    """Return a store that tests only read, and what opens it."""
+    return Scene(tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture(scope="module")
+def rows(scene: Scene) -> dict[str, Row]:
+    """Return the table."""
+    return dict(table(scene))
+
+
+KEYS: Final = [
+    *(f"{kind}.{name}" for kind in ("Batches", "StepDataset") for name in BATCHES),
+    *(f"EraDataset.{name}" for name in ("store", "stream", "sequence_length", "eras", "check")),
+    *(f"Windows.{name}" for name in ("store", "stream", "length", "check")),
+    *("Batches.skip.steps", "Batches.load_state_dict.state_dict"),
+    *("StepDataset.state_after.step", "StepDataset.resume.state", "StepDataset.load_state_dict.state_dict"),
+    *("EraDataset.__getitem__.index", "EraDataset.__getitems__.indices"),
+    *("Windows.indices.partition", "Windows.rows.partition", "Windows.rows.indices"),
+    *("Windows.at.partition", "Windows.at.indices", "Windows.__getitem__.place"),
+    *("Documents.padded_cu_seqlens.documents", "Metrics.since.earlier"),
+    *("BatchesCollector.batches", "BatchesCollector.labels"),
+    *("serve_metrics.port", "serve_metrics.host", "serve_metrics.registry"),
+]
+
+
+def test_every_argument_of_what_is_public_is_in_the_table(rows: dict[str, Row]) -> None:
+    """One that is added later has its values here; what only carries results is made by nobody."""
+    results = {"Batch", "Behind", "Documents", "Metrics", "Source", "XY"}
+    things = {name: getattr(public, name) for name in public.__all__}
+    things |= {name: getattr(prometheus, name) for name in ("BatchesCollector", "serve_metrics")}
+    found = set()
+    for name, thing in things.items():
+        if name not in results:
+            found |= {f"{name}.{argument}" for argument in inspect.signature(thing).parameters}
+        for method, function in vars(thing).items():
+            is_ours = inspect.isfunction(function) and not function.__qualname__.startswith("__create_fn__")
+            if is_ours and (method in {"__getitem__", "__getitems__"} or not method.startswith("_")):
+                arguments = [argument for argument in inspect.signature(function).parameters if argument != "self"]
+                found |= {f"{name}.{method}.{argument}" for argument in arguments}
+    found |= {f"StepDataset.{name}" for name in inspect.signature(Batches).parameters}
+    assert found - {"StepDataset.options"} == set(rows) == set(KEYS)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_what_is_right_works_whatever_its_type(rows: dict[str, Row], key: str) -> None:
+    """Numbers of numpy and torch among them: they come from configurations."""
+    call, values, _ = rows[key]
+    for value in values.work:
+        call(value)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_what_is_wrong_is_refused_with_its_name_and_value(rows: dict[str, Row], key: str) -> None:
+    """No traceback of numpy's, torch's or pathlib's."""
+    call, values, name = rows[key]
+    assert values.refused
+    for value in values.refused:
+        with pytest.raises((InputError, StoreError)) as caught:
+            call(value)
+        said = str(caught.value)
+        assert name in said, (said, shown(value))
+        assert shown(value)[:150] in said, said
+        assert any(word in said for word in (": give ", "check both names", "use up to")), said
+        assert len(said) < 1000, said
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_what_is_huge_works_or_is_refused(rows: dict[str, Row], key: str) -> None:
+    """A run that has no such samples says so, or waits for them, here until its timeout of 0 seconds."""
+    call, values, _ = rows[key]
+    for value in values.either:
+        try:
+            call(value)
+        except TokenMillError as error:
+            assert len(str(error)) < 1000  # noqa: PT017 - or there was none
+
+
+@given(st.dictionaries(st.sampled_from(list(BATCHES)), st.data(), max_size=4))
+def test_nothing_that_is_given_ends_in_an_error_of_python(scene: Scene, chosen: dict[str, Any]) -> None:
+    """Whatever stands beside what."""
+    given_values = {name: data.draw(st.sampled_from(sum(BATCHES[name], ()))) for name, data in chosen.items()}
+    given_values.pop("poll_seconds", None)  # which would be slept for
+    try:
+        scene.read(**given_values)
+    except TokenMillError as error:
+        assert str(error)  # noqa: PT017 - or there was none

@@ -1,0 +1,195 @@
+"""The command line of the small GPT: a value that cannot be is refused before anything is opened."""
+
+import importlib
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import pytest
+import torch
+
+from tests.examples.test_train_gpt import BATCH, ERAS, EXAMPLE, GrowingStore
+from tests.store.chains import STREAM
+from tokenmill.errors import InputError, StoreError
+
+NO_WHOLES: Final = ("", "x", "1.5", "4.0", "nan", "inf", "True", "1e3", "0x10", "٤", "9" * 5000)
+WHOLES: Final = (*NO_WHOLES, "0", "-1", str(1 << 63))
+NUMBERS: Final = ("", "x", "nan", "inf", "-inf", "-1", "0", "True", "1e999")
+FILES: Final = ("", ".", "/", "missing/file", "\0")
+NO_ERAS: Final = (
+    "",
+    "x",
+    "x@",
+    "@0:4",
+    "x@0",
+    "x@0:0",
+    "x@4:2",
+    "x@-1:4",
+    "x@0:1.5",
+    "x@0:4:1",
+    "x@a:b",
+    "x@0:" + "9" * 99,
+)
+WRONG: Final[dict[str, tuple[str, ...]]] = {
+    "--steps": (*NO_WHOLES, "-1", str(1 << 63)),
+    "--seconds": NUMBERS,
+    "--timeout": NUMBERS,
+    "--validation": NO_ERAS,
+    "--validate-every": WHOLES,
+    "--test": NO_ERAS,
+    "--checkpoint": FILES,
+    "--save-every": WHOLES,
+    "--samples-log": FILES,
+    "--metrics-port": (*NO_WHOLES, "-1", "65536"),
+    "--threads": (*NO_WHOLES, "-1", "1025"),
+    "--seed": (*NO_WHOLES, str(1 << 63), str(-(1 << 63) - 1)),
+    "--batch-size": WHOLES,
+    "--sequence-length": WHOLES,
+    **dict.fromkeys(("--width", "--layers", "--heads", "--warmup"), WHOLES),
+    "--learning-rate": NUMBERS,
+}
+ANYTHING: Final = {"--metrics-host", "--json", "--cpu", "--compile", "--no-compile", "--documents-apart", "--help"}
+"""Flags, and an address, which is looked at when it is served at."""
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Return what imports a module of the examples."""
+    monkeypatch.syspath_prepend(str(EXAMPLE.parent))
+    return importlib.import_module
+
+
+@pytest.fixture
+def parse(load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Namespace]:
+    """Return what reads a command line."""
+
+    def parsed(*arguments: str) -> Namespace:
+        monkeypatch.setattr(sys, "argv", ["train_gpt.py", *arguments])
+        found: Namespace = load("gpt_options").parse_arguments()
+        return found
+
+    return parsed
+
+
+def test_every_option_is_tried(load: Callable[[str], ModuleType]) -> None:
+    """A new one has its wrong values here."""
+    options = {name for action in load("gpt_options").parser()._actions for name in action.option_strings}
+    assert options - {"-h"} == set(WRONG) | ANYTHING
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_value_is_refused_with_its_name(
+    parse: Callable[..., Namespace], capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """In one line below the usage, with what to give."""
+    for value in WRONG[name]:
+        with pytest.raises(SystemExit, match="2"):
+            parse("store", STREAM, f"{name}={value}")
+        told = capsys.readouterr().err.splitlines()[-1]
+        assert f"argument {name}: {value!r} is given: give " in told
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--width", "16", "--heads", "3"], "--width 16 is shared by --heads 3"),
+        (["--batch-size", "5"], "--batch-size 5 is shared by 2 processes"),
+        (["--seconds", "5"], "--seconds would end each process at another step"),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused(
+    parse: Callable[..., Namespace],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    given: list[str],
+    told: str,
+) -> None:
+    """With both names."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SystemExit, match="2"):
+        parse("store", STREAM, *given)
+    assert told in capsys.readouterr().err
+
+
+def test_right_values_are_what_they_say(parse: Callable[..., Namespace], tmp_path: Path) -> None:
+    """As the bounds allow."""
+    given = ["--steps=0", "--seed=-1", "--timeout=0.5", "--validation=a@0:4", f"--checkpoint={tmp_path / 'new'}"]
+    found = parse("store", STREAM, *given)
+    assert (found.steps, found.seed, found.timeout, found.validation) == (0, -1, 0.5, ("a", range(4)))
+    assert found.checkpoint == tmp_path / "new"
+
+
+class Runs:
+    """Runs of the example in this process, on a store that is complete."""
+
+    def __init__(self, load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+        """Make the store."""
+        self.store = GrowingStore(path / "store")
+        self.store.grow_to(len(ERAS))
+        self.checkpoint = path / "gpt.pt"
+        self._load, self._monkeypatch = load, monkeypatch
+
+    def run(self, *given: str, stream: str = STREAM) -> None:
+        """Train on a CPU with a model of no size."""
+        tiny = ["--cpu", "--timeout=20", "--width=8", "--heads=2", "--layers=1", "--no-compile"]
+        arguments = ["train_gpt.py", str(self.store.path), stream, *tiny, f"--batch-size={BATCH}", *given]
+        self._monkeypatch.setattr(sys, "argv", arguments)
+        self._load("train_gpt").main()
+
+
+@pytest.fixture
+def runs(load: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Runs:
+    """Return what runs the example."""
+    return Runs(load, monkeypatch, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["--batch-size=4096"], r"batch_size is 4096 .* give a smaller batch_size, or more eras"),
+        (
+            ["--steps=4", "--validate-every=1", "--validation=raw-text.validation@0:1", "--batch-size=6"],
+            "have 5 samples",
+        ),
+        (["--sequence-length=5"], "sequence_length is 5"),
+        (["--validation=other@0:1"], "no stream 'other'"),
+        (["--metrics-port=80", "--metrics-host=203.0.113.1"], r"host is '203\.0\.113\.1' and port 80"),
+    ],
+)
+def test_what_only_the_store_can_tell_is_refused_by_name(runs: Runs, given: list[str], told: str) -> None:
+    """As one line; a run that cannot make one step does not end as if it had."""
+    with pytest.raises((InputError, StoreError), match=told):
+        runs.run(*given)
+
+
+def test_a_stream_that_cannot_be_is_not_waited_for(runs: Runs) -> None:
+    """It would never come."""
+    with pytest.raises(StoreError, match="is no stream name"):
+        runs.run(stream="raw/text")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no checkpoint", {"model": {}}, {"model": {}, "optimizer": {}, "data": {}}, [1], {"model": 5}]
+)
+def test_a_file_that_is_no_checkpoint_is_named(runs: Runs, content: Any) -> None:
+    """With what it lacks."""
+    if isinstance(content, bytes):
+        runs.checkpoint.write_bytes(content)
+    else:
+        torch.save(content, runs.checkpoint)
+    with pytest.raises(InputError, match=rf"--checkpoint {runs.checkpoint} holds no such model .* or another file"):
+        runs.run(f"--checkpoint={runs.checkpoint}")
+
+
+def test_steps_that_were_made_are_not_made_again(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where a checkpoint is at the last step already, or beyond it, nothing is trained."""
+    runs.run(f"--checkpoint={runs.checkpoint}", "--steps=3")
+    assert "step      3" in capsys.readouterr().out
+    for steps in (3, 2):
+        runs.run(f"--checkpoint={runs.checkpoint}", f"--steps={steps}")
+        assert capsys.readouterr().out == ""
+    with pytest.raises(InputError, match="holds no such model"):
+        runs.run(f"--checkpoint={runs.checkpoint}", "--layers=2")
