@@ -16,7 +16,7 @@ from tokenmill.wire.message import Message
 from ..settings import Settings
 from .clients import consumer, offsets, read_range
 from .control_topic import Settled
-from .message_reading import REFUSALS, message_of, refused
+from .token_topic import REFUSALS, message_of, refused
 
 log = structlog.get_logger(__name__)
 

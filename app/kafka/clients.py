@@ -23,10 +23,10 @@ from aiokafka.errors import (
 from tokenmill.errors import BrokerError, MovedError, SettingsError
 from tokenmill.records import SourceRecord
 
-from ..absence import is_unreached
-from ..broker_contact import CONTACT
+from ..broker_contact import CONTACT, is_unreached
 from ..settings import ConnectionSettings, Settings
-from .metadata_backoff import calm
+from .connections import prepare
+from .fastpath import whole_batches
 from .refusal import refused_time, why_not
 from .security import client_security
 
@@ -134,7 +134,7 @@ async def producer(
     fixed["request_timeout_ms"] = DELIVERY_MS
     with broker_errors(settings):
         client = AIOKafkaProducer(**connection(settings), **(fixed | options))
-        calm(client.client)
+        prepare(client)
         async with _running(settings, client.start, client.stop):
             yield client
 
@@ -156,10 +156,11 @@ async def consumer(settings: Settings, **options: Any) -> AsyncIterator[AIOKafka
         "enable_auto_commit": False,
         "fetch_max_wait_ms": FETCH_WAIT_MS,
         "request_timeout_ms": REQUEST_MS,
+        "value_deserializer": whole_batches,
     }
     with broker_errors(settings):
         client = AIOKafkaConsumer(**connection(settings), **(fixed | options))
-        calm(client._client)  # noqa: SLF001
+        prepare(client)
         async with _running(settings, client.start, client.stop):
             yield client
 
@@ -175,7 +176,7 @@ async def admin(settings: ConnectionSettings) -> AsyncIterator[AIOKafkaAdminClie
     """
     with broker_errors(settings):
         client = AIOKafkaAdminClient(**connection(settings), request_timeout_ms=REQUEST_MS)
-        calm(client._client)  # noqa: SLF001
+        prepare(client)
         async with _running(settings, client.start, client.close):
             yield client
 

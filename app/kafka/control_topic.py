@@ -1,7 +1,7 @@
-"""Settling a stream on its control topic, and reading what stands there."""
+"""Control topics: a stream is settled on one, which then also has its ignored and skipped records, and its eras."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Final
@@ -11,7 +11,8 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import InvalidTimestampError, UnknownTopicOrPartitionError
 
 from tokenmill import __version__
-from tokenmill.errors import FingerprintError, TopicError
+from tokenmill.eras import Era, EraFollower, LogRecord
+from tokenmill.errors import FingerprintError, MovedError, TopicError
 from tokenmill.opening import RAW_BYTES_SHA256
 from tokenmill.recipe import Recipe
 from tokenmill.recipe_differences import differences
@@ -21,7 +22,8 @@ from tokenmill.wire.tokenizer_parts import tokenizer_parts
 
 from .. import telemetry as metrics
 from ..settings import Settings, Stream
-from .clients import consumer, offsets, producer, read_range
+from .clients import consumer, offsets, producer, read_batches, read_range
+from .cluster import all_metadata
 from .refusal import refused_time
 
 CONTROL_PREFIX: Final = "control."
@@ -33,6 +35,12 @@ MOST_NAMED: Final = 100
 """Junk records that one process names; of more it only counts how many."""
 SHOWN: Final = 200
 """Characters of the reason why a record is junk, which may quote it."""
+ATTEMPTS: Final = 3
+"""How often in a row eras are read from a log that moves: each takes a moment, so that the second or third finds it at
+rest."""
+
+NewEras = Sequence[tuple[Era, int]]
+"""Eras that follow each other, and their offsets."""
 
 log = structlog.get_logger(__name__)
 _named: Final[set[tuple[str, int]]] = set()
@@ -108,8 +116,7 @@ async def require_topic(client: AIOKafkaConsumer, topic: str) -> int:
 
     """
     try:
-        found = await client._client.fetch_all_metadata()  # noqa: SLF001 - aiokafka's consumer knows only what it reads
-        partitions = found.partitions_for_topic(topic)
+        partitions = (await all_metadata(client)).partitions_for_topic(topic)
     except UnknownTopicOrPartitionError:
         partitions = None
     if not partitions:
@@ -224,3 +231,74 @@ async def _starts(client: AIOKafkaConsumer, settings: Settings, stream: Stream) 
 
 def _versions() -> dict[str, str]:
     return {"tokenmill": __version__, **{library: version(library) for library in LIBRARIES}}
+
+
+async def read_eras(
+    client: AIOKafkaConsumer, topic: str, follower: EraFollower, end: int | None = None
+) -> AsyncIterator[NewEras]:
+    """Read the control ``topic`` from the follower's position to its end, or to ``end``; yield the new eras.
+
+    They come fetch by fetch, never none, in bounded memory. ``client`` is used by nobody else meanwhile. Whatever is
+    raised, the follower stands behind what was yielded last, so that the next look goes on there.
+
+    Raises:
+        DifferenceError: the era that was seen last is not on the topic any more.
+        MovedError: the topic lost its tail again and again while it was read, or ends before ``end``.
+
+    """
+    given = follower.standing
+    for attempt in range(ATTEMPTS):
+        fetches = _read_eras(client, topic, follower, end)
+        while True:
+            try:
+                found = await anext(fetches, None)
+            except BaseException as error:
+                follower.rewind(given)
+                if not isinstance(error, MovedError) or attempt == ATTEMPTS - 1:
+                    raise
+                break
+            if found is None:
+                return
+            if found:
+                given = follower.standing
+                yield found
+
+
+async def _read_eras(
+    client: AIOKafkaConsumer, topic: str, follower: EraFollower, end: int | None
+) -> AsyncIterator[NewEras]:
+    """Read to the end; what one fetch brings stood there at one time, and so did all before it if its last stands."""
+    partition = TopicPartition(topic, 0)
+    first, last_end = (await offsets(client, [partition]))[partition]
+    end = last_end if end is None else end
+    start = follower.position
+    batch = await _one_fetch(client, partition, first if start is None else max(first, start), end)
+    known = start is not None and follower.holds(batch[0] if batch else None)
+    if start is not None and not known:
+        follower.restart()
+        batch = await _one_fetch(client, partition, first, end)
+    while batch:
+        eras = [(follower.add(record), record.offset) for record in batch[known:]]
+        known = False
+        yield [(era, offset) for era, offset in eras if era is not None]
+        last = batch[-1]
+        batch = await _one_fetch(client, partition, last.offset + 1, end)
+        if batch and not await _is_still_there(client, partition, last):
+            raise MovedError(f"{topic} lost its tail while it was read")
+    follower.finish()
+
+
+async def _one_fetch(client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int) -> list[LogRecord]:
+    """Return the records of one fetch from ``start`` on; none where there are no more before ``end``."""
+    batch = await anext(read_batches(client, partition, start, end), None) or ()
+    return [LogRecord(record.offset, record.key, record.value) for record in batch]
+
+
+async def _is_still_there(client: AIOKafkaConsumer, partition: TopicPartition, last: LogRecord) -> bool:
+    """Return whether the last record of the fetch before stands there still, and so all that was read before it.
+
+    Else the log may have lost its tail between two fetches, and the second may have brought an era that continues what
+    was read, but not what stands there. It does not matter whether the record is an era: where one that was ignored was
+    lost, another may have become the next era in its place, and the one that the second fetch brought came too late.
+    """
+    return last in await _one_fetch(client, partition, last.offset, last.offset + 1)

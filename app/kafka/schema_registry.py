@@ -16,6 +16,7 @@ from tokenmill.errors import RegistryError, SettingsError
 from tokenmill.stages.decoding import FORMATS, RegisteredSchema, SchemaSource
 
 from ..settings import Settings
+from .retry import Backoff
 from .security import registry_login, registry_ssl_context
 
 ANSWER_SECONDS: Final = 10.0
@@ -146,7 +147,7 @@ class PatientRegistry:
 
         """
         with self._lock:
-            deadline, pause = time.monotonic() + self._seconds, FIRST_PAUSE
+            deadline, backoff = time.monotonic() + self._seconds, Backoff(FIRST_PAUSE, LONGEST_PAUSE)
             while True:
                 try:
                     return self._registry.schema(number)
@@ -155,8 +156,7 @@ class PatientRegistry:
                     if error.definite or left <= 0:
                         raise
                     log.warning("waiting for the schema registry", reason=str(error), seconds_left=round(left))
-                    time.sleep(min(pause, left))
-                    pause = min(2 * pause, LONGEST_PAUSE)
+                    time.sleep(min(backoff.next(), left))
 
 
 def schemas_of(settings: Settings, decode: str) -> SchemaRegistry | None:

@@ -17,11 +17,11 @@ from faust.types import TP, StreamT
 from tokenmill.errors import BrokerError
 
 from ..broker_contact import CONTACT
-from ..kafka.asking import keep_asking
 from ..kafka.clients import require_group
 from ..kafka.control_topic import Settled, settle
 from ..kafka.refusal import refused_time
-from ..kafka.settled import require_ready
+from ..kafka.retry import ask_repeatedly
+from ..kafka.settled_streams import require_ready
 from ..kafka.topics import retention_seconds
 from ..settings import Settings, load_settings
 from ..supervisor.in_flight import Board
@@ -30,10 +30,9 @@ from ..telemetry import ENGINE
 from ..telemetry.initial_series import mill_at_zero
 from ..telemetry.measuring import measure
 from ..telemetry.reporting import Reporter
-from ..worker.batch import Batch
 from ..worker.ending import end_for, end_process
 from ..worker.faust_options import faust_options
-from ..worker.ownership import Partitions
+from ..worker.ownership import FetchedBatch, Partitions
 from ..worker.transport import BatchApp, DurableProducer
 from .compaction import CompactionWatch
 from .era_keeping import EraKeeper
@@ -139,7 +138,7 @@ class Mill:
             self.partitions.look_after_halted()
 
         try:
-            await keep_asking(self._settings, ask, SKIPS_SECONDS, "the control topics cannot be read now")
+            await ask_repeatedly(self._settings, ask, SKIPS_SECONDS, "the control topics cannot be read now")
         except Exception as error:  # noqa: BLE001 - nobody awaits this task, so it must not fail in silence
             end_for(error)
 
@@ -236,7 +235,7 @@ def create_app(settings: Settings) -> BatchApp:
         source = app.topic(raw_topic, value_type=bytes)
 
         @app.agent(source, name=f"mill-{raw_topic}", isolated_partitions=True)
-        async def agent(stream: StreamT[Batch]) -> None:
+        async def agent(stream: StreamT[FetchedBatch]) -> None:
             await mill.partitions.feed_all(stream)
 
     @app.timer(interval=TICK_SECONDS)  # type: ignore[untyped-decorator]

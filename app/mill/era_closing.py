@@ -16,8 +16,7 @@ from aiokafka import AIOKafkaConsumer
 
 from tokenmill.eras import ERA_KEY, Era, EraFollower, close_era
 
-from ..kafka.control_topic import Settled
-from ..kafka.era_topic import look
+from ..kafka.control_topic import Settled, read_eras
 from .era_extents import Extents
 
 log = structlog.get_logger(__name__)
@@ -51,7 +50,7 @@ class EraCloser:
             TopicError: a topic is missing.
 
         """
-        async for _ in look(client, self._control_topic, self._follower):
+        async for _ in read_eras(client, self._control_topic, self._follower):
             pass  # the follower holds what counts: how far they go
         await self._extents.look(client, self._follower.log)
         eras, now = self._follower.log, time.monotonic()

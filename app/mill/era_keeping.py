@@ -9,8 +9,8 @@ from aiokafka import AIOKafkaConsumer
 from tokenmill.errors import DamagedError, DifferenceError, TopicError
 
 from .. import telemetry as metrics
-from ..kafka.asking import keep_asking
 from ..kafka.control_topic import Settled
+from ..kafka.retry import ask_repeatedly
 from ..settings import Settings
 from ..worker.ending import end_for
 from .era_closing import EraCloser, Write
@@ -49,7 +49,7 @@ class EraKeeper:
                 await self._step(client, settled)
 
         try:
-            await keep_asking(self._settings, ask, self._pause, "no era can be closed now", (TopicError,))
+            await ask_repeatedly(self._settings, ask, self._pause, "no era can be closed now", (TopicError,))
         except Exception as error:  # noqa: BLE001 - nobody awaits this task, so it must not fail in silence
             end_for(error)
 

@@ -38,8 +38,8 @@ from ..settings import Settings, dead_letter_topic
 from ..supervisor.in_flight import Board, Note, Suspects
 from ..telemetry.measuring import Standing, State
 from ..telemetry.mill_meter import MillMeter
-from ..worker.batch import Batch
 from ..worker.ending import end_process
+from ..worker.ownership import FetchedBatch
 from .publisher import Publisher, Send
 from .schemas import SchemaWait
 from .skip_list import SkipList
@@ -226,12 +226,12 @@ class RawPartition:
         for publisher in self._publishers.values():
             publisher.stop()
 
-    async def feed(self, batch: Batch) -> None:
+    async def feed(self, batch: FetchedBatch) -> None:
         """Mill what a fetch brought; when this returns, its dead letters are acknowledged and its blocks are queued."""
-        if batch.epoch != self._epoch or self._mill is None:
+        if batch.generation != self._epoch or self._mill is None:
             return
         await self._schemas.learn(batch.records, self._mill.next_offset, self._skips)  # carries are written meanwhile
-        if batch.epoch != self._epoch:
+        if batch.generation != self._epoch:
             return
         async with self._lock:
             self._meter.clock.enter("other")
@@ -244,7 +244,7 @@ class RawPartition:
             self._go_on()
             seconds = milled.seconds
             self._meter.clock.divide({"decode": seconds.decode, "tokenize": seconds.tokenize, "pack": seconds.pack})
-            if self._epoch != batch.epoch:
+            if self._epoch != batch.generation:
                 return
             self._meter.clock.enter("dead_letters")
             await self._send_dead_letters(milled)

@@ -9,7 +9,7 @@ from tokenmill.recipe import Recipe
 from tokenmill.stages.engines import TokenizerFile, load_tokenizer
 
 from ..kafka.schema_registry import schemas_of
-from ..kafka.settled import draft_recipe
+from ..kafka.settled_streams import draft_recipe
 from ..settings import Settings, Stream
 
 

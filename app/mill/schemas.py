@@ -11,6 +11,7 @@ from tokenmill.milling.outcomes import Stages
 from tokenmill.records import SourceRecord
 from tokenmill.stages.decoding import FramedDecoder
 
+from ..kafka.retry import Backoff
 from ..kafka.schema_registry import FIRST_PAUSE, LONGEST_PAUSE
 
 NOTHING: Final[frozenset[int]] = frozenset()
@@ -41,7 +42,7 @@ class SchemaWait:
             await self._learn_one(number, wanted)
 
     async def _learn_one(self, number: int, records: Sequence[SourceRecord]) -> None:
-        pause, said, decoder = FIRST_PAUSE, "", self._decoder
+        backoff, said, decoder = Backoff(FIRST_PAUSE, LONGEST_PAUSE), "", self._decoder
         try:
             while decoder is not None:
                 try:
@@ -52,8 +53,7 @@ class SchemaWait:
                         log.warning("waiting for the schema registry", reason=reason)
                     said = reason
                     self._tell(reason)
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, LONGEST_PAUSE)
+                    await asyncio.sleep(backoff.next())
                 else:
                     break
         finally:

@@ -13,7 +13,7 @@ from tokenmill.wire.ignoring import IgnoreList
 from tokenmill.wire.message import Message
 
 from ..kafka.clients import offsets, read_range
-from ..kafka.message_reading import message_of, offered
+from ..kafka.token_topic import message_of, offered
 
 
 async def late_start(

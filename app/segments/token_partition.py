@@ -18,13 +18,12 @@ from tokenmill.wire.message import Message
 
 from .. import telemetry as metrics
 from ..kafka.clients import consumer, offsets
-from ..kafka.gap_search import message_at
-from ..kafka.message_reading import offered
+from ..kafka.token_topic import message_at, offered
 from ..tasks import in_thread
 from ..telemetry.lag_age import Trail
 from ..telemetry.measuring import Standing, State
 from ..telemetry.stage_clock import StageClock
-from ..worker.batch import Batch
+from ..worker.ownership import FetchedBatch
 from .context import SegmentContext
 from .late_start import cut_off, late_start
 from .store_opening import open_writer
@@ -199,16 +198,16 @@ class TokenPartition:
                     self._writer.close()
                     self._writer = None
 
-    async def feed(self, batch: Batch) -> None:
+    async def feed(self, batch: FetchedBatch) -> None:
         """Append what continues the chain; it is durable when this returns, or at most `COMMIT_SECONDS` later."""
         async with self._lock:
-            if not self._may_append(batch.epoch) or self._writer is None:
+            if not self._may_append(batch.generation) or self._writer is None:
                 return
             self._clock.enter("other")
             self._trail.passed(batch.records)
             started = time.perf_counter()
             gap = await self._write(partial(self._append, self._writer, batch.records))
-            if not self._may_append(batch.epoch):
+            if not self._may_append(batch.generation):
                 return
             self._clock.divide({"append": time.perf_counter() - started})
             self._appended_to = batch.position

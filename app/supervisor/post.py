@@ -13,11 +13,11 @@ from typing import Final, Literal, Protocol
 from tokenmill.errors import BrokerError, TokenMillError
 
 from ..broker_contact import CONTACT
+from ..kafka.retry import Backoff
 from ..settings import Settings
 from ..settings.load import CONFIG_VARIABLE
 from ..telemetry.heartbeat import STORE_VARIABLE
 from ..worker.ending import HOPELESS, HOPELESS_CODES, RESUME_CODE
-from .backoff import Backoff
 from .child import Child
 from .limits import Limits
 from .status import State
@@ -84,7 +84,7 @@ class Post:
         self._limits = limits
         self._log = log
         self._listener = listener
-        self._backoff = Backoff(limits)
+        self._backoff = Backoff(limits.first_backoff, limits.longest_backoff, limits.healthy)
         self._silent_looks = 0
         self._verdict: str | None = None
 
@@ -125,7 +125,7 @@ class Post:
             if child is None:
                 return
             hopeless = code in HOPELESS_CODES
-            pause = None if hopeless else self._backoff.after(time.monotonic() - started)
+            pause = None if hopeless else self._backoff.next(time.monotonic() - started)
             if not hopeless:
                 self.restarts[self._cause(code)] += 1
             self._listener.ended(self, child, reason, pause)
@@ -135,7 +135,7 @@ class Post:
 
     async def _put_off(self, error: OSError) -> None:
         """Wait after a start that failed, as after a process that lived for no time."""
-        pause = self._backoff.after(0.0)
+        pause = self._backoff.next()
         self.restarts["not started"] += 1
         self._listener.not_started(self, str(error), pause)
         await self._pause(pause)

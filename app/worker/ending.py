@@ -9,7 +9,7 @@ import structlog
 
 from tokenmill.errors import BrokerError, FingerprintError, SettingsError, StoreError, TokenMillError, TopicError
 
-from ..absence import is_unreached
+from ..broker_contact import is_unreached
 from ..telemetry.heartbeat import last_words
 
 RESUME_CODE: Final = 75

@@ -10,8 +10,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from tokenmill.store import EraReader, open_eras
 
 from ...kafka.clients import offsets
-from ...kafka.gap_search import record_at
-from ...kafka.message_reading import readable
+from ...kafka.token_topic import readable, record_at
 from .flow import StreamFlow
 
 

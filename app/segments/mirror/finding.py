@@ -5,8 +5,9 @@ from typing import NamedTuple
 
 from aiokafka import AIOKafkaConsumer
 
+from ...kafka.cluster import all_metadata
 from ...kafka.control_topic import CONTROL_PREFIX, Settled
-from ...kafka.discovery import settled_on
+from ...kafka.settled_streams import settled_on
 
 
 class Found(NamedTuple):
@@ -29,7 +30,7 @@ class StreamFinder:
 
     async def look(self, client: AIOKafkaConsumer) -> list[Found]:
         """Return what is new since the last look; ``client`` is used by nobody else meanwhile."""
-        cluster = await client._client.fetch_all_metadata()  # noqa: SLF001 - one request tells topics and partitions
+        cluster = await all_metadata(client)  # one request tells topics and partitions
         there = {topic.removeprefix(CONTROL_PREFIX) for topic in cluster.topics() if topic.startswith(CONTROL_PREFIX)}
         self.missing = []
         found = []

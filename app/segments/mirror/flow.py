@@ -13,10 +13,12 @@ from tokenmill.errors import BrokerError, DiskError, GapError, MovedError, Sourc
 from tokenmill.store import Store
 
 from ...kafka.clients import consumer
+from ...kafka.cluster import NO_LEADER, is_connected, leader, update_metadata
 from ...kafka.control_topic import Settled
+from ...kafka.retry import Backoff
 from ...settings import Settings
 from ...tasks import together
-from ...worker.batch import Batch
+from ...worker.ownership import FetchedBatch
 from ..context import SegmentContext
 from ..token_partition import TokenPartition
 
@@ -34,8 +36,6 @@ FIRST_PAUSE: Final = 0.5
 """Seconds before a new start; doubled each time ..."""
 LONGEST_PAUSE: Final = 10.0
 """... up to this, and anew after as long without an error."""
-NO_LEADER: Final = -1
-"""What aiokafka's picture of the cluster says of a partition that has none at the moment."""
 
 log = structlog.get_logger(__name__)
 
@@ -66,9 +66,8 @@ class StreamFlow:
 
     @property
     def connected(self) -> bool:
-        """Whether a connection to a broker stands."""
-        connections = {} if self._client is None else self._client._client._conns  # noqa: SLF001 - aiokafka shows none
-        return any(connection.connected() for connection in list(connections.values()))
+        """Whether a connection to a broker is open."""
+        return self._client is not None and is_connected(self._client)
 
     def ends(self) -> Mapping[TopicPartition, int]:
         """Return the end offsets that the last fetches told."""
@@ -101,7 +100,7 @@ class StreamFlow:
 
         A start locks and recovers each directory, and finds the place by what the store holds: as after a SIGKILL.
         """
-        pause = FIRST_PAUSE
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, healthy=LONGEST_PAUSE)
         while True:
             began = time.monotonic()
             try:
@@ -110,8 +109,7 @@ class StreamFlow:
                 log.warning("the stream is taken up again", stream=self.settled.stream.name, reason=str(error))
             finally:
                 await self._stop()
-            pause = FIRST_PAUSE if time.monotonic() - began > LONGEST_PAUSE else min(2 * pause, LONGEST_PAUSE)
-            await asyncio.sleep(pause)
+            await asyncio.sleep(backoff.next(time.monotonic() - began))
 
     async def _run(self) -> None:
         self._failed = asyncio.get_running_loop().create_future()
@@ -121,8 +119,8 @@ class StreamFlow:
             for tp in self.topics:  # nothing is fetched before a partition knows its place
                 client.pause(tp)
                 client.seek(tp, 0)
-            await client._client.force_metadata_update()  # noqa: SLF001 - leaders are noted before anything is read
-            self._leaders = {tp: _leader(client, tp) for tp in self.topics}
+            await update_metadata(client)  # leaders are noted before anything is read
+            self._leaders = {tp: leader(client, tp) for tp in self.topics}
             self._client = client
             self.partitions = {tp: TokenPartition(tp, self._context()) for tp in self.topics}
             await together(
@@ -190,18 +188,12 @@ class StreamFlow:
             position = await client.position(tp)
             if records or position > self._passed[tp]:
                 self._passed[tp] = position
-                await partition.feed(Batch(tp, records, position, self._epochs[tp]))
+                await partition.feed(FetchedBatch(tp, records, position, self._epochs[tp]))
 
     def _require_leader(self, client: AIOKafkaConsumer, tp: TopicPartition) -> None:
         """Check that the log is the one that was looked at: a new leader may have lost its end."""
-        leader, before = _leader(client, tp), self._leaders[tp]
+        now, before = leader(client, tp), self._leaders[tp]
         if before in {None, NO_LEADER}:
-            self._leaders[tp] = leader
-        elif leader != before:
+            self._leaders[tp] = now
+        elif now != before:
             raise MovedError(f"the leader of {tp.topic}[{tp.partition}] changed: its log is looked at again")
-
-
-def _leader(client: AIOKafkaConsumer, tp: TopicPartition) -> int | None:
-    cluster = client._client.cluster  # noqa: SLF001 - aiokafka has no public view of leaders
-    leader: int | None = cluster.leader_for_partition(tp)
-    return leader

@@ -32,6 +32,7 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize(("protocol", "others"), WAYS)
 async def test_every_client_gets_in(secured: Secured, protocol: str, others: dict[str, Any]) -> None:
     """Records go there and come back, a large one, too; the admin client sees their topic."""

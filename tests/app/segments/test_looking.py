@@ -17,7 +17,7 @@ from tokenmill.app.segments.context import SegmentContext
 from tokenmill.app.segments.mirror.flow import StreamFlow
 from tokenmill.app.segments.token_partition import TokenPartition
 from tokenmill.app.settings import Settings
-from tokenmill.app.worker.batch import Batch
+from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.milling.chain_mill import ChainMill
 from tokenmill.milling.partition_mill import PartitionMill
 from tokenmill.reading.resume import genesis_point
@@ -101,7 +101,7 @@ class Scene:
             for n in numbers
         ]  # fmt: skip
         await self.partition.feed(
-            Batch(self.partition.tp, records, numbers[-1] + 1 if position is None else position, EPOCH)
+            FetchedBatch(self.partition.tp, records, numbers[-1] + 1 if position is None else position, EPOCH)
         )
 
 

@@ -1,4 +1,4 @@
-"""Connections that come to nothing: few attempts, and nothing left of them."""
+"""Connections that come to nothing: few attempts, nothing left of them, and no look for metadata after the other."""
 
 import asyncio
 import gc
@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import KafkaConnectionError
@@ -14,8 +15,16 @@ from aiokafka.structs import BrokerMetadata
 
 from tests.faults.proxy import RESET
 from tests.outages import Hands
-from tokenmill.app.kafka.fastpath import connecting
-from tokenmill.app.kafka.fastpath.connecting import FIRST_PAUSE, LONGEST_PAUSE, Pauses, connect
+from tokenmill.app.kafka import connections
+from tokenmill.app.kafka.connections import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    METADATA_PAUSE,
+    QUICK_LOOKS,
+    Pauses,
+    back_off,
+    connect,
+)
 from tokenmill.app.kafka.fastpath.receive_buffers import FrameProtocol
 
 ATTEMPTS = 30
@@ -72,7 +81,7 @@ def alive() -> list[AIOKafkaConnection | FrameProtocol]:
 
 async def test_connections_that_are_reset_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """No connection, no buffer of 64 KiB, even if Python never looks for cycles."""
-    monkeypatch.setattr(connecting, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(connections, "FIRST_PAUSE", 0.0)
     gc.collect()
     others = alive()  # of other tests
     gc.disable()
@@ -108,3 +117,36 @@ async def test_a_client_leaves_a_broker_alone_for_a_moment_that_resets_it() -> N
             await client.bootstrap()
         assert proxy.accepted == before + 1
         await client.close()
+
+
+SECONDS = 1.0
+
+
+async def looks(*, backing_off: bool) -> int:
+    """Return how often a client that asks again at once looks for metadata within `SECONDS`, where nobody answers."""
+    producer = AIOKafkaProducer(bootstrap_servers="127.0.0.1:1")
+    client = producer.client
+    found = 0
+
+    async def look(*_: object) -> bool:
+        nonlocal found
+        found += 1
+        await asyncio.sleep(0)
+        return False
+
+    client._metadata_update = look
+    if backing_off:
+        back_off(client)
+    synchronizer = asyncio.create_task(client._md_synchronizer())
+    end = asyncio.get_running_loop().time() + SECONDS
+    while asyncio.get_running_loop().time() < end:
+        await asyncio.wait([client.force_metadata_update()], timeout=SECONDS)
+    synchronizer.cancel()
+    await producer.stop()
+    return found
+
+
+async def test_metadata_is_not_asked_for_again_at_once_for_ever() -> None:
+    """Alone, aiokafka asks as fast as it can; backing off, it asks a few times at once, then after pauses."""
+    assert await looks(backing_off=False) > 1000
+    assert QUICK_LOOKS <= await looks(backing_off=True) <= QUICK_LOOKS + SECONDS / METADATA_PAUSE + 1
