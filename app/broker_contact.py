@@ -67,9 +67,9 @@ class Contact:
         self._last: tuple[float, float] = (clock(), wall())
 
     def turn(self) -> None:
-        """Take note that the event loop turns; call this in it every second or oftener.
+        """Note that the event loop turns; call this in it every second or oftener.
 
-        While it stands still, as when a tokenizer is loaded, nobody asks a broker: silence counts from now on then.
+        While it does not, as when a tokenizer is loaded, nobody asks a broker: silence counts from now on then.
         """
         now = self._clock()
         if now - self._turned > STILL_SECONDS:
@@ -77,7 +77,7 @@ class Contact:
         self._turned = now
 
     def heard(self) -> None:
-        """Take note that bytes of a broker's answer have arrived."""
+        """Note that bytes of a broker's answer have arrived."""
         self._last = (self._clock(), self._wall())
 
     @property

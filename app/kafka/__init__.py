@@ -4,7 +4,7 @@
   `cluster` asks aiokafka about leaders, connections and metadata; `retry` waits for brokers and topics;
 - `security` is TLS and logins, `refusal` says why brokers refuse us, `schema_registry` is another server's client;
 - `topics` creates and checks what `topic_needs` asks for;
-- `control_topic` settles a stream and reads its control topic, `streams` finds the streams by these topics;
+- `control_topic` settles a stream and reads its control topic, `settled_streams` finds streams by these topics;
 - `token_topic` reads messages, `chain_logs` reads what a worker resumes from;
 - `fastpath` replaces parts of aiokafka for speed, where a process installs it.
 """

@@ -147,8 +147,8 @@ def prepare(owner: Owner) -> None:
         if changed := differences({**CALLED, **REPLACED}, ATTRIBUTES):
             raise ImportError(f"aiokafka {aiokafka.__version__} changed {', '.join(changed)}: install 0.14.0")
         aiokafka.client.create_conn = connect
-        if aiokafka.conn.AIOKafkaProtocol is AIOKafkaProtocol:  # else it is the fast path's, which does the same
-            aiokafka.conn.AIOKafkaProtocol = ContactProtocol
+    if aiokafka.conn.AIOKafkaProtocol is AIOKafkaProtocol:  # else it is the fast path's, which notes answers as well
+        aiokafka.conn.AIOKafkaProtocol = ContactProtocol
     back_off(client_of(owner))
 
 

@@ -49,7 +49,7 @@ _named: Final[set[tuple[str, int]]] = set()
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A stream whose genesis stands on its control topic."""
+    """A stream whose genesis is on its control topic."""
 
     stream: Stream
     genesis: Genesis
@@ -130,7 +130,7 @@ async def settle(settings: Settings, stream: Stream, recipe: Recipe, tokenizer: 
     """Return the stream's genesis, after writing it where there was none.
 
     When this returns, a genesis with this recipe's fingerprint is the first one on the control topic, and the
-    tokenizer stands there too. Two workers that find the topic empty may both write; both read back the first.
+    tokenizer is there too. Two workers that find the topic empty may both write; both read back the first.
 
     Raises:
         FingerprintError: the stream was settled with other settings.
@@ -170,7 +170,7 @@ def require_fingerprint(genesis: Genesis, recipe: Recipe) -> None:
 
 
 def other_settings(genesis: Genesis, differing: list[str], back: str = "set them back") -> FingerprintError:
-    """Return the error that tells which settings differ from the stream's, and what to do: ``back``, or a new name."""
+    """Return the error that names the differing settings, and what to do: ``back``, or a new name for the stream."""
     return FingerprintError(
         f"stream {genesis.stream!r} was settled with other settings ({'; '.join(differing)}): {back}, or give the new "
         "ones a stream of their own with stream_suffix"
@@ -239,7 +239,7 @@ async def read_eras(
     """Read the control ``topic`` from the follower's position to its end, or to ``end``; yield the new eras.
 
     They come fetch by fetch, never none, in bounded memory. ``client`` is used by nobody else meanwhile. Whatever is
-    raised, the follower stands behind what was yielded last, so that the next look goes on there.
+    raised, the follower's position is after what was yielded last, so that the next call continues there.
 
     Raises:
         DifferenceError: the era that was seen last is not on the topic any more.
@@ -267,7 +267,7 @@ async def read_eras(
 async def _read_eras(
     client: AIOKafkaConsumer, topic: str, follower: EraFollower, end: int | None
 ) -> AsyncIterator[NewEras]:
-    """Read to the end; what one fetch brings stood there at one time, and so did all before it if its last stands."""
+    """Read to the end. What one fetch brought was on the topic at one time, with all before it if its last still is."""
     partition = TopicPartition(topic, 0)
     first, last_end = (await offsets(client, [partition]))[partition]
     end = last_end if end is None else end
@@ -295,10 +295,10 @@ async def _one_fetch(client: AIOKafkaConsumer, partition: TopicPartition, start:
 
 
 async def _is_still_there(client: AIOKafkaConsumer, partition: TopicPartition, last: LogRecord) -> bool:
-    """Return whether the last record of the fetch before stands there still, and so all that was read before it.
+    """Return whether the last record of the fetch before is still there, and so all that was read before it.
 
     Else the log may have lost its tail between two fetches, and the second may have brought an era that continues what
-    was read, but not what stands there. It does not matter whether the record is an era: where one that was ignored was
+    was read, but not what is there now. It does not matter whether the record is an era: where one that was ignored was
     lost, another may have become the next era in its place, and the one that the second fetch brought came too late.
     """
     return last in await _one_fetch(client, partition, last.offset, last.offset + 1)

@@ -54,7 +54,7 @@ def refused(error: Exception, tokens: TopicPartition, offset: int) -> Exception:
     """Return an error of the same kind that says as well at which offset it was met, and what a person can do."""
     place = f"{tokens.topic} {tokens.partition} {offset}"
     text = (
-        f"offset {offset} of {tokens.topic}[{tokens.partition}]: {error}. What stands there can be seen with "
+        f"offset {offset} of {tokens.topic}[{tokens.partition}]: {error}. What is there can be seen with "
         f"`tokenmill inspect message {place}`; if it is not the mill's, `tokenmill ignore {place}` lets all readers "
         'pass it over, and they go on by themselves (docs/reliability.md, "Foreign messages")'
     )

@@ -103,4 +103,4 @@ def check_faust() -> None:
             raise ImportError(f"tokenmill.app.worker.transport was written for {name} {expected}, not {installed()}")
     if changed := differences({**OVERRIDDEN, **CALLED}, ATTRIBUTES):
         versions = " and ".join(f"{name} {expected}" for name, _, expected in VERSIONS)
-        raise ImportError(f"{', '.join(changed)} changed: install {versions}")
+        raise ImportError(f"Faust or aiokafka changed {', '.join(changed)}: install {versions}")

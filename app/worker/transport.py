@@ -104,7 +104,7 @@ class BatchConsumer(driver.Consumer):
         await self.handler.assigned({TP(tp.topic, tp.partition) for tp in self.assignment()})
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
-        """Stop everything: the protocol is eager, so partitions that stay are started anew as well."""
+        """Stop everything: the protocol is eager, so partitions that stay are started again as well."""
         self.handler.revoked()
         await super().on_partitions_revoked(revoked)
 
@@ -198,7 +198,7 @@ class DurableProducer(driver.Producer):
         return len(await self._ensure_producer().partitions_for(topic))
 
     def leader(self, tp: TP) -> object:
-        """Return what stands for a partition's leader and the connection to it: another thing after either changed.
+        """Return what identifies a partition's leader and the connection to it; differs after either changed.
 
         No log loses anything without one of these: a leader that comes back has cut its connections.
         """

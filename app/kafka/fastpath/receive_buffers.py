@@ -27,8 +27,8 @@ VIEW_BYTES: Final = 32 * 1024
 """From here on a part of a large answer may be a view: it is wanted as bytes, for no string of Kafka's protocol is as
 long."""
 WAKING_BYTES: Final = 1024 * 1024
-"""The system tells of a large answer's bytes when so many are there, or its last ones. Each time that it tells, the
-event loop takes the interpreter from the thread that mills."""
+"""The system wakes us for a large answer when so many of its bytes are there, or its last ones. Each time, the event
+loop takes the interpreter from the thread that mills."""
 MOST_KEPT: Final = 4
 """How many times its own bytes a view may keep. So all that paused partitions of a worker got is 128 MiB at most, and
 where a fetch brings as much of a few partitions, no byte of it is copied."""

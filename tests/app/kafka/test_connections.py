@@ -6,24 +6,28 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import aiokafka.conn
 import pytest
 from aiokafka import AIOKafkaProducer
-from aiokafka.client import AIOKafkaClient
-from aiokafka.conn import AIOKafkaConnection
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.conn import AIOKafkaConnection, AIOKafkaProtocol
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.structs import BrokerMetadata
 
 from tests.faults.proxy import RESET
 from tests.outages import Hands
 from tokenmill.app.kafka import connections
+from tokenmill.app.kafka.cluster import client_of
 from tokenmill.app.kafka.connections import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     METADATA_PAUSE,
     QUICK_LOOKS,
+    ContactProtocol,
     Pauses,
     back_off,
     connect,
+    prepare,
 )
 from tokenmill.app.kafka.fastpath.receive_buffers import FrameProtocol
 
@@ -74,16 +78,19 @@ def test_pauses_grow_and_end_with_an_answer() -> None:
     assert round(pauses.left("a", 1)[0], 3) == FIRST_PAUSE
 
 
-def alive() -> list[AIOKafkaConnection | FrameProtocol]:
+def alive() -> list[AIOKafkaConnection | AIOKafkaProtocol]:
     """Return all connections that are held by anything, if only by each other."""
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), AIOKafkaConnection | FrameProtocol)]
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), AIOKafkaConnection | AIOKafkaProtocol)]
 
 
+@pytest.mark.usefixtures("both_ways")
 async def test_connections_that_are_reset_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """No connection, no buffer of 64 KiB, even if Python never looks for cycles."""
     monkeypatch.setattr(connections, "FIRST_PAUSE", 0.0)
     gc.collect()
     others = alive()  # of other tests
+    prepare(AIOKafkaAdminClient(bootstrap_servers="127.0.0.1:1"))
+    assert aiokafka.conn.AIOKafkaProtocol in {ContactProtocol, FrameProtocol}
     gc.disable()
     try:
         async with resetting() as proxy:
@@ -98,10 +105,13 @@ async def test_connections_that_are_reset_leave_nothing(monkeypatch: pytest.Monk
         gc.enable()
 
 
+@pytest.mark.usefixtures("both_ways")
 async def test_a_client_leaves_a_broker_alone_for_a_moment_that_resets_it() -> None:
     """However often it is asked to connect; alone, aiokafka would try each time. A new client waits for its turn."""
     async with resetting() as proxy:
-        client = AIOKafkaClient(bootstrap_servers=f"127.0.0.1:{proxy.port}")
+        owner = AIOKafkaAdminClient(bootstrap_servers=f"127.0.0.1:{proxy.port}")
+        prepare(owner)
+        client = client_of(owner)
         client.cluster._brokers = {1: BrokerMetadata(1, "127.0.0.1", proxy.port, None)}
         loop = asyncio.get_running_loop()
         began = loop.time()

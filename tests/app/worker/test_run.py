@@ -52,6 +52,7 @@ def test_a_tokenizer_has_the_threads_of_the_settings(
 
     monkeypatch.setattr(worker_module.Worker, "execute_from_commandline", run)
     monkeypatch.setattr(worker_module, "keep_loaded", lambda: None)
+    monkeypatch.setattr(worker_module.fastpath, "install", lambda: False)  # it would stay for other tests
     monkeypatch.setenv("RAYON_NUM_THREADS", "")
     monkeypatch.delenv("RAYON_NUM_THREADS")
     if said is not None:

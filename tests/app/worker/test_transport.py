@@ -14,12 +14,15 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from faust.transport.consumer import Consumer, Fetcher
 from faust.types import TP
 
+from tests.app.privates import named, used
 from tests.conftest import TopicFactory
 from tests.service import Raw, send
 from tokenmill.app.kafka.clients import consumer, offsets
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.worker.faust_internals import CALLED, OVERRIDDEN, VERSIONS, check_faust
+from tokenmill.app.worker import consumer_thread as thread_module
+from tokenmill.app.worker import transport
+from tokenmill.app.worker.faust_internals import ATTRIBUTES, CALLED, OVERRIDDEN, VERSIONS, check_faust
 from tokenmill.app.worker.transport import (
     BatchApp,
     BatchConsumer,
@@ -83,6 +86,20 @@ def test_every_override_is_among_the_parts_that_are_checked(own: type) -> None:
     names = {name for name in vars(own) if any(name in vars(base) for base in bases)} - {"logger", "_abc_impl"}
     checked = {name for owner, name in OVERRIDDEN if owner in bases}
     assert {name for name in names if not name.startswith("__")} == checked
+
+
+@pytest.mark.parametrize(("owner", "name"), [(owner, name) for owner, names in ATTRIBUTES.items() for name in names])
+def test_missing_attribute_is_refused(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+    """An attribute that is called otherwise would be set in vain, or missing when it is wanted."""
+    monkeypatch.setitem(ATTRIBUTES, owner, [f"{name}_of_old"])  # type: ignore[arg-type]
+    with pytest.raises(ImportError, match=rf"changed {owner.__name__}\.{name}_of_old: install faust-streaming"):
+        check_faust()
+
+
+def test_every_private_part_that_is_used_is_checked() -> None:
+    """By the source: what of libraries the transport gets, sets and calls is in a table."""
+    assert {"_tp_index", "_stopped", "_fetcher", "_isolation_level"} <= used([transport, thread_module])
+    assert used([transport, thread_module]) <= named(OVERRIDDEN, CALLED, ATTRIBUTES)
 
 
 def consumer_thread(client: AIOKafkaConsumer) -> ConsumerThread:
