@@ -130,7 +130,7 @@ class SchemaRegistry:
         return RegistryError(f"the schema registry {self.url} cannot be asked for {what} ({why}): {advice}")
 
 
-class PatientRegistry:
+class WaitingRegistry:
     """Waits for the registry in the thread that asks, for commands that have nothing else to do."""
 
     def __init__(self, registry: SchemaSource, seconds: float) -> None:
@@ -173,7 +173,7 @@ def schemas_of(settings: Settings, decode: str) -> SchemaRegistry | None:
     return SchemaRegistry(settings)
 
 
-def schemas_for_command(settings: Settings, decode: str) -> PatientRegistry | None:
+def schemas_for_command(settings: Settings, decode: str) -> WaitingRegistry | None:
     """Do as `schemas_of`, for a command: it waits for `COMMAND_SECONDS`, or longer if ``wait_seconds`` is."""
     registry = schemas_of(settings, decode)
-    return None if registry is None else PatientRegistry(registry, max(COMMAND_SECONDS, settings.wait_seconds))
+    return None if registry is None else WaitingRegistry(registry, max(COMMAND_SECONDS, settings.wait_seconds))

@@ -7,6 +7,8 @@ from typing import Final
 from tokenmill.errors import DiskError, LockedError
 from tokenmill.store import PartitionWriter, Store
 
+from ..kafka.retry import Backoff
+
 LOCK_SECONDS: Final = 0.25
 """How soon a partition that waits for another process to give its directory free tries again."""
 DISK_SECONDS: Final = 0.5
@@ -23,7 +25,7 @@ async def open_writer(
     ``wait`` is told, before each new attempt, what is waited for and why. Raises as `PartitionWriter.open`, but for
     `LockedError` and `DiskError`.
     """
-    patience = DISK_SECONDS
+    backoff = Backoff(DISK_SECONDS, LONGEST_DISK_SECONDS)
     while wanted():
         try:
             return await _opened(store, stream, partition)
@@ -32,8 +34,7 @@ async def open_writer(
             await asyncio.sleep(LOCK_SECONDS)
         except DiskError as error:
             wait("waiting for the disk", error)
-            await asyncio.sleep(patience)
-            patience = min(2 * patience, LONGEST_DISK_SECONDS)
+            await asyncio.sleep(backoff.next())
     return None
 
 

@@ -7,6 +7,7 @@ import aiokafka.client
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.conn import create_conn
 
 from tests.app.privates import named, used
 from tests.conftest import TopicFactory
@@ -28,7 +29,7 @@ from tokenmill.app.settings import Settings
 
 ALONE = ("_conns", "leader_for_partition", "fetch_all_metadata", "force_metadata_update", "_metadata_update")
 """What only `cluster` and `connections` may say."""
-PARTS = sorted({**connections.CALLED, **connections.REPLACED}, key=str)
+PARTS = sorted({**cluster.CALLED, **connections.REPLACED}, key=str)
 ATTRIBUTES = [(owner, name) for owner, names in cluster.ATTRIBUTES.items() for name in names]
 
 
@@ -42,7 +43,7 @@ def test_nothing_else_asks_aiokafka_about_cluster_and_connections() -> None:
 
 def test_every_private_part_that_is_used_is_checked() -> None:
     """Each is in a table."""
-    tables = (connections.CALLED, connections.REPLACED, cluster.ATTRIBUTES)
+    tables = (cluster.CALLED, connections.REPLACED, cluster.ATTRIBUTES)
     assert used([cluster, connections]) == {"_client", "_conns", "_metadata_update", "_requests"}
     assert used([cluster, connections]) <= named(*tables)
 
@@ -50,9 +51,9 @@ def test_every_private_part_that_is_used_is_checked() -> None:
 @pytest.mark.parametrize("part", PARTS)
 async def test_a_changed_part_is_refused(monkeypatch: pytest.MonkeyPatch, part: tuple[Any, str]) -> None:
     """Before the first client starts, and by its name: a hook that is never called would be silent."""
-    monkeypatch.setattr(aiokafka.client, "create_conn", connections.create_conn)  # as in a process without clients yet
-    table = connections.CALLED if part in connections.CALLED else connections.REPLACED
-    monkeypatch.setitem(table, part, ["self", "something", "new"])  # type: ignore[arg-type]
+    monkeypatch.setattr(aiokafka.client, "create_conn", create_conn)  # as in a process without clients yet
+    table = cluster.CALLED if part in cluster.CALLED else connections.REPLACED
+    monkeypatch.setitem(table, part, ["self", "something", "new"])
     with pytest.raises(
         ImportError, match=rf"^aiokafka 0\.14\.0 changed {part[0].__name__}\.{part[1]}: install 0\.14\.0"
     ):

@@ -22,16 +22,9 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.worker import consumer_thread as thread_module
 from tokenmill.app.worker import transport
+from tokenmill.app.worker.consumer_thread import ConsumerThread, PausingListener, StampedRecords
 from tokenmill.app.worker.faust_internals import ATTRIBUTES, CALLED, OVERRIDDEN, VERSIONS, check_faust
-from tokenmill.app.worker.transport import (
-    BatchApp,
-    BatchConsumer,
-    BatchTransport,
-    ConsumerThread,
-    DurableProducer,
-    PausingListener,
-    StampedRecords,
-)
+from tokenmill.app.worker.transport import BatchApp, BatchConsumer, BatchTransport, DurableProducer
 
 RECORDS = 3000
 SEEKS = 40
@@ -91,7 +84,7 @@ def test_every_override_is_among_the_parts_that_are_checked(own: type) -> None:
 @pytest.mark.parametrize(("owner", "name"), [(owner, name) for owner, names in ATTRIBUTES.items() for name in names])
 def test_missing_attribute_is_refused(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
     """An attribute that is called otherwise would be set in vain, or missing when it is wanted."""
-    monkeypatch.setitem(ATTRIBUTES, owner, [f"{name}_of_old"])  # type: ignore[arg-type]
+    monkeypatch.setitem(ATTRIBUTES, owner, [f"{name}_of_old"])
     with pytest.raises(ImportError, match=rf"changed {owner.__name__}\.{name}_of_old: install faust-streaming"):
         check_faust()
 

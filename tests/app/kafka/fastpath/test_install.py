@@ -7,6 +7,7 @@ from itertools import islice
 import aiokafka
 import pytest
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.consumer.fetcher import PartitionRecords
 from structlog.testing import capture_logs
 
 from tests.app.kafka.conftest import REPLACED
@@ -80,8 +81,7 @@ def test_every_part_that_is_relied_on_is_checked(
 
 def test_a_part_that_changed_or_is_gone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """In aiokafka itself: a method that takes something else, and an attribute that nobody sets any more."""
-    records = fetched_records.PartitionRecords
-    monkeypatch.setattr(records, "_contains_abort_marker", lambda self, something, new: None)  # noqa: ARG005
+    monkeypatch.setattr(PartitionRecords, "_contains_abort_marker", lambda self, something, new: None)  # noqa: ARG005
     assert refused(monkeypatch) == "aiokafka changed PartitionRecords._contains_abort_marker"
     monkeypatch.undo()
     monkeypatch.setattr(aiokafka.conn.AIOKafkaConnection, "_read", None)

@@ -8,10 +8,11 @@ import pytest
 from aiokafka import TopicPartition
 
 from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
+from tokenmill.app.kafka.cluster import NO_LEADER
 from tokenmill.app.segments.mirror import flow as flow_module
 from tokenmill.app.segments.mirror.behind import Heads, Measure
 from tokenmill.app.segments.mirror.finding import StreamFinder
-from tokenmill.app.segments.mirror.flow import NO_LEADER, StreamFlow
+from tokenmill.app.segments.mirror.flow import StreamFlow
 from tokenmill.app.segments.mirror.run import Mirror
 from tokenmill.app.segments.streams import bring_stream
 from tokenmill.app.segments.token_partition import TokenPartition
