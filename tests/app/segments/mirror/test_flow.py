@@ -173,7 +173,7 @@ async def test_what_passes_is_started_over(
     monkeypatch.setattr("tokenmill.app.segments.mirror.flow.asyncio.sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
         await flow.run()
-    assert pauses == [4.0, 8.0, 10.0, 10.0, 10.0]
+    assert pauses == [2.0, 4.0, 8.0, 10.0, 10.0]
 
 
 async def test_what_does_not_pass_ends_the_flow(settings: Settings, store: Store, stream: MemoryStream) -> None:
