@@ -19,13 +19,19 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 
 IMPORTING = """
-import aiokafka.conn, aiokafka.client
-from tests.app.kafka.conftest import REPLACED
-before = [getattr(owner, name) for owner, name in REPLACED] + [aiokafka.client.create_conn]
+import aiokafka.client, aiokafka.conn, aiokafka.consumer.fetcher, aiokafka.producer.message_accumulator
+import aiokafka.protocol.struct
+def found():
+    return [
+        aiokafka.client.create_conn, aiokafka.conn.AIOKafkaProtocol, aiokafka.conn.io,
+        aiokafka.consumer.fetcher.MemoryRecords, aiokafka.consumer.fetcher.PartitionRecords,
+        aiokafka.producer.message_accumulator.BatchBuilder, aiokafka.protocol.struct.Struct.encode,
+    ]
+before = found()
 import tokenmill.app.mill.app, tokenmill.app.segments.app, tokenmill.app.worker.run, tokenmill.app.tools.verify
 import tokenmill.app.kafka.fastpath.fetched_records, tokenmill.app.kafka.fastpath.send_buffers
 import tokenmill.app.kafka.fastpath.receive_buffers, tokenmill.app.segments.mirror, tokenmill.app.cli.produce
-assert before == [getattr(owner, name) for owner, name in REPLACED] + [aiokafka.client.create_conn]
+assert before == found()
 """
 PARTS = [
     (module, part)
