@@ -15,8 +15,9 @@ TABLE: Final = (
     ("asyncio/selector_events.py:_SelectorSocketTransport._read_ready", "fetch"),
     ("aiokafka/producer/", "publish"),
     # TokenMill. What both sides use (chain.py, message.py, pieces.py) is left out as well.
+    ("app/worker/consumer_thread.py", "fetch"),
     ("app/worker/transport.py", "fetch"),
-    ("app/kafka/message_reading.py", "decode"),
+    ("app/kafka/token_topic.py", "decode"),
     ("app/kafka/chain_logs.py", "decode"),
     ("app/mill/publisher.py", "publish"),
     ("app/segments/store_opening.py", "append"),

@@ -10,9 +10,8 @@ from rich.table import Table
 from tokenmill.eras import Era, EraFollower, EraLog
 
 from ..kafka.clients import consumer
-from ..kafka.control_topic import write_control
-from ..kafka.discovery import settled_stream
-from ..kafka.era_topic import look
+from ..kafka.control_topic import read_eras, write_control
+from ..kafka.settled_streams import settled_stream
 from ..mill.era_closing import EraCloser, Extents
 from ..settings import Settings
 from .options import OneStream, examples, with_settings
@@ -68,7 +67,7 @@ async def _read(settings: Settings, stream: str) -> list[Era]:
     settled = await settled_stream(settings, stream)
     follower = EraFollower(stream, settled.genesis.recipe.fingerprint)
     async with consumer(settings) as client:
-        return [era async for part in look(client, settled.stream.control_topic, follower) for era, _ in part]
+        return [era async for part in read_eras(client, settled.stream.control_topic, follower) for era, _ in part]
 
 
 async def _standing(settings: Settings, stream: str) -> tuple[list[Era], int]:

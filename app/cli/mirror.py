@@ -11,6 +11,7 @@ from rich.progress import SpinnerColumn
 
 from tokenmill.store import Store, StoreLock
 
+from ..kafka import fastpath
 from ..logs import set_up_logging
 from ..segments.mirror import Mirror, MirroredStream
 from ..settings import Settings
@@ -53,6 +54,7 @@ def mirror(settings: Settings, streams: Streams = None, *, once: Once = False, k
     lock = StoreLock(store.path, alone=True)
     with Reporter() as report:
         set_up_logging(settings.log_format, settings.log_level)
+        fastpath.install()
         work = Mirror(settings, store, streams or (), once=once, keep_from=keep_from or (), progress=report)
 
         async def run() -> int:

@@ -15,18 +15,18 @@ from faust.types import TP, StreamT
 
 from tokenmill.errors import BrokerError
 
-from ..kafka.asking import keep_asking
 from ..kafka.control_topic import Settled, settle
 from ..kafka.refusal import refused_time
+from ..kafka.retry import ask_repeatedly
 from ..kafka.topics import retention_seconds
 from ..settings import Settings, load_settings
 from ..supervisor.in_flight import Board
 from ..supervisor.self_watchdog import SelfWatchdog
 from ..telemetry import ENGINE
 from ..telemetry.worker_metrics import mill_at_zero
-from ..worker.batch import Batch
 from ..worker.ending import end_process
 from ..worker.faust_options import faust_options
+from ..worker.ownership import FetchedBatch
 from ..worker.transport import BatchApp, DurableProducer
 from ..worker.wiring import StreamWorker
 from .era_closing import EraKeeper
@@ -115,7 +115,7 @@ class Mill(StreamWorker[RawPartition]):
                 partition.heed_skips()
             self.partitions.look_after_halted()
 
-        await keep_asking(self._settings, ask, SKIPS_SECONDS, "the control topics cannot be read now")
+        await ask_repeatedly(self._settings, ask, SKIPS_SECONDS, "the control topics cannot be read now")
 
     def _heed_compaction(self, refused: Mapping[str, str]) -> None:
         """Halt the partitions of topics that were made compacted; where one no longer is, a new start goes on."""
@@ -176,7 +176,7 @@ def create_app(settings: Settings) -> BatchApp:
         source = app.topic(raw_topic, value_type=bytes)
 
         @app.agent(source, name=f"mill-{raw_topic}", isolated_partitions=True)
-        async def agent(stream: StreamT[Batch]) -> None:
+        async def agent(stream: StreamT[FetchedBatch]) -> None:
             await mill.partitions.feed_all(stream)
 
     @app.timer(interval=TICK_SECONDS)  # type: ignore[untyped-decorator]

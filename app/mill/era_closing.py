@@ -25,11 +25,10 @@ from tokenmill.recipe import Recipe
 from tokenmill.wire.ignoring import IgnoreList
 
 from .. import telemetry as metrics
-from ..kafka.asking import keep_asking
 from ..kafka.chain_logs import KafkaLogs
 from ..kafka.clients import offsets
-from ..kafka.control_topic import Settled, require_topic
-from ..kafka.era_topic import look
+from ..kafka.control_topic import Settled, read_eras, require_topic
+from ..kafka.retry import ask_repeatedly
 from ..settings import Settings
 
 LOOK_SECONDS: Final = 1.0
@@ -68,7 +67,7 @@ class EraKeeper:
             for settled in self._streams:
                 await self._step(client, settled)
 
-        await keep_asking(self._settings, ask, self._pause, "no era can be closed now", (TopicError,))
+        await ask_repeatedly(self._settings, ask, self._pause, "no era can be closed now", (TopicError,))
 
     async def _step(self, client: AIOKafkaConsumer, settled: Settled) -> None:
         name = settled.stream.name
@@ -117,7 +116,7 @@ class EraCloser:
             TopicError: a topic is missing.
 
         """
-        async for _ in look(client, self._control_topic, self._follower):
+        async for _ in read_eras(client, self._control_topic, self._follower):
             pass  # the follower holds what counts: how far they go
         await self._extents.look(client, self._follower.log)
         eras, now = self._follower.log, time.monotonic()

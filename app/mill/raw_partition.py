@@ -38,8 +38,8 @@ from ..settings import Settings, dead_letter_topic
 from ..supervisor.in_flight import Board, Note, Suspects
 from ..telemetry.measuring import Standing, State
 from ..telemetry.mill_meter import MillMeter
-from ..worker.batch import Batch
 from ..worker.ending import end_process
+from ..worker.ownership import FetchedBatch
 from .publisher import CarryTime, Publisher, Send, send_dead_letters
 from .recipes import SchemaWait
 from .skip_list import SkipList
@@ -187,7 +187,7 @@ class RawPartition:
     def _durable_cursors(self) -> list[Cursor]:
         return [publisher.durable for publisher in self._publishers.values()]
 
-    async def feed(self, batch: Batch) -> None:
+    async def feed(self, batch: FetchedBatch) -> None:
         """Mill what a fetch brought; when this returns, steps 1 to 3 of the commit protocol are done.
 
         The commit protocol is the order in which a message, its dead letters and its commit are acknowledged:
@@ -212,10 +212,10 @@ class RawPartition:
         lowest cursor on. A chain passes over records below its own cursor, so no block is made twice or left out.
         """
         mill = self._mill
-        if mill is None or batch.epoch != self._generation:
+        if mill is None or batch.generation != self._generation:
             return
         await self._schemas.learn(batch.records, mill.next_offset, self._skips)  # carries are written meanwhile
-        if batch.epoch != self._generation:
+        if batch.generation != self._generation:
             return
         async with self._lock:
             with self._meter.feeding(batch.records) as measured:
@@ -230,7 +230,7 @@ class RawPartition:
                     publisher.carry_time.took(milled.value_bytes)
                 await self._queue_carries(mill)  # 6; here, too: under load, `tick` always finds it at work
 
-    async def _mill_fetch(self, mill: PartitionMill, batch: Batch) -> Milled | None:
+    async def _mill_fetch(self, mill: PartitionMill, batch: FetchedBatch) -> Milled | None:
         """Mill in a thread; None where the partition halts over it, or was given up meanwhile."""
         try:
             milled = await asyncio.to_thread(self._mill_noted, mill, batch.records)
@@ -241,7 +241,7 @@ class RawPartition:
         if self._hanging is not None:  # it took very long, and is done
             self._hanging = self.halted = None
             log.warning("partition goes on", topic=self.tp.topic, partition=self.tp.partition)
-        return milled if batch.epoch == self._generation else None
+        return milled if batch.generation == self._generation else None
 
     def _mill_noted(self, mill: PartitionMill, records: Sequence[SourceRecord]) -> Milled:
         """Mill in a thread. What ends the process leaves the note of the records; what halts the partition does not."""

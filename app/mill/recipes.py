@@ -18,8 +18,9 @@ from tokenmill.records import SourceRecord
 from tokenmill.stages.decoding import FramedDecoder
 from tokenmill.stages.engines import TokenizerFile, load_tokenizer
 
+from ..kafka.retry import Backoff
 from ..kafka.schema_registry import FIRST_PAUSE, LONGEST_PAUSE, schemas_of
-from ..kafka.settled import draft_recipe
+from ..kafka.settled_streams import draft_recipe
 from ..settings import Settings, Stream
 
 NOTHING: Final[frozenset[int]] = frozenset()
@@ -76,7 +77,7 @@ class SchemaWait:
             await self._learn_one(number, wanted)
 
     async def _learn_one(self, number: int, records: Sequence[SourceRecord]) -> None:
-        pause, said, decoder = FIRST_PAUSE, "", self._decoder
+        backoff, said, decoder = Backoff(FIRST_PAUSE, LONGEST_PAUSE), "", self._decoder
         try:
             while decoder is not None:
                 try:
@@ -87,8 +88,7 @@ class SchemaWait:
                         log.warning("waiting for the schema registry", reason=reason)
                     said = reason
                     self._show(reason)
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, LONGEST_PAUSE)
+                    await asyncio.sleep(backoff.next())
                 else:
                     break
         finally:

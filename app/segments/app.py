@@ -15,17 +15,17 @@ from faust.types import TP, StreamT
 from tokenmill.errors import StoreError
 from tokenmill.store import Store, StoreLock
 
-from ..kafka.asking import keep_asking
 from ..kafka.control_topic import Settled, read_on, wait_for_genesis
+from ..kafka.retry import ask_repeatedly
 from ..settings import Settings, load_settings
 from ..supervisor.self_watchdog import SelfWatchdog
 from ..telemetry import DISK_FREE_BYTES
 from ..telemetry.heartbeat import STORE_VARIABLE
 from ..telemetry.measuring import free_bytes
 from ..telemetry.worker_metrics import store_at_zero
-from ..worker.batch import Batch
 from ..worker.ending import end_for, end_process
 from ..worker.faust_options import faust_options
+from ..worker.ownership import FetchedBatch
 from ..worker.transport import BatchApp
 from ..worker.wiring import StreamWorker
 from .era_bringing import EraBringer
@@ -87,7 +87,7 @@ class SegmentWriter(StreamWorker[TokenPartition]):
                 await read_on(client, settled.stream.control_topic, settled.control)
             self.partitions.look_after_halted()
 
-        await keep_asking(self._settings, ask, WATCH_SECONDS, "the control topics cannot be read now")
+        await ask_repeatedly(self._settings, ask, WATCH_SECONDS, "the control topics cannot be read now")
 
     def _has_first(self, tokens_topic: str) -> bool:
         """Return whether partition 0 of a token topic is assigned to this worker."""
@@ -132,7 +132,7 @@ def create_app(settings: Settings) -> BatchApp:
     tokens = app.topic(*[stream.tokens_topic for stream in settings.streams()], value_type=bytes)
 
     @app.agent(tokens, name="append", isolated_partitions=True)
-    async def append(stream: StreamT[Batch]) -> None:
+    async def append(stream: StreamT[FetchedBatch]) -> None:
         await writer.partitions.feed_all(stream)
 
     return app

@@ -16,7 +16,7 @@ from tokenmill.store import PartitionWriter, Start
 from tokenmill.wire.ignoring import IgnoreList
 
 from .. import telemetry as metrics
-from ..kafka.message_reading import offered
+from ..kafka.token_topic import offered
 
 HALTING = (DamagedError, DifferenceError, FingerprintError, GapError)
 """What only a person can remedy: the topic or the store contradicts itself, or the stream."""

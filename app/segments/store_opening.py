@@ -23,8 +23,8 @@ from tokenmill.wire.message import Message
 
 from ..kafka.clients import offsets, read_range
 from ..kafka.control_topic import Settled
-from ..kafka.gap_search import message_at
-from ..kafka.message_reading import message_of, offered
+from ..kafka.retry import Backoff
+from ..kafka.token_topic import message_at, message_of, offered
 
 LOCK_SECONDS: Final = 0.25
 """How soon a partition that waits for another process's lock on its directory tries again."""
@@ -57,7 +57,7 @@ async def open_writer(
     ``wait`` is called before each new attempt with what is waited for and why. Raises as `PartitionWriter.open`, but
     for `LockedError` and `DiskError`.
     """
-    pause = DISK_SECONDS
+    backoff = Backoff(DISK_SECONDS, LONGEST_DISK_SECONDS)
     while wanted():
         try:
             return await _opened(store, stream, partition)
@@ -66,8 +66,7 @@ async def open_writer(
             await asyncio.sleep(LOCK_SECONDS)
         except DiskError as error:
             wait("waiting for the disk", error)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_DISK_SECONDS)
+            await asyncio.sleep(backoff.next())
     return None
 
 

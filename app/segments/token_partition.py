@@ -27,7 +27,7 @@ from ..kafka.clients import consumer, offsets
 from ..settings import Settings
 from ..tasks import in_thread
 from ..telemetry.measuring import LagAge, StageClock, Standing, State
-from ..worker.batch import Batch
+from ..worker.ownership import FetchedBatch
 from .block_appender import HALTING, BlockAppender, CommitTimer
 from .store_opening import cut_off, holds_beginning, late_start, open_writer, reading_start
 
@@ -190,17 +190,17 @@ class TokenPartition:
         self._trail.begin(0)
         self._clock.wait()
 
-    async def feed(self, batch: Batch) -> None:
+    async def feed(self, batch: FetchedBatch) -> None:
         """Append what continues the chain; it is durable when this returns, or at most `COMMIT_SECONDS` later."""
         async with self._lock:
             appender = self._appender
-            if appender is None or appender.closed or not self._may_append(batch.epoch):
+            if appender is None or appender.closed or not self._may_append(batch.generation):
                 return
             self._clock.enter("other")
             self._trail.passed(batch.records)
             started = time.perf_counter()
             gap = await self._guarded(in_thread(partial(appender.append, batch.records, self._gaps)))
-            if not self._may_append(batch.epoch):
+            if not self._may_append(batch.generation):
                 return
             self._clock.divide({"append": time.perf_counter() - started})
             self._appended_to = batch.position

@@ -14,9 +14,8 @@ from tokenmill.wire.message import Message
 
 from ..kafka.clients import consumer, offsets, read_range
 from ..kafka.control_topic import Settled, require_topic, write_control
-from ..kafka.discovery import settled_stream
-from ..kafka.gap_search import offset_before
-from ..kafka.message_reading import REFUSALS, message_of, offered, readable
+from ..kafka.settled_streams import settled_stream
+from ..kafka.token_topic import REFUSALS, message_of, offered, offset_before, readable
 from ..settings import Settings
 
 TOKENS_PREFIX = "tokens."

@@ -10,8 +10,8 @@ from tokenmill.wire.control_log import skip_request_record
 
 from ..kafka.clients import consumer, offsets
 from ..kafka.control_topic import Settled, require_topic, write_control
-from ..kafka.discovery import settled_streams
-from ..kafka.topic_tails import published_head
+from ..kafka.settled_streams import settled_streams
+from ..kafka.token_topic import published_head
 from ..mill.skip_list import has_passed
 from ..settings import Settings
 

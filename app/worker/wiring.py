@@ -9,16 +9,16 @@ from faust.types import TP
 
 from ..broker_contact import CONTACT
 from ..kafka.clients import require_group
-from ..kafka.settled import require_ready
+from ..kafka.settled_streams import require_ready
 from ..settings import Settings
 from ..telemetry.measuring import Measured, measure
 from ..telemetry.reporting import WorkerReporter
 from .ending import end_for
-from .ownership import Partition, Partitions
+from .ownership import OwnedPartition, Partitions
 from .transport import BatchApp
 
 
-class ReportedPartition(Partition, Measured, Protocol):
+class ReportedPartition(OwnedPartition, Measured, Protocol):
     """A partition that a worker owns, measures and describes."""
 
     def status(self) -> Mapping[str, Any]:

@@ -111,7 +111,7 @@ def arm(point: Failpoint) -> None:
     _wrap(AIOKafkaConsumer, "commit", "commit", countdown)
     _wrap(raw_partition, "read_tail", "read tail", countdown)
     _wrap(transport.BatchConsumer, "start_partition", "start", countdown)
-    _wrap(closing, "look", "eras", countdown)
+    _wrap(closing, "read_eras", "eras", countdown)
     _wrap(Extents, "look", "extents", countdown)
     feed = PartitionMill.feed
 

@@ -17,9 +17,8 @@ from tests.eras.judging import read_ended
 from tests.simulation.era_kafka import FINGERPRINT, GENESIS, STREAM, SimulatedConsumer, Topics, Written
 from tests.simulation.era_truth import Truth
 from tests.simulation.logs import step
-from tokenmill.app.kafka import asking
-from tokenmill.app.kafka.control_topic import Settled
-from tokenmill.app.kafka.era_topic import look
+from tokenmill.app.kafka import retry
+from tokenmill.app.kafka.control_topic import Settled, read_eras
 from tokenmill.app.mill import era_closing as closing
 from tokenmill.app.mill.era_closing import EraCloser, EraKeeper
 from tokenmill.app.segments import era_bringing as bringing
@@ -31,7 +30,7 @@ from tokenmill.store import Store
 from tokenmill.wire.control_log import ControlLog
 
 SETTLED: Final = Settled(STREAM, GENESIS, ControlLog())
-PASSING: Final = (*asking.PASSING, TopicError)
+PASSING: Final = (*retry.PASSING, TopicError)
 T = TypeVar("T")
 
 
@@ -275,7 +274,7 @@ class Reader(Worker):
         while True:
             began = self.world.truth.now()
             try:
-                async for found in look(self.client, STREAM.control_topic, self.follower):
+                async for found in read_eras(self.client, STREAM.control_topic, self.follower):
                     self.known += [era for era, _ in found]
             except DifferenceError:
                 self.world.truth.require_lost(self.known[-1] if self.known else None, began, "a reader")

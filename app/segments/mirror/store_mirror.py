@@ -13,11 +13,11 @@ from tokenmill.store import Store
 
 from ... import telemetry as metrics
 from ...broker_contact import CONTACT
-from ...kafka.asking import keep_asking
 from ...kafka.clients import consumer, offsets
+from ...kafka.cluster import all_metadata
 from ...kafka.control_topic import CONTROL_PREFIX, Settled, read_on
-from ...kafka.discovery import settled_on
-from ...kafka.retry import patiently
+from ...kafka.retry import ask_repeatedly, retry
+from ...kafka.settled_streams import settled_on
 from ...settings import Settings
 from ...tasks import first_of
 from ...telemetry.measuring import free_bytes, measure
@@ -98,7 +98,7 @@ class Mirror:
         """
         try:
             async with asyncio.TaskGroup() as group:
-                await patiently(self._settings, lambda: self._begin(group))
+                await retry(self._settings, lambda: self._begin(group))
                 if self._once and (self._finder.missing or not self._flows):
                     missing = ", ".join(self._finder.missing) or "a stream"
                     raise TopicError(f"{missing} is not settled on these brokers: check the name, or start a mill")
@@ -132,7 +132,7 @@ class Mirror:
                 await read_on(client, settled.stream.control_topic, settled.control)
             await self._see(client)
 
-        await keep_asking(self._settings, ask, LOOK_SECONDS, "the brokers cannot be asked now", (OSError,))
+        await ask_repeatedly(self._settings, ask, LOOK_SECONDS, "the brokers cannot be asked now", (OSError,))
 
     async def _find(self, client: AIOKafkaConsumer, group: asyncio.TaskGroup) -> None:
         for settled, numbers in await self._finder.look(client):
@@ -224,7 +224,7 @@ class StreamFinder:
 
     async def look(self, client: AIOKafkaConsumer) -> list[NewPartitions]:
         """Return what is new since the last look; ``client`` is used by nobody else meanwhile."""
-        cluster = await client._client.fetch_all_metadata()  # noqa: SLF001 - one request for topics and partitions
+        cluster = await all_metadata(client)  # one request for topics and partitions
         there = {topic.removeprefix(CONTROL_PREFIX) for topic in cluster.topics() if topic.startswith(CONTROL_PREFIX)}
         self.missing = []
         found = []

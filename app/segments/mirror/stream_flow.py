@@ -16,12 +16,13 @@ from tokenmill.errors import BrokerError, DiskError, GapError, MovedError, Sourc
 from tokenmill.store import EraReader, Store, open_eras
 
 from ...kafka.clients import consumer, offsets
+from ...kafka.cluster import NO_LEADER, is_connected, leader, update_metadata
 from ...kafka.control_topic import Settled
-from ...kafka.gap_search import record_at
-from ...kafka.message_reading import readable
+from ...kafka.retry import Backoff
+from ...kafka.token_topic import readable, record_at
 from ...settings import Settings
 from ...tasks import together
-from ...worker.batch import Batch
+from ...worker.ownership import FetchedBatch
 from ..token_partition import SegmentContext, TokenPartition
 
 PASSING: Final = (BrokerError, KafkaError, SourceError, DiskError, OSError)
@@ -38,8 +39,6 @@ FIRST_PAUSE: Final = 0.5
 """Seconds before a new start; doubled each time ..."""
 LONGEST_PAUSE: Final = 10.0
 """... up to this, and from the first one after as long without an error."""
-NO_LEADER: Final = -1
-"""What aiokafka's picture of the cluster says of a partition that has none at the moment."""
 
 log = structlog.get_logger(__name__)
 
@@ -70,8 +69,7 @@ class StreamFlow:
     @property
     def connected(self) -> bool:
         """Whether a broker is connected."""
-        connections = {} if self._client is None else self._client._client._conns  # noqa: SLF001 - aiokafka shows none
-        return any(connection.connected() for connection in list(connections.values()))
+        return self._client is not None and is_connected(self._client)
 
     def ends(self) -> Mapping[TopicPartition, int]:
         """Return the end offsets that the last fetches brought."""
@@ -104,7 +102,7 @@ class StreamFlow:
 
         A start locks and recovers each directory, and finds the place by what the store holds: as after a SIGKILL.
         """
-        pause = FIRST_PAUSE
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, healthy=LONGEST_PAUSE)
         while True:
             began = time.monotonic()
             try:
@@ -113,8 +111,7 @@ class StreamFlow:
                 log.warning("the stream is taken up again", stream=self.settled.stream.name, reason=str(error))
             finally:
                 await self._stop()
-            pause = FIRST_PAUSE if time.monotonic() - began > LONGEST_PAUSE else min(2 * pause, LONGEST_PAUSE)
-            await asyncio.sleep(pause)
+            await asyncio.sleep(backoff.next(time.monotonic() - began))
 
     async def _run(self) -> None:
         self._failed = asyncio.get_running_loop().create_future()
@@ -124,8 +121,8 @@ class StreamFlow:
             for tp in self.topics:  # nothing is fetched before a partition has its place
                 client.pause(tp)
                 client.seek(tp, 0)
-            await client._client.force_metadata_update()  # noqa: SLF001 - leaders are noted before anything is read
-            self._leaders = {tp: _leader(client, tp) for tp in self.topics}
+            await update_metadata(client)  # leaders are noted before anything is read
+            self._leaders = {tp: leader(client, tp) for tp in self.topics}
             self._client = client
             self.partitions = {tp: TokenPartition(tp, self._context()) for tp in self.topics}
             await together(
@@ -193,21 +190,15 @@ class StreamFlow:
             position = await client.position(tp)
             if records or position > self._passed[tp]:
                 self._passed[tp] = position
-                await partition.feed(Batch(tp, records, position, self._generations[tp]))
+                await partition.feed(FetchedBatch(tp, records, position, self._generations[tp]))
 
     def _require_leader(self, client: AIOKafkaConsumer, tp: TopicPartition) -> None:
         """Check that the log is the one that was looked at: a new leader may have lost its end."""
-        leader, before = _leader(client, tp), self._leaders[tp]
+        now, before = leader(client, tp), self._leaders[tp]
         if before in {None, NO_LEADER}:
-            self._leaders[tp] = leader
-        elif leader != before:
+            self._leaders[tp] = now
+        elif now != before:
             raise MovedError(f"the leader of {tp.topic}[{tp.partition}] changed: its log is looked at again")
-
-
-def _leader(client: AIOKafkaConsumer, tp: TopicPartition) -> int | None:
-    cluster = client._client.cluster  # noqa: SLF001 - aiokafka has no public view of leaders
-    leader: int | None = cluster.leader_for_partition(tp)
-    return leader
 
 
 @dataclass(frozen=True, slots=True)

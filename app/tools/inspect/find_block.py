@@ -16,9 +16,8 @@ from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.pieces import Piece, decode_entry
 
 from ...kafka.clients import consumer, offsets
-from ...kafka.discovery import settled_stream, tokenizer_of
-from ...kafka.gap_search import message_with
-from ...kafka.message_reading import message_of
+from ...kafka.settled_streams import settled_stream, tokenizer_of
+from ...kafka.token_topic import message_of, message_with
 from ...settings import Settings
 from .samples import engine_in, genesis_in
 

@@ -14,8 +14,8 @@ from tokenmill.wire.pieces import Piece, decode_entry
 
 from ...kafka.clients import consumer, offsets, read_range
 from ...kafka.control_topic import require_topic
-from ...kafka.discovery import settled_stream, tokenizer_of
-from ...kafka.message_reading import message_of
+from ...kafka.settled_streams import settled_stream, tokenizer_of
+from ...kafka.token_topic import message_of
 from ...settings import Settings
 from .samples import beginning, decode, meta_of
 

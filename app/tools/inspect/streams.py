@@ -15,8 +15,8 @@ from tokenmill.wire.message import Message
 
 from ...kafka.clients import consumer, offsets
 from ...kafka.control_topic import Settled, require_topic
-from ...kafka.discovery import settled_stream, tokenizer_of
-from ...kafka.topic_tails import furthest, last_messages
+from ...kafka.settled_streams import settled_stream, tokenizer_of
+from ...kafka.token_topic import furthest, last_messages
 from ...settings import Settings
 from .samples import beginning, decode
 

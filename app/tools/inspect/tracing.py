@@ -11,8 +11,8 @@ from tokenmill.stages.engines import REFERENCE
 
 from ...kafka.clients import consumer
 from ...kafka.control_topic import require_topic
-from ...kafka.discovery import settled_stream, tokenizer_of
 from ...kafka.schema_registry import schemas_for_command
+from ...kafka.settled_streams import settled_stream, tokenizer_of
 from ...settings import Settings
 from .blocks import RecordText, decoder_of, record_at, record_text
 

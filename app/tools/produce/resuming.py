@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaProducer
 
 from tokenmill.errors import InputError, SourceError
 
-from ...kafka.retry import patiently
+from ...kafka.retry import retry
 from ...settings import Settings, produced_topic
 from .known import Change, Comparison, Seen, compare, look, parts, told
 from .order import State
@@ -91,7 +91,7 @@ class Resuming:
         """Note that all of a part is in the log; a broker that is away meanwhile is waited for, as sending does."""
         wait = max(self.settings.wait_seconds, SETTLE_SECONDS)
         waiting = self.settings.model_copy(update={"wait_seconds": wait})
-        ends = await patiently(waiting, lambda: partition_ends(self.settings, self.topic, len(begun.offsets)))
+        ends = await retry(waiting, lambda: partition_ends(self.settings, self.topic, len(begun.offsets)))
         await self._register.settle(self.client, begun._replace(settled=Settled(numbers, ends, after)))
 
     async def _begin(

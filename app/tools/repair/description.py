@@ -13,7 +13,7 @@ from tokenmill.untrusted import MAX_TOKENIZER_BYTES, read_regular
 from tokenmill.wire.genesis import Genesis
 
 from ...kafka.control_topic import Settled
-from ...kafka.discovery import tokenizer_of
+from ...kafka.settled_streams import tokenizer_of
 
 
 def described(settled: Settled) -> tuple[StreamInfo, bytes | None]:

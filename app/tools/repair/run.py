@@ -14,7 +14,7 @@ from tokenmill.store.layout import partition_directory
 from tokenmill.store.repairing import Repaired, repair_partition
 from tokenmill.store.start import read_start
 
-from ...kafka.discovery import settled_stream
+from ...kafka.settled_streams import settled_stream
 from ...settings import Settings
 from .description import described, described_in, mend_description
 from .result import PartitionRepair

@@ -13,8 +13,7 @@ from tokenmill.wire.chain import next_hash
 from tokenmill.wire.message import Message
 
 from ...kafka.clients import consumer, offsets, read_range
-from ...kafka.gap_search import offset_before, record_at
-from ...kafka.message_reading import message_of
+from ...kafka.token_topic import message_of, offset_before, record_at
 from ...settings import Settings
 
 log = structlog.get_logger(__name__)

@@ -17,8 +17,7 @@ from tokenmill.errors import DamagedError, StoreError
 from tokenmill.store import PartitionReader, StreamInfo, open_partition
 from tokenmill.wire.chain import roll
 
-from ...kafka.gap_search import message_with
-from ...kafka.message_reading import message_of
+from ...kafka.token_topic import message_of, message_with
 from .token_topic import TopicRun
 from .verified import Verified
 

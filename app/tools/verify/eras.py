@@ -14,8 +14,7 @@ from tokenmill.store import StreamInfo
 from tokenmill.store.era_rows import EraRow
 
 from ...kafka.clients import consumer
-from ...kafka.control_topic import Settled
-from ...kafka.era_topic import look
+from ...kafka.control_topic import Settled, read_eras
 from ...settings import Settings
 from .era_ends import EraEndsFiles
 from .marks import EraMarks
@@ -70,7 +69,7 @@ class EraCheck:
     async def _read(self, settings: Settings, follower: EraFollower, copy: EraCopy | None, row: EraRow) -> None:
         """Take the eras behind the follower's that came before the mark."""
         async with consumer(settings) as client:
-            async for found in look(client, self.settled.stream.control_topic, follower, self.marks.end):
+            async for found in read_eras(client, self.settled.stream.control_topic, follower, self.marks.end):
                 for era, offset in found:
                     row = self._take(era, offset, copy, row)
         self.result.ignored = follower.ignored

@@ -24,6 +24,7 @@ from tokenmill.recipe_stages import reopen_stages
 from tokenmill.stages.engines import RAW_BYTES, TokenizerFile
 
 from ...gc_tuning import collect_seldom, keep_loaded
+from ...kafka import fastpath
 from ...kafka.schema_registry import schemas_for_command
 from .partition import check_partition
 from .result import Advance, ChainResult
@@ -86,11 +87,12 @@ def _receive(connection: Connection, process: SpawnProcess, task: PartitionTask)
 def _workers(count: int) -> Iterator[dict[Connection, SpawnProcess]]:
     context = multiprocessing.get_context("spawn")
     threads = max(1, len(os.sched_getaffinity(0)) // max(1, count))
+    fast = fastpath.is_available()  # asked here, so that the log says it once
     workers: dict[Connection, SpawnProcess] = {}
     try:
         for number in range(count):
             mine, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, threads), name=f"verify {number}", daemon=True)
+            process = context.Process(target=_work, args=(theirs, threads, fast), name=f"verify {number}", daemon=True)
             with _shielded():
                 process.start()
             theirs.close()
@@ -124,9 +126,11 @@ def _shielded() -> Iterator[None]:
             os.environ[SAFE_PATH] = safe
 
 
-def _work(connection: Connection, threads: int) -> None:
+def _work(connection: Connection, threads: int, fast: bool) -> None:  # noqa: FBT001 - multiprocessing passes it
     """Verify the partitions that come through the pipe, until it closes."""
     collect_seldom()
+    if fast:
+        fastpath.install()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["RAYON_NUM_THREADS"] = str(threads)  # read by tokenizers when it first encodes
     opened: dict[bytes, Stages] = {}

@@ -15,7 +15,7 @@ from tokenmill.stages.decoding import FORMATS
 from tokenmill.store import StreamInfo, read_stream, streams_in
 
 from ...kafka.control_topic import Settled
-from ...kafka.discovery import settled_streams, tokenizer_of
+from ...kafka.settled_streams import settled_streams, tokenizer_of
 from ...settings import Settings
 from .dead_letters import check_dead_letters
 from .era_ends import EraEndsFiles

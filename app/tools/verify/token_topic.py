@@ -16,7 +16,7 @@ from tokenmill.wire.ignoring import IgnoreList
 from tokenmill.wire.message import Message
 
 from ...kafka.clients import read_range
-from ...kafka.message_reading import offered, readable
+from ...kafka.token_topic import offered, readable
 from .result import Kind
 from .verified import Verified
 

@@ -11,7 +11,7 @@ from aiokafka import TopicPartition
 
 from tests.app.segments.mirror.memory_kafka import MemoryClient, MemoryKafka, MemoryStream
 from tokenmill.app import telemetry as metrics
-from tokenmill.app.kafka.era_topic import look
+from tokenmill.app.kafka.control_topic import read_eras
 from tokenmill.app.mill import era_closing as closing
 from tokenmill.app.mill.era_closing import EraCloser, EraKeeper, Extents
 from tokenmill.app.segments import era_bringing as bringing
@@ -268,10 +268,10 @@ async def test_a_keeper_does_not_swallow_what_nobody_expected(scene: Scene, monk
     """Eras would just not be closed any more; the worker ends the process (`tests.app.worker.test_wiring`)."""
     error = RuntimeError("nobody expected it")
 
-    async def keep_asking(*_: Any) -> None:
+    async def ask_repeatedly(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(closing, "keep_asking", keep_asking)
+    monkeypatch.setattr(closing, "ask_repeatedly", ask_repeatedly)
     with pytest.raises(RuntimeError) as raised:
         await keeper(scene, set()).run()
     assert raised.value is error
@@ -394,14 +394,14 @@ async def test_every_stream_is_looked_at_and_those_that_come_later(
     async def step(_client: Any, settled: Any) -> None:
         asked.append(settled.stream.name)
 
-    async def keep_asking(_settings: Any, ask: Any, *_: Any) -> None:
+    async def ask_repeatedly(_settings: Any, ask: Any, *_: Any) -> None:
         await ask(scene.client)
         other = MemoryStream(scene.kafka, scene.settings.model_copy(update={"stream_suffix": "-v2"}), [1])
         one.bringer._settled.append(other.settled)  # type: ignore[attr-defined]
         await ask(scene.client)
 
     monkeypatch.setattr(one.bringer, "_step", step)
-    monkeypatch.setattr(bringing, "keep_asking", keep_asking)
+    monkeypatch.setattr(bringing, "ask_repeatedly", ask_repeatedly)
     await asyncio.wait_for(one.bringer.run(scene.settings), 20)
     assert asked == [one.name, one.name, f"{one.name}-v2"]
 
@@ -424,6 +424,6 @@ async def test_a_log_that_moves_while_it_is_read_is_read_again(scene: Scene) -> 
 
     scene.client.getmany = getmany
     follower = EraFollower(scene.stream.stream.name, scene.stream.recipe.fingerprint)
-    found = [era async for part in look(scene.client, scene.control.topic, follower) for era, _ in part]
+    found = [era async for part in read_eras(scene.client, scene.control.topic, follower) for era, _ in part]
     assert [era.number for era in found] == [0, 1, 2]
     assert log[1].value == b"another"

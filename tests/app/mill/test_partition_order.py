@@ -18,7 +18,7 @@ from tokenmill.app.mill.raw_partition import MillContext, RawPartition
 from tokenmill.app.mill.recipes import RawTopicPlan, plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor.in_flight import Board, Suspects
-from tokenmill.app.worker.batch import Batch
+from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.errors import DamagedError, FingerprintError, SourceError, TokenMillError
 from tokenmill.reading.continuing import Tail
 from tokenmill.reading.resume import genesis_point
@@ -181,10 +181,10 @@ async def resumed(world: World) -> AsyncIterator[RawPartition]:
             partition.stop()
 
 
-def batch(*values: bytes | None, first: int = 0, epoch: int = EPOCH, position: int | None = None) -> Batch:
+def batch(*values: bytes | None, first: int = 0, epoch: int = EPOCH, position: int | None = None) -> FetchedBatch:
     """Return what a fetch brought."""
     records: list[Any] = [Record(at, 1000 + at, None, value) for at, value in enumerate(values, first)]
-    return Batch(TP0, records, first + len(values) if position is None else position, epoch)
+    return FetchedBatch(TP0, records, first + len(values) if position is None else position, epoch)
 
 
 async def rest(times: int = 50) -> None:
@@ -193,7 +193,7 @@ async def rest(times: int = 50) -> None:
         await asyncio.sleep(0)
 
 
-async def fed(partition: RawPartition, found: Batch) -> None:
+async def fed(partition: RawPartition, found: FetchedBatch) -> None:
     """Feed, and let what was queued be sent."""
     await partition.feed(found)
     await rest()

@@ -20,7 +20,7 @@ from tokenmill.app.settings import Settings
 from tokenmill.app.tools.inspect.blocks import trace_block
 from tokenmill.app.tools.skip import skip
 from tokenmill.app.tools.verify.run import verify
-from tokenmill.app.worker.batch import Batch
+from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.errors import RegistryError
 
 TEXT = {"type": "record", "name": "T", "fields": [{"name": "text", "type": "string"}]}
@@ -72,7 +72,7 @@ async def test_partition_waits_for_a_registry_that_is_away(
     registry.stop()
     with capture_logs() as logs:
         async with resumed(settings) as partition:
-            fed = asyncio.create_task(partition.feed(Batch(partition.tp, records, len(records), EPOCH)))
+            fed = asyncio.create_task(partition.feed(FetchedBatch(partition.tp, records, len(records), EPOCH)))
             await until("offset 0 of ", partition)
             await until("does not answer", partition)
             registry.start()
@@ -101,7 +101,7 @@ async def test_schema_that_is_lost_waits_for_a_person(
     send(settings, [Raw(framed(b"", 77)), *pages()])
     (records,) = raw_records(settings, settings.raw_topics[0])
     async with resumed(settings) as partition:
-        fed = asyncio.create_task(partition.feed(Batch(partition.tp, records, len(records), EPOCH)))
+        fed = asyncio.create_task(partition.feed(FetchedBatch(partition.tp, records, len(records), EPOCH)))
         await until("offset 0 of ", partition)
         await until("schema 77 is not in the schema registry", partition)
         await until("tokenmill skip", partition)
@@ -111,7 +111,7 @@ async def test_schema_that_is_lost_waits_for_a_person(
             await fed
         assert partition.waiting is None
     async with resumed(settings) as partition:  # the next owner, who takes the wish over
-        await partition.feed(Batch(partition.tp, records, len(records), EPOCH))
+        await partition.feed(FetchedBatch(partition.tp, records, len(records), EPOCH))
         assert partition._mill is not None
         assert partition._mill.chains["train"].totals.dead_lettered["skipped"] == 1
 
@@ -125,7 +125,7 @@ async def test_partition_that_is_given_up_while_it_waits_mills_nothing(
     (records,) = raw_records(settings, settings.raw_topics[0])
     registry.status = 500
     async with resumed(settings) as partition:
-        fed = asyncio.create_task(partition.feed(Batch(partition.tp, records, len(records), EPOCH)))
+        fed = asyncio.create_task(partition.feed(FetchedBatch(partition.tp, records, len(records), EPOCH)))
         await until("500", partition)
         partition.stop()
         registry.status = 0

@@ -17,7 +17,7 @@ from tokenmill.app.segments import token_partition as module
 from tokenmill.app.segments.mirror.stream_flow import StreamFlow
 from tokenmill.app.segments.token_partition import SegmentContext, TokenPartition
 from tokenmill.app.settings import Settings
-from tokenmill.app.worker.batch import Batch
+from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.milling.chain_mill import ChainMill
 from tokenmill.milling.partition_mill import PartitionMill
 from tokenmill.reading import following
@@ -102,7 +102,7 @@ class Scene:
             for n in numbers
         ]  # fmt: skip
         await self.partition.feed(
-            Batch(self.partition.tp, records, numbers[-1] + 1 if position is None else position, EPOCH)
+            FetchedBatch(self.partition.tp, records, numbers[-1] + 1 if position is None else position, EPOCH)
         )
 
 

@@ -27,8 +27,8 @@ from tokenmill.app.segments import store_opening as opening
 from tokenmill.app.segments.token_partition import SegmentContext, TokenPartition
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.repair.run import repair_store
-from tokenmill.app.worker.batch import Batch
 from tokenmill.app.worker.ending import end_for
+from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.errors import DamagedError, DifferenceError, GapError
 from tokenmill.milling.chain_mill import ChainMill
 from tokenmill.milling.partition_mill import PartitionMill
@@ -93,7 +93,7 @@ class Appending:
         records: list[Any] = [
             _record(offset, message) for offset, message in enumerate((messages or self.messages)[low:high], low)
         ]
-        await self.partition.feed(Batch(self.partition.tp, records, high, EPOCH))
+        await self.partition.feed(FetchedBatch(self.partition.tp, records, high, EPOCH))
 
     async def publish(self, low: int, high: int) -> None:
         """Put messages ``[low, high)`` on the token topic."""
@@ -275,7 +275,7 @@ async def test_a_halted_partition_goes_on_after_a_repair_beside_it(
     assert heir.may_go_on()
     await heir.resume()
     assert (heir.halted, heir.standing().state, heir.status()["block"]) == (None, "running", 6)
-    await heir.feed(Batch(heir.tp, [_record(n, m) for n, m in enumerate(appending.messages)], BLOCKS, EPOCH))
+    await heir.feed(FetchedBatch(heir.tp, [_record(n, m) for n, m in enumerate(appending.messages)], BLOCKS, EPOCH))
     heir.stop()
     await heir.closed()
     assert open_partition(settings.store, stream, 0, check=True).blocks == BLOCKS
@@ -301,7 +301,7 @@ async def test_a_partition_goes_on_once_a_message_is_ignored(appending: Appendin
     records = [_record(n, m) for n, m in enumerate(appending.messages[:2])]
     records += [foreign, *(_record(n, m) for n, m in enumerate(appending.messages[2:], 3))]
     partition, control = appending.partition, appending.settled.control
-    await partition.feed(Batch(partition.tp, records, BLOCKS + 1, EPOCH))
+    await partition.feed(FetchedBatch(partition.tp, records, BLOCKS + 1, EPOCH))
     assert f"`tokenmill ignore {partition.tp.topic} 0 2`" in (partition.halted or "")
     assert partition.standing().state == "halted"
     assert partition.status()["halted_by"] in {DamagedError.brief, DifferenceError.brief, GapError.brief}
@@ -313,7 +313,7 @@ async def test_a_partition_goes_on_once_a_message_is_ignored(appending: Appendin
     before = metrics.IGNORED._value.get()
     await partition.resume()
     assert not partition.may_go_on()
-    await partition.feed(Batch(partition.tp, records, BLOCKS + 1, EPOCH))
+    await partition.feed(FetchedBatch(partition.tp, records, BLOCKS + 1, EPOCH))
     assert metrics.IGNORED._value.get() == before + 1
     assert partition.status()["halted"] is None
     await appending.end()

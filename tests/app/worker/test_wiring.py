@@ -11,7 +11,7 @@ from faust.types import TP
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry.measuring import LagAge, StageClock, Standing
 from tokenmill.app.worker import wiring
-from tokenmill.app.worker.batch import Batch
+from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.app.worker.transport import BatchApp
 from tokenmill.app.worker.wiring import StreamWorker
 from tokenmill.errors import SettingsError
@@ -27,7 +27,7 @@ class Still:
         """Return that it never halts."""
         return False
 
-    async def feed(self, batch: Batch) -> None:
+    async def feed(self, batch: FetchedBatch) -> None:
         """Take it."""
 
     def stop(self) -> None:

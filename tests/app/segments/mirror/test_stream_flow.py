@@ -8,9 +8,10 @@ import pytest
 from aiokafka import TopicPartition
 
 from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
+from tokenmill.app.kafka.cluster import NO_LEADER
 from tokenmill.app.segments.mirror import stream_flow as flow_module
 from tokenmill.app.segments.mirror.store_mirror import Mirror, StreamFinder
-from tokenmill.app.segments.mirror.stream_flow import NO_LEADER, CopyMeasure, FurthestBlocks, StreamFlow
+from tokenmill.app.segments.mirror.stream_flow import CopyMeasure, FurthestBlocks, StreamFlow
 from tokenmill.app.segments.store_opening import bring_stream
 from tokenmill.app.segments.token_partition import TokenPartition
 from tokenmill.app.settings import Settings
@@ -170,7 +171,7 @@ async def test_what_passes_is_started_over(
     monkeypatch.setattr("tokenmill.app.segments.mirror.stream_flow.asyncio.sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
         await flow.run()
-    assert pauses == [4.0, 8.0, 10.0, 10.0, 10.0]
+    assert pauses == [2.0, 4.0, 8.0, 10.0, 10.0]
 
 
 async def test_what_does_not_pass_ends_the_flow(settings: Settings, store: Store, stream: MemoryStream) -> None:

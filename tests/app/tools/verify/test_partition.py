@@ -7,7 +7,7 @@ import pytest
 
 from tests.app.tools.verify.published import Published, settled
 from tests.conftest import TopicFactory
-from tokenmill.app.kafka.discovery import settled_stream
+from tokenmill.app.kafka.settled_streams import settled_stream
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.tools.verify.marks import take_marks
 from tokenmill.app.tools.verify.partition import check_partition

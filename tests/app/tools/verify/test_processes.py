@@ -57,7 +57,7 @@ class Crew:
 
     def _work(self, pipe: Any) -> None:
         try:
-            processes._work(pipe, 1)
+            processes._work(pipe, 1, fast=False)
         except KeyboardInterrupt:
             pass  # it died: the pipe closes, and nothing was said
         finally:

@@ -1,4 +1,4 @@
-"""Connections that come to nothing: few attempts, and nothing left of them."""
+"""Connections that come to nothing: few attempts, nothing left of them, and no look for metadata after the other."""
 
 import asyncio
 import gc
@@ -6,16 +6,29 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import aiokafka.conn
 import pytest
-from aiokafka.client import AIOKafkaClient
-from aiokafka.conn import AIOKafkaConnection
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.conn import AIOKafkaConnection, AIOKafkaProtocol
 from aiokafka.errors import KafkaConnectionError
 from aiokafka.structs import BrokerMetadata
 
 from tests.faults.proxy import RESET
 from tests.outages import Hands
-from tokenmill.app.kafka.fastpath import connecting
-from tokenmill.app.kafka.fastpath.connecting import FIRST_PAUSE, LONGEST_PAUSE, Pauses, connect
+from tokenmill.app.kafka import connections
+from tokenmill.app.kafka.cluster import client_of
+from tokenmill.app.kafka.connections import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    METADATA_PAUSE,
+    QUICK_LOOKS,
+    ContactProtocol,
+    Pauses,
+    back_off,
+    connect,
+    prepare,
+)
 from tokenmill.app.kafka.fastpath.receive_buffers import FrameProtocol
 
 ATTEMPTS = 30
@@ -65,16 +78,19 @@ def test_pauses_grow_and_end_with_an_answer() -> None:
     assert round(pauses.left("a", 1)[0], 3) == FIRST_PAUSE
 
 
-def alive() -> list[AIOKafkaConnection | FrameProtocol]:
+def alive() -> list[AIOKafkaConnection | AIOKafkaProtocol]:
     """Return all connections that are held by anything, if only by each other."""
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), AIOKafkaConnection | FrameProtocol)]
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), AIOKafkaConnection | AIOKafkaProtocol)]
 
 
+@pytest.mark.usefixtures("both_ways")
 async def test_connections_that_are_reset_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """No connection, no buffer of 64 KiB, even if Python never looks for cycles."""
-    monkeypatch.setattr(connecting, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(connections, "FIRST_PAUSE", 0.0)
     gc.collect()
     others = alive()  # of other tests
+    prepare(AIOKafkaAdminClient(bootstrap_servers="127.0.0.1:1"))
+    assert aiokafka.conn.AIOKafkaProtocol in {ContactProtocol, FrameProtocol}
     gc.disable()
     try:
         async with resetting() as proxy:
@@ -89,10 +105,13 @@ async def test_connections_that_are_reset_leave_nothing(monkeypatch: pytest.Monk
         gc.enable()
 
 
+@pytest.mark.usefixtures("both_ways")
 async def test_a_client_leaves_a_broker_alone_for_a_moment_that_resets_it() -> None:
     """However often it is asked to connect; alone, aiokafka would try each time. A new client waits for its turn."""
     async with resetting() as proxy:
-        client = AIOKafkaClient(bootstrap_servers=f"127.0.0.1:{proxy.port}")
+        owner = AIOKafkaAdminClient(bootstrap_servers=f"127.0.0.1:{proxy.port}")
+        prepare(owner)
+        client = client_of(owner)
         client.cluster._brokers = {1: BrokerMetadata(1, "127.0.0.1", proxy.port, None)}
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -108,3 +127,36 @@ async def test_a_client_leaves_a_broker_alone_for_a_moment_that_resets_it() -> N
             await client.bootstrap()
         assert proxy.accepted == before + 1
         await client.close()
+
+
+SECONDS = 1.0
+
+
+async def looks(*, backing_off: bool) -> int:
+    """Return how often a client that asks again at once looks for metadata within `SECONDS`, where nobody answers."""
+    producer = AIOKafkaProducer(bootstrap_servers="127.0.0.1:1")
+    client = producer.client
+    found = 0
+
+    async def look(*_: object) -> bool:
+        nonlocal found
+        found += 1
+        await asyncio.sleep(0)
+        return False
+
+    client._metadata_update = look
+    if backing_off:
+        back_off(client)
+    synchronizer = asyncio.create_task(client._md_synchronizer())
+    end = asyncio.get_running_loop().time() + SECONDS
+    while asyncio.get_running_loop().time() < end:
+        await asyncio.wait([client.force_metadata_update()], timeout=SECONDS)
+    synchronizer.cancel()
+    await producer.stop()
+    return found
+
+
+async def test_metadata_is_not_asked_for_again_at_once_for_ever() -> None:
+    """Alone, aiokafka asks as fast as it can; backing off, it asks a few times at once, then after pauses."""
+    assert await looks(backing_off=False) > 1000
+    assert QUICK_LOOKS <= await looks(backing_off=True) <= QUICK_LOOKS + SECONDS / METADATA_PAUSE + 1

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.histories import BLOCK_BYTES, FINGERPRINT, PARTITION, make_history
-from tokenmill.app.kafka.message_reading import REFUSALS, message_of, offered, readable
+from tokenmill.app.kafka.token_topic import REFUSALS, message_of, offered, readable
 from tokenmill.errors import DamagedError, DifferenceError, FingerprintError
 from tokenmill.reading.acceptance import Acceptor, Taken
 from tokenmill.records import Record
