@@ -27,7 +27,7 @@ HAS_TORCH = $(1) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torc
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup env demo test test-quick test-peers test-stack faults soak bench bench-loader growth latency profile lint format docs lock clean
+.PHONY: help setup env demo test test-quick test-peers test-newest test-stack faults soak bench bench-loader growth latency profile lint format docs lock clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -54,6 +54,13 @@ test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## pure and uni
 
 test-peers: $(VENV)/.installed $(VENV)/.train $(VENV)/.peers-loops ## loops of other frameworks, killed and resumed, with the real packages; some 10 minutes, 600 MB
 	$(BIN)/python -m pytest -m peers tests/peers $(ARGS)
+
+# Not from the lock, in a folder of its own, fetched again each time: what resolves today, which may be more than is
+# pinned. Their dependencies come along, for a newer version may want newer ones.
+test-newest: $(VENV)/.installed ## the service on the newest aiokafka and faust-streaming there are, whatever is pinned
+	@rm -rf $(VENV)/newest
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --target $(VENV)/newest aiokafka faust-streaming
+	$(BIN)/python -m pytest -n0 -s -m newest tests/app/worker $(ARGS)
 
 test-stack: $(VENV)/.installed ## the container image and the compose stack, really run (Docker, or as root podman and buildah)
 	$(BIN)/python -m pytest -m stack tests/stack $(ARGS)

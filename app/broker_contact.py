@@ -1,8 +1,10 @@
-"""Whether brokers answer this process, told by what all of its connections receive; and log lines about it.
+"""Whether brokers answer this process, which errors say no more than that they do not, and log lines about it.
 
 A client that is connected hears from a broker every few seconds, whether it has work or not: it refreshes its picture
 of the cluster (`METADATA_MAX_AGE_MS`), and a member of a group sends heartbeats. So a process that has heard nothing
 for longer reaches no broker, however its connections look: refused, reset, or silent.
+
+Errors are told by name, so that a command that talks to no broker need not load aiokafka.
 """
 
 import time
@@ -23,6 +25,32 @@ something every two seconds."""
 REPEAT_SECONDS: Final = 60.0
 """How often the log says so again."""
 
+OF_AIOKAFKA: Final = frozenset(
+    {
+        "GroupCoordinatorNotAvailableError",
+        "KafkaConnectionError",
+        "KafkaTimeoutError",
+        "NodeNotReadyError",
+        "NotCoordinatorForGroupError",
+        "RequestTimedOutError",
+        "StaleMetadata",
+    }
+)
+UNREACHED: Final = OF_AIOKAFKA | {"BrokerError"}
+OF_SOCKETS: Final = frozenset({"OSError", "EOFError"})
+"""TimeoutError and ConnectionError are OSErrors, asyncio's IncompleteReadError is an EOFError. Disks have some too."""
+LINES_OF_AIOKAFKA: Final = (
+    "Unable to bootstrap",
+    "Unable to get cluster metadata",
+    "Unable to request metadata",
+    "Unable to update metadata",
+    "Unable connect",
+    "Marking the coordinator dead",
+    "Heartbeat session expired",
+    "Heartbeat failed for group %s: coordinator",
+)
+"""How what aiokafka says of it begins, where it does not say which error it was."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -39,9 +67,9 @@ class Contact:
         self._last: tuple[float, float] = (clock(), wall())
 
     def turn(self) -> None:
-        """Take note that the event loop turns; call this in it every second or oftener.
+        """Note that the event loop turns; call this in it every second or oftener.
 
-        While it stands still, as when a tokenizer is loaded, nobody asks a broker: silence counts from now on then.
+        While it does not, as when a tokenizer is loaded, nobody asks a broker: silence counts from now on then.
         """
         now = self._clock()
         if now - self._turned > STILL_SECONDS:
@@ -49,7 +77,7 @@ class Contact:
         self._turned = now
 
     def heard(self) -> None:
-        """Take note that bytes of a broker's answer have arrived."""
+        """Note that bytes of a broker's answer have arrived."""
         self._last = (self._clock(), self._wall())
 
     @property
@@ -112,3 +140,28 @@ class OutageLog:
                 seconds=round(self._contact.quiet), error=self._contact.trouble or None,
             )  # fmt: skip
         self._since = since
+
+
+def says_unreached(words: str) -> bool:
+    """Return whether a line of aiokafka's, or its template, says that a broker could not be reached."""
+    return words.startswith(LINES_OF_AIOKAFKA)
+
+
+def is_unreached(error: object) -> bool:
+    """Return whether an error, or a class of errors, means that a broker could not be reached, and nothing else."""
+    if _is_a(error, UNREACHED):
+        return True
+    if type(error).__name__ != "KafkaError" or not isinstance(error, Exception):
+        return False
+    words = error.args[0] if error.args else ""
+    return says_unreached(str(words)) or is_unreached(error.__cause__)
+
+
+def is_broken_connection(error: object) -> bool:
+    """Return whether what a Kafka client speaks of is a broker that could not be reached, or a socket's own error."""
+    return is_unreached(error) or _is_a(error, OF_SOCKETS)
+
+
+def _is_a(error: object, names: frozenset[str]) -> bool:
+    kind = error if isinstance(error, type) else type(error)
+    return not names.isdisjoint(parent.__name__ for parent in kind.__mro__)

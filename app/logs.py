@@ -7,8 +7,7 @@ from typing import Final
 
 import structlog
 
-from .absence import is_broken_connection, says_unreached
-from .broker_contact import CONTACT, QUIET_SECONDS, REPEAT_SECONDS, Contact
+from .broker_contact import CONTACT, QUIET_SECONDS, REPEAT_SECONDS, Contact, is_broken_connection, says_unreached
 from .terminal import escaped, escaped_lines
 
 NOISY: Final = ("aiokafka", "kafka", "faust", "mode", "asyncio")

@@ -9,8 +9,7 @@ from benchmarks.grown import Grown
 from benchmarks.measuring import BenchmarkError
 from tokenmill.app.mill.raw_partition import MillContext, RawPartition
 from tokenmill.app.mill.skip_list import SkipList
-from tokenmill.app.segments.context import SegmentContext
-from tokenmill.app.segments.token_partition import TokenPartition
+from tokenmill.app.segments.token_partition import SegmentContext, TokenPartition
 from tokenmill.app.worker.ending import end_for
 
 

@@ -11,7 +11,7 @@ from aiokafka import TopicPartition
 
 from tests.service import Chain, Raw, Service, in_own_loop, send, service_settings
 from tokenmill.app.kafka.clients import consumer
-from tokenmill.app.kafka.topic_tails import published_head
+from tokenmill.app.kafka.token_topic import published_head
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.errors import StoreError

@@ -9,15 +9,14 @@ import numpy as np
 from tokenizers import Tokenizer, normalizers
 
 from tokenmill.milling.chain_mill import ChainMill
-from tokenmill.milling.columns import Columns
-from tokenmill.milling.fates import Fates, Part
-from tokenmill.milling.fetch import Fetch
+from tokenmill.milling.chain_outcomes import ChainOutcomes
+from tokenmill.milling.columns import OutcomeColumns, RecordColumns
 from tokenmill.milling.outcomes import Stages
 from tokenmill.milling.partition_mill import PartitionMill
 from tokenmill.milling.reference import Reference, ReferenceBlock
-from tokenmill.opening import RAW_BYTES_SHA256, open_stages
 from tokenmill.reading.resume import ResumePoint, genesis_point, resume_point
 from tokenmill.recipe import Recipe
+from tokenmill.recipe_stages import RAW_BYTES_SHA256, open_stages
 from tokenmill.records import FLUSH_HEADER, Record
 from tokenmill.stages.engines import RAW_BYTES, Engine, TokenBatch, TokenizerFile, open_engine
 from tokenmill.stages.training_tokenizer import train_tokenizer
@@ -110,13 +109,13 @@ def make_source(
     return Source(stages, recipes, start, skips)
 
 
-def fates(source: Source, recipe: Recipe, records: Sequence[Record], tokens: Sequence[int]) -> Fates:
+def chain_outcomes(source: Source, recipe: Recipe, records: Sequence[Record], tokens: Sequence[int]) -> ChainOutcomes:
     """Return what a chain makes of the records, where each kept document has so many tokens (all of them 0)."""
-    fetch = Fetch.of(records)
-    columns = Columns.sort(source.stages, fetch, source.skips)
+    fetch = RecordColumns.of(records)
+    columns = OutcomeColumns.sort(source.stages, fetch, source.skips)
     bounds = np.cumsum([0, *tokens])
     batch = TokenBatch(np.zeros(bounds[-1], np.uint32), bounds)
-    return Fates(fetch, [Part.of(recipe, columns, columns.kept[recipe.split], batch)])
+    return ChainOutcomes.of(recipe, fetch, columns, columns.kept[recipe.split], batch)
 
 
 def text(offset: int, value: str) -> Record:

@@ -29,7 +29,7 @@ class Recipe:
     id_field: str
     carry: tuple[str, ...]
     max_text_bytes: int
-    """0 in a draft: that of the tokenizer (`tokenmill.opening.complete`)."""
+    """0 in a draft: that of the tokenizer (`tokenmill.recipe_stages.complete`)."""
     max_id_bytes: int
     max_fields_bytes: int
     normalize: str

@@ -10,11 +10,9 @@ from rich.table import Table
 from tokenmill.eras import Era, EraFollower, EraLog
 
 from ..kafka.clients import consumer
-from ..kafka.control_topic import write_control
-from ..kafka.discovery import settled_stream
-from ..kafka.era_topic import look
-from ..mill.era_closing import EraCloser
-from ..mill.era_extents import Extents
+from ..kafka.control_topic import read_eras, write_control
+from ..kafka.settled_streams import settled_stream
+from ..mill.era_closing import EraCloser, Extents
 from ..settings import Settings
 from .options import OneStream, examples, with_settings
 from .output import AsJson, DryRun, Yes, agree, asks, count, say, show_json, show_table
@@ -69,7 +67,7 @@ async def _read(settings: Settings, stream: str) -> list[Era]:
     settled = await settled_stream(settings, stream)
     follower = EraFollower(stream, settled.genesis.recipe.fingerprint)
     async with consumer(settings) as client:
-        return [era async for part in look(client, settled.stream.control_topic, follower) for era, _ in part]
+        return [era async for part in read_eras(client, settled.stream.control_topic, follower) for era, _ in part]
 
 
 async def _eras_and_blocks_left(settings: Settings, stream: str) -> tuple[list[Era], int]:

@@ -11,8 +11,9 @@ from rich.progress import SpinnerColumn
 
 from tokenmill.store import Store, StoreLock
 
+from ..kafka import fastpath
 from ..logs import set_up_logging
-from ..segments.mirror import Behind, Mirror
+from ..segments.mirror import Mirror, MirroredStream
 from ..settings import Settings
 from ..tasks import run_until_signalled
 from ..terminal_console import PlainColumn
@@ -53,6 +54,7 @@ def mirror(settings: Settings, streams: Streams = None, *, once: Once = False, k
     lock = StoreLock(store.path, alone=True)
     with MirrorProgressLine() as report:
         set_up_logging(settings.log_format, settings.log_level)
+        fastpath.install()
         work = Mirror(settings, store, streams or (), once=once, keep_from=keep_from or (), progress=report)
 
         async def run() -> int:
@@ -72,7 +74,7 @@ def mirror(settings: Settings, streams: Streams = None, *, once: Once = False, k
         raise work.problems[0]
 
 
-def described(found: Behind) -> str:
+def described(found: MirroredStream) -> str:
     """Return where a stream is, for people."""
     has = f"{found.stream}: {count(found.stored, 'block')}, {count(found.trainable, 'era')}"
     missing = [f"{count(found.blocks, 'block')} ({size(found.bytes)})"] if found.blocks else []
@@ -86,10 +88,10 @@ class MirrorProgressLine(ProgressLine):
     def __init__(self) -> None:
         super().__init__(SpinnerColumn(), PlainColumn("{task.description}"), description="starting")
         self._terminal = messages().is_terminal
-        self._logged: dict[str, Behind] = {}
+        self._logged: dict[str, MirroredStream] = {}
         self._at = 0.0
 
-    def __call__(self, behind: Sequence[Behind]) -> None:
+    def __call__(self, behind: Sequence[MirroredStream]) -> None:
         """Show it; a log gets what changed, now and then."""
         if self._terminal:
             line = "; ".join(map(described, behind)) or "no stream is settled yet"

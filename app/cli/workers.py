@@ -7,7 +7,7 @@ import typer
 
 from tokenmill.errors import TokenMillError
 
-from ..kafka.settled import require_ready
+from ..kafka.settled_streams import require_ready
 from ..logs import set_up_logging
 from ..process import allow_more_files
 from ..settings import Settings

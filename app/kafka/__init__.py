@@ -1,17 +1,10 @@
-"""Kafka as a client outside Faust sees it: connections, topics, and what the brokers tell of streams and chains.
+"""Kafka outside Faust: clients, topics, and reading the project's own topics.
 
-`kafka` makes all clients and reads ranges of logs; `security`, `refusal`, `connecting`, `patience` and `calm` are about
-getting in, being refused, and waiting, `frames` and `fetched` about receiving and `sending` about sending, for all
-clients of the process. `topics` creates and checks what `topic_needs` asks for. `control` reads and settles control
-topics, `discovery` finds the streams by them, `messages` and `heads` read token topics.
+- `clients` makes all clients and reads ranges of logs; `connections` adds what aiokafka lacks while brokers are away;
+  `cluster` asks aiokafka about leaders, connections and metadata; `retry` waits for brokers and topics;
+- `security` is TLS and logins, `refusal` says why brokers refuse us, `schema_registry` is another server's client;
+- `topics` creates and checks what `topic_needs` asks for;
+- `control_topic` settles a stream and reads its control topic, `settled_streams` finds streams by these topics;
+- `token_topic` reads messages, `chain_logs` reads what a worker resumes from;
+- `fastpath` replaces parts of aiokafka for speed, where a process installs it.
 """
-
-from .fastpath.connecting import connect_calmly
-from .fastpath.fetched_records import unpack_at_once
-from .fastpath.receive_buffers import receive_in_place
-from .fastpath.send_buffers import send_flat
-
-connect_calmly()
-receive_in_place()
-send_flat()
-unpack_at_once()

@@ -1,4 +1,4 @@
-"""The two logs of a chain on Kafka, for a worker that resumes (what it believes: `tokenmill.reading.continuing`)."""
+"""The two logs of a chain on Kafka, for a worker that resumes (`tokenmill.reading.continuing` decides where)."""
 
 from collections.abc import AsyncIterator, Sequence
 
@@ -16,7 +16,7 @@ from tokenmill.wire.message import Message
 from ..settings import Settings
 from .clients import consumer, offsets, read_range
 from .control_topic import Settled
-from .message_reading import REFUSALS, message_of, refused
+from .token_topic import REFUSALS, message_of, refused
 
 log = structlog.get_logger(__name__)
 
@@ -74,7 +74,7 @@ async def read_tail(client: AIOKafkaConsumer, settled: Settled, tokens: TopicPar
     try:
         tail = await find_tail(logs, settled.genesis, raw.partition)
     except REFUSALS as error:
-        if isinstance(error.__cause__, REFUSALS):  # the message said already where it stands
+        if isinstance(error.__cause__, REFUSALS):  # the message names the place already
             raise
         raise refused(error, tokens, logs.last_offset) from error
     if tail.gap is not None:

@@ -23,10 +23,10 @@ from aiokafka.errors import (
 from tokenmill.errors import BrokerError, MovedError, SettingsError
 from tokenmill.records import SourceRecord
 
-from ..absence import is_unreached
-from ..broker_contact import CONTACT
+from ..broker_contact import CONTACT, is_unreached
 from ..settings import ConnectionSettings, Settings
-from .metadata_backoff import calm
+from .connections import prepare
+from .fastpath import whole_batches
 from .refusal import refused_time, why_not
 from .security import client_security
 
@@ -34,9 +34,9 @@ METADATA_MAX_AGE_MS: Final = 3000
 """How old a client's picture of the cluster may be. After a broker restart the picture can be empty; with the default
 of five minutes, a group stays without partitions for as long."""
 STOP_SECONDS: Final = 5.0
-"""How long a client may take to say goodbye, if it is answered; without a broker, aiokafka's would wait for ever."""
+"""How long a client may take to stop while brokers answer; without a broker, aiokafka would wait for ever."""
 LISTEN_SECONDS: Final = 0.25
-"""How often it is looked for an answer meanwhile."""
+"""How often it is checked meanwhile whether a broker answers."""
 POLL_MS: Final = 500
 """How long one poll waits; also how often a silent partition is asked whether it still reaches the wanted offset."""
 FETCH_WAIT_MS: Final = 50
@@ -92,7 +92,7 @@ def broker_errors(settings: ConnectionSettings) -> Iterator[None]:
 
 
 def not_allowed(settings: ConnectionSettings, what: str) -> SettingsError:
-    """Return the error for a right that we lack."""
+    """Return the error for a right that this client lacks."""
     return SettingsError(
         f"the brokers at {settings.bootstrap_servers} do not allow this to {settings.sasl_username or 'us'} ({what}): "
         'grant it (docs/settings.md, "Rights"), or log in as somebody else'
@@ -100,7 +100,7 @@ def not_allowed(settings: ConnectionSettings, what: str) -> SettingsError:
 
 
 async def require_group(settings: ConnectionSettings, group: str) -> None:
-    """Check that the brokers let us into a consumer group: who is not let in would stand still in silence.
+    """Check that the brokers let us into a consumer group: a worker that is not let in would do nothing, in silence.
 
     Raises:
         SettingsError: they do not.
@@ -108,7 +108,7 @@ async def require_group(settings: ConnectionSettings, group: str) -> None:
 
     """
     async with admin(settings) as client:
-        with suppress(GroupCoordinatorNotAvailableError, GroupLoadInProgressError):  # rights are looked at first
+        with suppress(GroupCoordinatorNotAvailableError, GroupLoadInProgressError):  # rights are checked first
             for answer in await client.describe_consumer_groups([group]):
                 if any(described[0] == GroupAuthorizationFailedError.errno for described in answer.groups):
                     raise not_allowed(settings, f"group {group}")
@@ -134,7 +134,7 @@ async def producer(
     fixed["request_timeout_ms"] = DELIVERY_MS
     with broker_errors(settings):
         client = AIOKafkaProducer(**connection(settings), **(fixed | options))
-        calm(client.client)
+        prepare(client)
         async with _running(settings, client.start, client.stop):
             yield client
 
@@ -156,10 +156,11 @@ async def consumer(settings: Settings, **options: Any) -> AsyncIterator[AIOKafka
         "enable_auto_commit": False,
         "fetch_max_wait_ms": FETCH_WAIT_MS,
         "request_timeout_ms": REQUEST_MS,
+        "value_deserializer": whole_batches,
     }
     with broker_errors(settings):
         client = AIOKafkaConsumer(**connection(settings), **(fixed | options))
-        calm(client._client)  # noqa: SLF001
+        prepare(client)
         async with _running(settings, client.start, client.stop):
             yield client
 
@@ -175,7 +176,7 @@ async def admin(settings: ConnectionSettings) -> AsyncIterator[AIOKafkaAdminClie
     """
     with broker_errors(settings):
         client = AIOKafkaAdminClient(**connection(settings), request_timeout_ms=REQUEST_MS)
-        calm(client._client)  # noqa: SLF001
+        prepare(client)
         async with _running(settings, client.start, client.close):
             yield client
 
@@ -279,5 +280,5 @@ async def _require_range(client: AIOKafkaConsumer, partition: TopicPartition, st
     if start < held[0] or end > held[1]:
         raise MovedError(
             f"{partition.topic}[{partition.partition}] holds offsets {held[0]} to {held[1]}, and {start} to {end} are "
-            "wanted: its retention has passed them, or the topic was made anew"
+            "wanted: its retention has passed them, or the topic was created again"
         )

@@ -1,7 +1,7 @@
-"""Settling a stream on its control topic, and reading what stands there."""
+"""Control topics: a stream is settled on one, which then also has its ignored and skipped records, and its eras."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Final
@@ -11,17 +11,19 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import InvalidTimestampError, UnknownTopicOrPartitionError
 
 from tokenmill import __version__
-from tokenmill.errors import FingerprintError, TopicError
-from tokenmill.opening import RAW_BYTES_SHA256
+from tokenmill.eras import ERA_KEY, Era, EraFollower, LogRecord, why_no_era
+from tokenmill.errors import FingerprintError, MovedError, TopicError
 from tokenmill.recipe import Recipe
 from tokenmill.recipe_differences import differences
+from tokenmill.recipe_stages import RAW_BYTES_SHA256
 from tokenmill.wire.control_log import ControlLog
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis
 from tokenmill.wire.tokenizer_parts import tokenizer_parts
 
 from .. import telemetry as metrics
 from ..settings import Settings, Stream
-from .clients import consumer, offsets, producer, read_range
+from .clients import consumer, offsets, producer, read_batches, read_range
+from .cluster import all_metadata
 from .refusal import refused_time
 
 CONTROL_PREFIX: Final = "control."
@@ -33,6 +35,12 @@ MOST_NAMED: Final = 100
 """Junk records that one process names; of more it only counts how many."""
 SHOWN: Final = 200
 """Characters of the reason why a record is junk, which may quote it."""
+ATTEMPTS: Final = 3
+"""How often in a row eras are read from a log that moves: each takes a moment, so that the second or third finds it at
+rest."""
+
+NewEras = Sequence[tuple[Era, int]]
+"""Eras that follow each other, and their offsets."""
 
 log = structlog.get_logger(__name__)
 _named: Final[set[tuple[str, int]]] = set()
@@ -41,7 +49,7 @@ _named: Final[set[tuple[str, int]]] = set()
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A stream whose genesis stands on its control topic."""
+    """A stream whose genesis is on its control topic."""
 
     stream: Stream
     genesis: Genesis
@@ -109,8 +117,7 @@ async def require_topic(client: AIOKafkaConsumer, topic: str) -> int:
 
     """
     try:
-        found = await client._client.fetch_all_metadata()  # noqa: SLF001 - aiokafka's consumer knows only what it reads
-        partitions = found.partitions_for_topic(topic)
+        partitions = (await all_metadata(client)).partitions_for_topic(topic)
     except UnknownTopicOrPartitionError:
         partitions = None
     if not partitions:
@@ -124,7 +131,7 @@ async def settle(settings: Settings, stream: Stream, recipe: Recipe, tokenizer: 
     """Return the stream's genesis, after writing it where there was none.
 
     When this returns, a genesis with this recipe's fingerprint is the first one on the control topic, and the
-    tokenizer stands there too. Two workers that find the topic empty may both write; both read back the first.
+    tokenizer is there too. Two workers that find the topic empty may both write; both read back the first.
 
     Raises:
         FingerprintError: the stream was settled with other settings.
@@ -166,7 +173,7 @@ def require_fingerprint(genesis: Genesis, recipe: Recipe) -> None:
 
 
 def other_settings(genesis: Genesis, differing: list[str], back: str = "set them back") -> FingerprintError:
-    """Return the error that tells which settings differ from the stream's, and what to do: ``back``, or a new name."""
+    """Return the error that names the differing settings, and what to do: ``back``, or a new name for the stream."""
     return FingerprintError(
         f"stream {genesis.stream!r} was settled with other settings ({'; '.join(differing)}): {back}, or give the new "
         "ones a stream of their own with stream_suffix"
@@ -227,3 +234,81 @@ async def _starts(client: AIOKafkaConsumer, settings: Settings, stream: Stream) 
 
 def _versions() -> dict[str, str]:
     return {"tokenmill": __version__, **{library: version(library) for library in LIBRARIES}}
+
+
+async def read_eras(
+    client: AIOKafkaConsumer, topic: str, follower: EraFollower, end: int | None = None
+) -> AsyncIterator[NewEras]:
+    """Read the control ``topic`` from the follower's position to its end, or to ``end``; yield the new eras.
+
+    They come fetch by fetch, never none, in bounded memory. ``client`` is used by nobody else meanwhile. Whatever is
+    raised, the follower's position is after what was yielded last, so that the next call continues there.
+
+    Raises:
+        DifferenceError: the era that was seen last is not on the topic any more.
+        MovedError: the topic lost its tail again and again while it was read, or ends before ``end``.
+
+    """
+    given = follower.standing
+    for attempt in range(ATTEMPTS):
+        fetches = _read_eras(client, topic, follower, end)
+        while True:
+            try:
+                found = await anext(fetches, None)
+            except BaseException as error:
+                follower.rewind(given)
+                if not isinstance(error, MovedError) or attempt == ATTEMPTS - 1:
+                    raise
+                break
+            if found is None:
+                return
+            if found:
+                given = follower.standing
+                yield found
+
+
+async def _read_eras(
+    client: AIOKafkaConsumer, topic: str, follower: EraFollower, end: int | None
+) -> AsyncIterator[NewEras]:
+    """Read to the end. What one fetch brought was on the topic at one time, with all before it if its last still is."""
+    partition = TopicPartition(topic, 0)
+    first, last_end = (await offsets(client, [partition]))[partition]
+    end = last_end if end is None else end
+    start = follower.position
+    batch = await _one_fetch(client, partition, first if start is None else max(first, start), end)
+    known = start is not None and follower.holds(batch[0] if batch else None)
+    if start is not None and not known:
+        follower.restart()
+        batch = await _one_fetch(client, partition, first, end)
+    while batch:
+        eras = [(_added(follower, topic, record), record.offset) for record in batch[known:]]
+        known = False
+        yield [(era, offset) for era, offset in eras if era is not None]
+        last = batch[-1]
+        batch = await _one_fetch(client, partition, last.offset + 1, end)
+        if batch and not await _is_still_there(client, partition, last):
+            raise MovedError(f"{topic} lost its tail while it was read")
+    follower.finish()
+
+
+async def _one_fetch(client: AIOKafkaConsumer, partition: TopicPartition, start: int, end: int) -> list[LogRecord]:
+    """Return the records of one fetch from ``start`` on; none where there are no more before ``end``."""
+    batch = await anext(read_batches(client, partition, start, end), None) or ()
+    return [LogRecord(record.offset, record.key, record.value) for record in batch]
+
+
+def _added(follower: EraFollower, topic: str, record: LogRecord) -> Era | None:
+    era = follower.add(record)
+    if era is None and record.key == ERA_KEY and (why := why_no_era(record.value)) is not None:
+        name_junk(topic, record.offset, record.key, why)
+    return era
+
+
+async def _is_still_there(client: AIOKafkaConsumer, partition: TopicPartition, last: LogRecord) -> bool:
+    """Return whether the last record of the fetch before is still there, and so all that was read before it.
+
+    Else the log may have lost its tail between two fetches, and the second may have brought an era that continues what
+    was read, but not what is there now. It does not matter whether the record is an era: where one that was ignored was
+    lost, another may have become the next era in its place, and the one that the second fetch brought came too late.
+    """
+    return last in await _one_fetch(client, partition, last.offset, last.offset + 1)

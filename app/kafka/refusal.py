@@ -1,4 +1,4 @@
-"""Why brokers do not let us in. aiokafka only logs it; here it becomes an error that names the setting to look at."""
+"""Why brokers refuse us. aiokafka only logs it; here it becomes an error that names the setting to check."""
 
 import asyncio
 import re
@@ -32,7 +32,7 @@ _ABOUT_US: Final = re.compile("ALERT.*(CERT|UNKNOWN_CA)")
 async def why_not(settings: ConnectionSettings) -> TokenMillError | None:
     """Ask each broker once and return why it refuses us; None where none of them says anything.
 
-    A `SettingsError` is what only a person can mend; a `BrokerError` may pass, for a broker that stops closes
+    A `SettingsError` needs a person; a `BrokerError` may pass, for a broker that stops closes
     connections as well.
     """
     found: list[TokenMillError] = []
@@ -81,7 +81,7 @@ def refused_time(topic: str = "") -> ClockError:
 
 
 def _about(cause: BaseException, settings: ConnectionSettings, address: str) -> str | None:
-    """Return words for what only a person can mend; None for all else."""
+    """Return words for what only a person can correct; None for all else."""
     if isinstance(cause, ssl.SSLCertVerificationError):
         return _about_its_certificate(cause, settings, address)
     if isinstance(cause, ssl.SSLError) and _ABOUT_US.search(cause.reason or ""):

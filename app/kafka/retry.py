@@ -1,15 +1,18 @@
-"""Waiting at the start for what others bring up: brokers, and topics that somebody else creates."""
+"""Trying again: pauses that double, and waiting for brokers, for topics, and for what brokers are asked repeatedly."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 import structlog
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import KafkaError
 
-from tokenmill.errors import BrokerError, MissingTopicError
+from tokenmill.errors import BrokerError, MissingTopicError, SourceError
 
-from ..broker_contact import REPEAT_SECONDS
+from ..broker_contact import CONTACT, QUIET_SECONDS, REPEAT_SECONDS, is_unreached
 from ..settings import Settings
+from .clients import consumer
 
 T = TypeVar("T")
 
@@ -17,11 +20,30 @@ FIRST_PAUSE: Final = 0.5
 """Seconds before the second try; doubled each time ..."""
 LONGEST_PAUSE: Final = 5.0
 """... up to this: what was waited for is noticed soon."""
+PASSING: Final = (BrokerError, KafkaError, SourceError)
+"""What ends by itself: no broker, and a topic that moved under the reader."""
 
 log = structlog.get_logger(__name__)
 
 
-async def patiently(settings: Settings, look: Callable[[], Awaitable[T]]) -> T:
+class Backoff:
+    """Pauses in seconds that double from the first to the longest; from the first again after a healthy time."""
+
+    def __init__(self, first: float, longest: float, healthy: float = float("inf")) -> None:
+        """Begin with the first pause, and again with it after ``healthy`` seconds without a failure."""
+        self._first, self._longest, self._healthy = first, longest, healthy
+        self._next = first
+
+    def next(self, ran: float = 0.0) -> float:
+        """Return the pause after a try that failed after ``ran`` seconds; the following one is longer."""
+        if ran >= self._healthy:
+            self._next = self._first
+        pause = self._next
+        self._next = min(2 * pause, self._longest)
+        return pause
+
+
+async def retry(settings: Settings, look: Callable[[], Awaitable[T]]) -> T:
     """Return what ``look`` returns; tried again while no broker answers or a topic is missing.
 
     For at most ``settings.wait_seconds``, from the first try to the beginning of the last. The log says what is missing
@@ -33,7 +55,7 @@ async def patiently(settings: Settings, look: Callable[[], Awaitable[T]]) -> T:
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + settings.wait_seconds
-    pause, said, said_at = FIRST_PAUSE, "", 0.0
+    backoff, said, said_at = Backoff(FIRST_PAUSE, LONGEST_PAUSE), "", 0.0
     while True:
         try:
             return await look()
@@ -44,5 +66,43 @@ async def patiently(settings: Settings, look: Callable[[], Awaitable[T]]) -> T:
             if str(error) != said or loop.time() - said_at >= REPEAT_SECONDS:
                 said, said_at = str(error), loop.time()
                 log.warning("waiting", reason=said, seconds_left=round(left))
-            await asyncio.sleep(min(pause, left))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            await asyncio.sleep(min(backoff.next(), left))
+
+
+async def ask_repeatedly(
+    settings: Settings,
+    ask: Callable[[AIOKafkaConsumer], Awaitable[None]],
+    seconds: float,
+    outage: str,
+    passing: tuple[type[Exception], ...] = (),
+) -> NoReturn:
+    """Call ``ask`` with a consumer, and again ``seconds`` after it returned, until cancelled.
+
+    `PASSING`, and what ``passing`` adds to it, ends the consumer; the next one is made after ``seconds``. Such a time
+    is one line in the log, ``outage`` and the reason, and another one only when the reason changes. That a broker is
+    not reached is a line only where it lasts although another answers: else `OutageLog` says it. Anything else is
+    raised.
+    """
+    loop = asyncio.get_running_loop()
+    said = ""
+    failing: float | None = None
+    while True:
+        try:
+            async with consumer(settings) as client:
+                while True:
+                    await ask(client)
+                    client.pause(*client.assignment())  # else it would ask the brokers on, for records nobody takes
+                    said, failing = "", None
+                    await asyncio.sleep(seconds)
+        except (*PASSING, *passing) as error:
+            reason = str(error) or repr(error)
+            failing = loop.time() if failing is None else failing
+            if reason != said and (not is_unreached(error) or _lasts(loop.time() - failing)):
+                log.warning(outage, error=reason)
+                said = reason
+            await asyncio.sleep(seconds)
+
+
+def _lasts(seconds: float) -> bool:
+    """Return whether what has failed for ``seconds`` is more than an outage that has just begun, or goes on."""
+    return seconds > 2 * QUIET_SECONDS and CONTACT.away_since is None

@@ -16,6 +16,7 @@ from tokenmill.errors import RegistryError, SettingsError
 from tokenmill.stages.decoding import FORMATS, RegisteredSchema, SchemaSource
 
 from ..settings import Settings
+from .retry import Backoff
 from .security import registry_login, registry_ssl_context
 
 ANSWER_SECONDS: Final = 10.0
@@ -129,7 +130,7 @@ class SchemaRegistry:
         return RegistryError(f"the schema registry {self.url} cannot be asked for {what} ({why}): {advice}")
 
 
-class PatientRegistry:
+class WaitingRegistry:
     """Waits for the registry in the thread that asks, for commands that have nothing else to do."""
 
     def __init__(self, registry: SchemaSource, seconds: float) -> None:
@@ -146,7 +147,7 @@ class PatientRegistry:
 
         """
         with self._lock:
-            deadline, pause = time.monotonic() + self._seconds, FIRST_PAUSE
+            deadline, backoff = time.monotonic() + self._seconds, Backoff(FIRST_PAUSE, LONGEST_PAUSE)
             while True:
                 try:
                     return self._registry.schema(number)
@@ -155,8 +156,7 @@ class PatientRegistry:
                     if error.definite or left <= 0:
                         raise
                     log.warning("waiting for the schema registry", reason=str(error), seconds_left=round(left))
-                    time.sleep(min(pause, left))
-                    pause = min(2 * pause, LONGEST_PAUSE)
+                    time.sleep(min(backoff.next(), left))
 
 
 def schemas_of(settings: Settings, decode: str) -> SchemaRegistry | None:
@@ -173,7 +173,7 @@ def schemas_of(settings: Settings, decode: str) -> SchemaRegistry | None:
     return SchemaRegistry(settings)
 
 
-def schemas_for_command(settings: Settings, decode: str) -> PatientRegistry | None:
+def schemas_for_command(settings: Settings, decode: str) -> WaitingRegistry | None:
     """Do as `schemas_of`, for a command: it waits for `COMMAND_SECONDS`, or longer if ``wait_seconds`` is."""
     registry = schemas_of(settings, decode)
-    return None if registry is None else PatientRegistry(registry, max(COMMAND_SECONDS, settings.wait_seconds))
+    return None if registry is None else WaitingRegistry(registry, max(COMMAND_SECONDS, settings.wait_seconds))

@@ -81,7 +81,7 @@ def _password_in(name: str, path: Path) -> str:
     try:
         found = _read(name, path).decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
-        raise SettingsError(f"{name} {path} is not UTF-8; write it anew") from None
+        raise SettingsError(f"{name} {path} is not UTF-8; write it again") from None
     if not found:
         raise SettingsError(f"{name} {path} is empty; write the password into it")
     return found

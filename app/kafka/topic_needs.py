@@ -34,7 +34,7 @@ class NeededTopic(NamedTuple):
     name: str
     kind: Kind
     raw_topic: str
-    """The raw topic that it belongs to (itself, of kind ``raw``); tells the number of partitions."""
+    """The raw topic that it belongs to (itself, of kind ``raw``), which sets the number of partitions."""
     max_message_bytes: int
     """The topic's ``max.message.bytes`` must be this or more."""
 

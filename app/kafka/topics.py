@@ -18,7 +18,7 @@ from tokenmill.errors import MissingTopicError, TopicError
 
 from ..settings import Settings
 from .clients import admin
-from .retry import patiently
+from .retry import retry
 from .topic_needs import (
     CONFIGS,
     UNLIMITED,
@@ -40,7 +40,7 @@ async def ensure_topics(settings: Settings, *, partitions: int | None = None) ->
 
     On return every needed topic exists and can be used. A raw topic is created only where ``partitions`` is given; a
     token topic gets as many partitions as its raw topic has, also when that has grown, and a new dead-letter topic
-    does. What exists is changed in no other way: `check_topics` says what is wrong with it. Waits as `patiently` does.
+    does. What exists is changed in no other way: `check_topics` says what is wrong with it. Waits as `retry` does.
 
     Raises:
         MissingTopicError: a raw topic is missing, and ``partitions`` is None.
@@ -48,7 +48,7 @@ async def ensure_topics(settings: Settings, *, partitions: int | None = None) ->
         BrokerError: no broker answers.
 
     """
-    return await patiently(settings, lambda: _ensure(settings, partitions))
+    return await retry(settings, lambda: _ensure(settings, partitions))
 
 
 async def _ensure(settings: Settings, partitions: int | None) -> list[str]:
@@ -93,7 +93,7 @@ async def ensure_produced(settings: Settings, raw_topic: str) -> None:
             await _until_visible(client, {needed.name: 1})
 
     try:
-        await patiently(settings, ensure)
+        await retry(settings, ensure)
     except TopicError as error:
         raise TopicError(
             f"{error}; let somebody run `tokenmill topics create` who may, or do without: --no-resume"
@@ -117,7 +117,7 @@ async def _problems(settings: Settings, needed: list[NeededTopic]) -> list[Probl
 
 
 async def require_topics(settings: Settings) -> list[Problem]:
-    """Return the warnings about the topics that workers need. Waits as `patiently` does.
+    """Return the warnings about the topics that workers need. Waits as `retry` does.
 
     What `produce` notes is none of their business: their logins need not see its topic.
 
@@ -127,7 +127,7 @@ async def require_topics(settings: Settings) -> list[Problem]:
         BrokerError: no broker answers.
 
     """
-    return await patiently(settings, lambda: _require(settings))
+    return await retry(settings, lambda: _require(settings))
 
 
 async def _require(settings: Settings) -> list[Problem]:
@@ -155,14 +155,14 @@ async def retention_seconds(settings: Settings, topics: Iterable[str]) -> dict[s
 
 
 async def partition_count(settings: Settings, topic: str) -> int:
-    """Return the number of partitions of a topic. Waits as `patiently` does.
+    """Return the number of partitions of a topic. Waits as `retry` does.
 
     Raises:
         MissingTopicError: there is no such topic.
         BrokerError: no broker answers.
 
     """
-    return await patiently(settings, lambda: _partition_count(settings, topic))
+    return await retry(settings, lambda: _partition_count(settings, topic))
 
 
 async def _partition_count(settings: Settings, topic: str) -> int:

@@ -1,6 +1,6 @@
-"""One raw partition on a mill worker: from where its chains continue to messages and dead letters on Kafka.
+"""The mill: from raw partitions to messages and dead letters on Kafka.
 
-`partition` has its life, from the resume to the revocation; `recipes` says how its topic is milled, `tail` where its
-chains continue, `growing` makes room for those of new partitions. `publisher` is what is sent,
-`skip_list` and `suspects` the records that hang or kill.
+`app` wires a worker; `raw_partition` is the life of one partition, with the commit protocol; `publisher` is what is
+sent; `recipes` says how a topic is milled; `skip_list` has the records that people leave out; `topic_changes` watches
+the topics meanwhile, and `era_closing` closes eras.
 """

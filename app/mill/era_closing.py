@@ -1,36 +1,101 @@
-"""Closing the eras of a stream: what the mill does that is assigned partition 0 of its raw topic.
+"""Closing the eras of streams: what the mill does that is assigned partition 0 of a stream's raw topic.
+
+`EraKeeper` takes these steps for each such stream (`EraCloser.step`), again and again:
 
 1. Read the control topic to its end: the eras as they are.
-2. Look how far all token partitions reach.
+2. Look how far all token partitions reach (`Extents`).
 3. If an era is due, write it, and wait until it is acknowledged.
 4. Begin again: whether it became the next era is seen by reading it back.
 
-Another worker may believe the same of itself. Then both write, the log decides, and step 1 tells both.
+Another worker may believe that partition 0 is its own. Then both write, and the log decides: the first era of a number
+counts, and step 1 shows it to both. Partition 0 of the raw topic may have halted: its owner still closes eras.
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 import structlog
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.eras import ERA_KEY, Era, EraFollower, close_era
+from tokenmill.eras import ERA_KEY, Era, EraFollower, EraLog, close_era
+from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, TopicError
+from tokenmill.reading.continuing import Extent, find_extent
+from tokenmill.recipe import Recipe
+from tokenmill.wire.ignoring import IgnoreList
 
-from ..kafka.control_topic import Settled
-from ..kafka.era_topic import look
-from .era_extents import Extents
+from .. import telemetry as metrics
+from ..kafka.chain_logs import KafkaLogs
+from ..kafka.clients import offsets
+from ..kafka.control_topic import Settled, read_eras, require_topic
+from ..kafka.retry import ask_repeatedly
+from ..settings import Settings
 
-log = structlog.get_logger(__name__)
+LOOK_SECONDS: Final = 1.0
+"""How often a stream is looked at, at most; sooner where eras are to be closed within a second or two."""
+LOOKS_PER_ERA: Final = 4
+"""Looks within the longest life of an open era."""
+FINAL: Final = (DifferenceError, DamagedError)
+"""The control topic is not what it was: no later look changes that."""
 
 Write = Callable[[str, bytes, bytes], Awaitable[None]]
 """Appends a record (topic, key, value) to a control topic; returns when it is acknowledged."""
 
+log = structlog.get_logger(__name__)
+
+
+class EraKeeper:
+    """Closes the eras of all streams that are this worker's to close; `run` never returns."""
+
+    def __init__(
+        self, settings: Settings, streams: Sequence[Settled], owns: Callable[[str], bool], write: Write
+    ) -> None:
+        """Ask ``owns`` whether this worker is assigned partition 0 of a raw topic; write with ``write``."""
+        self._settings = settings
+        self._streams = streams
+        self._owns = owns
+        self._write = write
+        self._closers: dict[str, EraCloser] = {}
+        self._given_up: set[str] = set()
+        shortest = min((settings.for_topic(s.stream.raw_topic).era_max_seconds for s in streams), default=LOOK_SECONDS)
+        self._pause = min(LOOK_SECONDS, shortest / LOOKS_PER_ERA)
+
+    async def run(self) -> None:
+        """Look at each stream again and again; raises only what nobody expected."""
+
+        async def ask(client: AIOKafkaConsumer) -> None:
+            for settled in self._streams:
+                await self._step(client, settled)
+
+        await ask_repeatedly(self._settings, ask, self._pause, "no era can be closed now", (TopicError,))
+
+    async def _step(self, client: AIOKafkaConsumer, settled: Settled) -> None:
+        name = settled.stream.name
+        if not self._owns(settled.stream.raw_topic):
+            self._closers.pop(name, None)
+            self._given_up.discard(name)
+            return
+        if name in self._given_up:
+            return
+        closer = self._closers.get(name) or self._closer(settled)
+        self._closers[name] = closer
+        try:
+            if await closer.step(client) is not None:
+                metrics.ERAS.labels(name).inc()
+        except FINAL as error:
+            self._given_up.add(name)
+            log.critical("no more eras are closed", stream=name, reason=str(error))
+
+    def _closer(self, settled: Settled) -> "EraCloser":
+        own = self._settings.for_topic(settled.stream.raw_topic)
+        return EraCloser(settled, self._write, era_blocks=own.era_blocks, era_seconds=own.era_max_seconds)
+
 
 class EraCloser:
-    """Closes the eras of one stream, a `step` at a time; made anew whenever partition 0 is assigned."""
+    """Closes the eras of one stream, a `step` at a time; made again whenever partition 0 is assigned."""
 
     def __init__(self, settled: Settled, write: Write, *, era_blocks: int, era_seconds: float) -> None:
-        """Know nothing yet; ``era_seconds`` after a new block was seen an era is closed, however small it is."""
+        """Close an era ``era_seconds`` after a new block was seen, however small it is, or at ``era_blocks`` blocks."""
         stream, recipe = settled.stream, settled.genesis.recipe
         self._control_topic = stream.control_topic
         self._write = write
@@ -51,7 +116,7 @@ class EraCloser:
             TopicError: a topic is missing.
 
         """
-        async for _ in look(client, self._control_topic, self._follower):
+        async for _ in read_eras(client, self._control_topic, self._follower):
             pass  # the follower holds what counts: how far they go
         await self._extents.look(client, self._follower.log)
         eras, now = self._follower.log, time.monotonic()
@@ -76,9 +141,9 @@ class EraCloser:
         return era
 
     async def close(self, client: AIOKafkaConsumer) -> None:
-        """Write eras of what is left and then the end marker, until one stands there; raises as `step`.
+        """Write eras of what is left and then the end marker, until one is there; raises as `step`.
 
-        A mill's era may come before either: then what is left is less, and the next look tells.
+        A mill's era may come before either: then less is left, and the next look shows it.
         """
         while not self.ended:
             await self.step(client, end=True)
@@ -87,3 +152,56 @@ class EraCloser:
     def ended(self) -> bool:
         """Whether the last era that was read is the end marker."""
         return self._follower.log.ended
+
+
+class Extents:
+    """How far the token partitions of a stream reach; `look` brings it up to date, and reads only what grew."""
+
+    def __init__(self, topic: str, recipe: Recipe, ignored: IgnoreList) -> None:
+        """Look at the token ``topic``, of which messages are ``ignored``."""
+        self.found: dict[int, Extent] = {}
+        """By partition; one that holds no block is missing."""
+        self._topic = topic
+        self._recipe = recipe
+        self._ignored = ignored
+        self._looked: dict[TopicPartition, tuple[int, int, int]] = {}
+        """The bounds of each partition, and the length of its ignore list, at the last look."""
+        self._refused: dict[int, str] = {}
+
+    async def look(self, client: AIOKafkaConsumer, eras: EraLog) -> None:
+        """Read the last messages of each partition that changed since the last look; new partitions are found.
+
+        The blocks of ``eras`` count as there, whatever retention has removed.
+
+        A partition that contradicts itself keeps the extent that it had, and is named in the log, once for each
+        reason: it must not keep the others' blocks from being trained on. ``client`` is used by nobody else meanwhile.
+
+        Raises:
+            TopicError: the topic is missing.
+
+        """
+        count = await require_topic(client, self._topic)
+        partitions = [TopicPartition(self._topic, number) for number in range(count)]
+        for partition, span in (await offsets(client, partitions)).items():
+            now = (*span, self._ignored.size(partition.partition))
+            if self._looked.get(partition) == now or span[0] == span[1]:
+                continue
+            extent = await self._extent(client, partition, eras.end(partition.partition)[0])
+            if extent is not None:
+                self.found[partition.partition] = extent
+            self._looked[partition] = now
+
+    async def _extent(self, client: AIOKafkaConsumer, partition: TopicPartition, known: int) -> Extent | None:
+        number = partition.partition
+        logs = KafkaLogs(client, partition, partition, self._ignored)
+        try:
+            extent = await find_extent(logs, self._recipe, number, known)
+        except (DifferenceError, DamagedError, FingerprintError) as error:
+            if self._refused.get(number) != str(error):
+                log.warning(
+                    "no era takes blocks of this partition", topic=self._topic, partition=number, reason=str(error)
+                )
+            self._refused[number] = str(error)
+            return None
+        self._refused.pop(number, None)
+        return extent

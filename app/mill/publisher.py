@@ -1,4 +1,7 @@
-"""Sending one chain's messages: one in flight, in order, nothing after a hole."""
+"""What a mill sends: each chain's messages, one in flight, in order, nothing after a hole; and dead letters.
+
+The steps that this takes part in are numbered in `tokenmill.app.mill.raw_partition.RawPartition.feed`.
+"""
 
 import asyncio
 import time
@@ -6,8 +9,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from aiokafka import TopicPartition
+
+from tokenmill.milling.outcomes import Outcome
 from tokenmill.reading.log_end import LogEnd, ReadMessages
 from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.dead_letters import RecordPlace, encode_dead_letter, letter_partition
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 
 from .. import telemetry as metrics
@@ -25,6 +32,33 @@ class Send(Protocol):
     ) -> int:
         """Return the record's offset."""
         ...
+
+
+class CarryTime:
+    """Says when one chain needs a carry: after much source, or long, without a message, or before its last one goes."""
+
+    def __init__(self, seconds: float, value_bytes: int, retention: float | None) -> None:
+        """``retention`` is that of the token topic, in seconds; None: it keeps messages for ever."""
+        self._seconds = seconds
+        self._value_bytes = value_bytes
+        self._retention = retention
+        self.queued()
+
+    def queued(self) -> None:
+        """Begin again: a message of the chain was queued."""
+        self._since = time.monotonic()
+        self._taken = 0
+
+    def took(self, value_bytes: int) -> None:
+        """Count source that was milled."""
+        self._taken += value_bytes
+
+    def is_due(self, *, behind: bool) -> bool:
+        """Return whether one is due; ``behind``: the chain has taken records since its last message's cursor."""
+        age = time.monotonic() - self._since
+        if self._retention is not None and age >= self._retention / 2:
+            return True
+        return behind and (age >= self._seconds or self._taken >= self._value_bytes)
 
 
 class Publisher:
@@ -45,6 +79,7 @@ class Publisher:
         leader: Callable[[], object],
         read: ReadMessages,
         on_durable: Callable[[Message], None],
+        carry_time: CarryTime,
     ) -> None:
         """Continue after ``cursor``, where the partition ended at ``end`` when it was read.
 
@@ -55,6 +90,8 @@ class Publisher:
         """The cursor after the last acknowledged message."""
         self.messages = 0
         """Messages acknowledged."""
+        self.carry_time = carry_time
+        """When the chain needs a carry, as far as time and `put` decide it."""
         self._send = send
         self._on_durable = on_durable
         self.topic = topic
@@ -92,6 +129,8 @@ class Publisher:
 
     async def put(self, messages: Sequence[Message]) -> None:
         """Take messages to send, waiting while more than `PENDING_BYTES` are on their way; forget them once stopped."""
+        if messages:
+            self.carry_time.queued()
         for message in messages:
             while self._pending_bytes >= PENDING_BYTES and not self._stopped:
                 self._room.clear()
@@ -114,7 +153,7 @@ class Publisher:
             self._room.set()
 
     async def _publish(self, message: Message) -> None:
-        """Send one message; the process ends when it is not certain that it stands in the log, at its end."""
+        """Take step 4: send one message; the process ends when it is not certain that it is in the log, at its end."""
         headers = [(HEADER_NAME, encode_header(message))]
         where = f"{self.topic}[{self._partition}]"
         started = time.perf_counter()
@@ -132,3 +171,27 @@ class Publisher:
         metrics.PUBLISH_SECONDS.labels(self.topic).observe(time.perf_counter() - started)
         metrics.MESSAGE_BYTES.labels(self.topic).observe(len(message.tokens))
         self._on_durable(message)
+
+
+async def send_dead_letters(
+    send: Send, topic: str, partitions: int, source: TopicPartition, outcomes: Sequence[Outcome]
+) -> None:
+    """Send records of ``source`` with their reasons to ``topic``; return when all in-sync replicas have all of them.
+
+    Each comes at least once: a worker that resumes may send it again, to the same one of the ``partitions``.
+    """
+    await asyncio.gather(*(_send_dead_letter(send, topic, partitions, source, outcome) for outcome in outcomes))
+
+
+async def _send_dead_letter(send: Send, topic: str, partitions: int, source: TopicPartition, outcome: Outcome) -> None:
+    record = outcome.record
+    place = RecordPlace(source.topic, source.partition, record.offset)
+    headers = encode_dead_letter(
+        place,
+        reason=outcome.reason,
+        detail=outcome.detail,
+        timestamp=record.timestamp,
+        exception=outcome.exception,
+        original=record.headers,
+    )
+    await send(topic, letter_partition(place, partitions), record.value, record.key, headers)

@@ -27,7 +27,7 @@ from tokenmill.milling.outcomes import Outcome, Stages
 from tokenmill.milling.partition_mill import Milled, PartitionMill
 from tokenmill.reading.log_end import LogEnd
 from tokenmill.records import SourceRecord
-from tokenmill.wire.dead_letters import RecordPlace, encode_dead_letter, letter_partition
+from tokenmill.wire.cursor import Cursor
 from tokenmill.wire.message import Message
 
 from .. import telemetry as metrics
@@ -38,10 +38,10 @@ from ..settings import Settings, dead_letter_topic
 from ..supervisor.in_flight import Board, Note, Suspects
 from ..telemetry.measuring import Standing, State
 from ..telemetry.mill_meter import MillMeter
-from ..worker.batch import Batch
 from ..worker.ending import end_process
-from .publisher import Publisher, Send
-from .schemas import SchemaWait
+from ..worker.ownership import FetchedBatch
+from .publisher import CarryTime, Publisher, Send, send_dead_letters
+from .recipes import SchemaWait
 from .skip_list import SkipList
 
 HANG_SECONDS = 15.0
@@ -50,7 +50,7 @@ it: what becomes of a record depends on no clock."""
 HANGS: Final = "a record takes long"
 """The same in short, as `TokenMillError.brief` says it of errors."""
 HALTING = (SourceError, GapError, DifferenceError, DamagedError, FingerprintError, EngineError)
-"""What a new start cannot mend for this partition, while the others can go on: it stands until a person acts."""
+"""What a new start does not get over for this partition, while the others can go on: it waits until a person acts."""
 WAIT_SECONDS: Final = 5.0
 """How soon a partition that lacks its token partition looks for it again."""
 
@@ -73,7 +73,7 @@ class MillContext:
     partitions: Callable[[str], Awaitable[int]]
     """How many partitions a topic has that is sent to."""
     leader: Callable[[TP], object]
-    """What stands for the leader of a partition that is sent to (`tokenmill.reading.log_end`)."""
+    """Something that differs once a partition that is sent to has another leader (`tokenmill.reading.log_end`)."""
     board: Board | None = None
     """Where a supervisor reads what is being milled."""
     start_partition: Callable[[TP, int], Awaitable[int | None]]
@@ -84,71 +84,63 @@ class RawPartition:
     """Mills one raw partition: `resume`, then `feed` again and again, and `tick` now and then; `stop` ends it."""
 
     def __init__(self, tp: TP, context: MillContext) -> None:
-        """Do nothing yet."""
         self.tp = tp
         self.halted: str | None = None
-        """Why the partition stands, or None."""
+        """Why the partition is halted, or None."""
         self.waiting: str | None = None
         """What the partition waits for at the moment, or None."""
         self.position = 0
         """The source offset up to which records have been milled."""
         self._context = context
         self._halted_by = TokenMillError.brief
-        self._epoch: int | None = None
+        self._ignored_at_halt: int | None = None
+        self._generation: int | None = None
+        """What the last start of the partition returned; None while nothing may be milled."""
         self._mill: PartitionMill | None = None
         self._publishers: dict[str, Publisher] = {}
+        self._skips: frozenset[int] = frozenset()
+        self._schemas = SchemaWait(context.stages, f"{tp.topic}[{tp.partition}]", self._wait_for)
         self._lock = asyncio.Lock()
-        self._since_message: dict[str, tuple[float, int]] = {}
-        self._bytes = 0
-        self._meter = MillMeter(tp.topic)
         self._note = Note(tp.topic, tp.partition, context.board)
         self._hanging: Suspects | None = None
         self._dead_letter: Mapping[str, Any] | None = None
-        self._ignored_at_halt: int | None = None
-        self._schemas = SchemaWait(context.stages, f"{tp.topic}[{tp.partition}]", self._wait_for)
-        self._skips: frozenset[int] = frozenset()
+        self._meter = MillMeter(tp.topic)
 
     async def resume(self) -> None:
         """Find where each chain continues, and let the source flow from the lowest of these places.
 
-        What a new start cannot mend halts the partition; everything else is raised and ends the worker. After such a
-        halt it may be called again (`may_go_on`).
+        What a new start does not get over halts the partition; everything else is raised and ends the worker. After
+        such a halt it may be called again (`may_go_on`).
         """
         self._meter.clock.enter("resume")
         self.halted = self._ignored_at_halt = None
         self._publishers.clear()
         ignored = self._ignored()
         try:
-            await self._resume()
+            await self._require_token_partitions()
+            chains = await self._find_chains()
+            if not self.halted:
+                await self._start(chains)
         except HALTING as error:
             self._halt(error)
             self._ignored_at_halt = ignored
 
-    def may_go_on(self) -> bool:
-        """Return whether more messages are passed over than when the partition halted in its `resume`."""
-        return self._ignored_at_halt is not None and self._ignored() > self._ignored_at_halt
+    async def _require_token_partitions(self) -> None:
+        """Wait until every stream has a partition for this one, which may be new; another may have to add it."""
+        while True:
+            try:
+                await self._context.require_partition(self.tp.partition)
+            except TopicError as error:
+                self.waiting = str(error)
+                log.warning("waiting", topic=self.tp.topic, partition=self.tp.partition, reason=self.waiting)
+                await asyncio.sleep(WAIT_SECONDS)
+            else:
+                self.waiting = None
+                return
 
-    def _ignored(self) -> int:
-        return sum(settled.control.ignored.size(self.tp.partition) for settled in self._context.streams)
-
-    def halt(self, reason: str) -> None:
-        """Stand from now on, for this reason, until the process ends; one that stands already keeps its own."""
-        if self.halted is None:
-            self._halt(TopicError(reason))
-
-    def _stands(self) -> bool:
-        return self.halted is not None
-
-    def _halt(self, error: TokenMillError) -> None:
-        self._stand_still()
-        self.halted = str(error)
-        self._halted_by = error.brief
-        self._meter.clock.enter("halted")
-        log.critical("partition halted", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
-
-    async def _resume(self) -> None:
+    async def _find_chains(self) -> list[ChainMill]:
+        """Read where each stream's chain continues, make its publisher, and settle which records are skipped."""
         context = self._context
-        await self._require_token_partitions()
         chains = []
         async with consumer(context.settings) as client:
             for settled in context.streams:
@@ -168,94 +160,88 @@ class RawPartition:
                     leader=leader,
                     read=partial(messages_between, context.settings, tokens, settled.control.ignored),
                     on_durable=partial(self._on_durable, settled.stream.name),
+                    carry_time=CarryTime(
+                        context.settings.carry_seconds,
+                        context.settings.carry_bytes,
+                        context.retention.get(tokens.topic),
+                    ),
                 )
-            cursors = [publisher.durable for publisher in self._publishers.values()]
-            self._skips = await context.skip_list.settle(client, self.tp.partition, cursors)
-        if self._stands():
-            return
-        self._mill = PartitionMill(context.stages, chains, self._skips, self._note)
+            self._skips = await context.skip_list.settle(client, self.tp.partition, self._durable_cursors())
+        return chains
+
+    async def _start(self, chains: Sequence[ChainMill]) -> None:
+        """Mill from the lowest place on that a chain wants."""
+        self._mill = PartitionMill(self._context.stages, chains, self._skips, self._note)
         self.position = self._mill.next_offset
-        lowest = min(
-            (publisher.durable for publisher in self._publishers.values()), key=lambda cursor: cursor.next_offset
-        )
+        lowest = min(self._durable_cursors(), key=lambda cursor: cursor.next_offset)
         self._meter.resumed(self._mill.chains, lowest.last_timestamp)
-        now = time.monotonic()
-        self._since_message = dict.fromkeys(self._publishers, (now, 0))
         for publisher in self._publishers.values():
             publisher.start()
-        epoch = await context.start_partition(self.tp, self.position)
-        if self._stands():  # since a moment ago
+        generation = await self._context.start_partition(self.tp, self.position)
+        if self.halted:  # since a moment ago
             return
-        self._epoch = epoch
+        self._generation = generation
         self._meter.clock.wait()
         log.info("partition resumed", topic=self.tp.topic, partition=self.tp.partition, offset=self.position)
 
-    def heed_skips(self) -> None:
-        """End the process where a person wants a record skipped that can still be: the next owner does it."""
-        if self._mill is None:
-            return  # it resumes, and asks by itself
-        cursors = [publisher.durable for publisher in self._publishers.values()]
-        for offset in self._context.skip_list.wanted(self.tp.partition, cursors):
-            end_process(
-                f"offset {offset} of {self.tp.topic}[{self.tp.partition}] is to be skipped: the next start does"
-            )
+    def _durable_cursors(self) -> list[Cursor]:
+        return [publisher.durable for publisher in self._publishers.values()]
 
-    async def _require_token_partitions(self) -> None:
-        """Wait until every stream has a partition for this one, which may be new; another may have to add it."""
-        while True:
-            try:
-                await self._context.require_partition(self.tp.partition)
-            except TopicError as error:
-                self.waiting = str(error)
-                log.warning("waiting", topic=self.tp.topic, partition=self.tp.partition, reason=self.waiting)
-                await asyncio.sleep(WAIT_SECONDS)
-            else:
-                self.waiting = None
-                return
+    async def feed(self, batch: FetchedBatch) -> None:
+        """Mill what a fetch brought; when this returns, steps 1 to 3 of the commit protocol are done.
 
-    def stop(self) -> None:
-        """Send nothing more; a thread that hangs in a record cannot be ended, so the process is."""
-        self._stand_still()
-        if self.stuck:
-            end_process(f"{self.tp.topic}[{self.tp.partition}] is given up while {self.halted}")
-        self._note.close()
-        self._meter.clock.stop()
+        The commit protocol is the order in which a message, its dead letters and its commit are acknowledged:
 
-    def _stand_still(self) -> None:
-        self._epoch = None
-        for publisher in self._publishers.values():
-            publisher.stop()
+        1. Mill. A thread turns the records into dead letters and messages. Both are a function of the records, the
+           recipe, the skip list and the place where the chain continued: whoever mills the records again makes the same
+           blocks. Nothing has left the process yet.
+        2. Send the dead letters of the whole fetch, and wait until all in-sync replicas have them. A worker that ends
+           before step 4 leaves these records to the next owner, who sends their dead letters again: at least once.
+        3. Queue each split's messages at the publisher of its token partition, in the order of their blocks, waiting
+           while the queue is full. `feed` returns after this step; the next fetch is milled while these are sent.
+        4. Send the messages of a token partition one at a time (`Publisher`). A message holds blocks and the cursor
+           behind them, which is the chain's commit: block and commit are one Kafka record, and become durable together.
+           The next message is sent once all in-sync replicas have this one and it is known to be at the end of the log
+           (`tokenmill.reading.log_end`). Where that is not certain, the process ends.
+        5. Note the cursor as durable. The lowest offset over all chains is what the worker commits to its consumer
+           group from time to time: for people and lag tools. Nothing ever continues from that offset.
+        6. Send a carry for a chain that took many records, or none for long, without a message: a message without
+           blocks, with cursor and open block. It takes steps 3 to 5, and only where nothing of the chain is queued.
 
-    async def feed(self, batch: Batch) -> None:
-        """Mill what a fetch brought; when this returns, its dead letters are acknowledged and its blocks are queued."""
-        if batch.epoch != self._epoch or self._mill is None:
+        `resume` reads commits where step 4 put them, at the end of each token partition, and mills again from the
+        lowest cursor on. A chain passes over records below its own cursor, so no block is made twice or left out.
+        """
+        mill = self._mill
+        if mill is None or batch.generation != self._generation:
             return
-        await self._schemas.learn(batch.records, self._mill.next_offset, self._skips)  # carries are written meanwhile
-        if batch.epoch != self._epoch:
+        await self._schemas.learn(batch.records, mill.next_offset, self._skips)  # carries are written meanwhile
+        if batch.generation != self._generation:
             return
         async with self._lock:
-            self._meter.clock.enter("other")
-            self._meter.fetched(batch.records)
-            try:
-                milled = await asyncio.to_thread(self._mill_noted, self._mill, batch.records)
-            except HALTING as error:
-                self._halt(error)
-                return
-            self._go_on()
-            seconds = milled.seconds
-            self._meter.clock.divide({"decode": seconds.decode, "tokenize": seconds.tokenize, "pack": seconds.pack})
-            if self._epoch != batch.epoch:
-                return
-            self._meter.clock.enter("dead_letters")
-            await self._send_dead_letters(milled)
-            self._meter.clock.enter("publish")
-            for split, messages in milled.messages.items():
-                await self._publish(split, messages)
-            self.position = max(batch.position, self._mill.next_offset)
-            self._bytes += milled.value_bytes
-            self._meter.fed(batch.records, milled.value_bytes)
-            await self._publish_carries(self._mill)  # here, too: under load, `tick` always finds it at work
-            self._meter.clock.wait()
+            with self._meter.feeding(batch.records) as measured:
+                milled = await self._mill_fetch(mill, batch)  # 1
+                if milled is None:
+                    return
+                measured.milled = milled
+                await self._send_dead_letters(milled.dead_letters)  # 2
+                await self._queue_messages(milled.messages)  # 3; its publishers take steps 4 and 5
+                self.position = max(batch.position, mill.next_offset)
+                for publisher in self._publishers.values():
+                    publisher.carry_time.took(milled.value_bytes)
+                await self._queue_carries(mill)  # 6; here, too: under load, `tick` always finds it at work
+
+    async def _mill_fetch(self, mill: PartitionMill, batch: FetchedBatch) -> Milled | None:
+        """Mill in a thread; None where the partition halts over it, or was given up meanwhile."""
+        try:
+            milled = await asyncio.to_thread(self._mill_noted, mill, batch.records)
+        except HALTING as error:
+            self._halt(error)
+            return None
+        self._meter.divide(milled.seconds)
+        if self._hanging is not None:  # it took very long, and is done
+            self._hanging = self.halted = None
+            log.warning("partition goes on", topic=self.tp.topic, partition=self.tp.partition)
+        return milled if batch.generation == self._generation else None
 
     def _mill_noted(self, mill: PartitionMill, records: Sequence[SourceRecord]) -> Milled:
         """Mill in a thread. What ends the process leaves the note of the records; what halts the partition does not."""
@@ -271,53 +257,46 @@ class RawPartition:
         self._note.done()
         return milled
 
-    def _wait_for(self, what: str | None) -> None:
-        """Show what the partition waits for; so nobody takes it for one that stands still."""
-        self.waiting = what
-
-    async def _send_dead_letters(self, milled: Milled) -> None:
-        if milled.dead_letters:
-            topic = dead_letter_topic(self.tp.topic)
-            partitions = await self._context.partitions(topic)
-            await asyncio.gather(*(self._send_dead_letter(topic, partitions, out) for out in milled.dead_letters))
-            for outcome in milled.dead_letters:
-                metrics.DEAD_LETTERS.labels(self.tp.topic, outcome.reason).inc()
-            last = milled.dead_letters[-1]
-            self._dead_letter = {"offset": last.record.offset, "reason": last.reason, "at": time.time()}
-
-    async def _send_dead_letter(self, topic: str, partitions: int, outcome: Outcome) -> None:
-        """Send a record with its reason. It comes at least once: a worker that resumes may send it again."""
-        record = outcome.record
-        place = RecordPlace(self.tp.topic, self.tp.partition, record.offset)
-        headers = encode_dead_letter(
-            place,
-            reason=outcome.reason,
-            detail=outcome.detail,
-            timestamp=record.timestamp,
-            exception=outcome.exception,
-            original=record.headers,
-        )
-        await self._context.send(topic, letter_partition(place, partitions), record.value, record.key, headers)
-
-    async def _publish(self, split: str, messages: Sequence[Message]) -> None:
-        if messages:
-            self._since_message[split] = (time.monotonic(), self._bytes)
-            await self._publishers[split].put(messages)
-
-    async def tick(self) -> None:
-        """Write a carry for each chain that needs one."""
-        self._look_for_hanging()
-        if self._mill is None or self._epoch is None or self._lock.locked():
+    async def _send_dead_letters(self, outcomes: Sequence[Outcome]) -> None:
+        """Take step 2."""
+        self._meter.clock.enter("dead_letters")
+        if not outcomes:
             return
-        async with self._lock:
-            await self._publish_carries(self._mill)
+        topic = dead_letter_topic(self.tp.topic)
+        await send_dead_letters(self._context.send, topic, await self._context.partitions(topic), self.tp, outcomes)
+        for outcome in outcomes:
+            metrics.DEAD_LETTERS.labels(self.tp.topic, outcome.reason).inc()
+        last = outcomes[-1]
+        self._dead_letter = {"offset": last.record.offset, "reason": last.reason, "at": time.time()}
 
-    async def _publish_carries(self, mill: PartitionMill) -> None:
+    async def _queue_messages(self, messages: Mapping[str, Sequence[Message]]) -> None:
+        """Take step 3."""
+        self._meter.clock.enter("publish")
+        for split, some in messages.items():
+            await self._publishers[split].put(some)
+
+    def _on_durable(self, stream: str, message: Message) -> None:
+        """Take step 5, after a message was acknowledged."""
+        metrics.BLOCKS.labels(stream, "topic").inc(message.count)
+        self._context.set_durable(self.tp, min(cursor.next_offset for cursor in self._durable_cursors()))
+
+    async def _queue_carries(self, mill: PartitionMill) -> None:
+        """Take step 6."""
         for split, chain in mill.chains.items():
-            if self._publishers[split].idle and self._is_due(split):
+            publisher = self._publishers[split]
+            behind = self.position > publisher.durable.next_offset
+            if publisher.idle and publisher.carry_time.is_due(behind=behind):
                 carry = chain.carry(self.position)
                 if carry is not None:
-                    await self._publish(split, [carry])
+                    await publisher.put([carry])
+
+    async def tick(self) -> None:
+        """Name a record that takes very long, and write a carry for each chain that needs one."""
+        self._look_for_hanging()
+        if self._mill is None or self._generation is None or self._lock.locked():
+            return
+        async with self._lock:
+            await self._queue_carries(self._mill)
 
     def _look_for_hanging(self) -> None:
         """Say so, once, when a record takes very long."""
@@ -329,37 +308,60 @@ class RawPartition:
         self.halted = f"milling has hung for {HANG_SECONDS:.0f} s at {hanging}"
         log.critical("partition hangs", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
 
-    def _go_on(self) -> None:
-        """Show the partition as running again after a record that took very long."""
-        if self._hanging is not None:
-            self._hanging = self.halted = None
-            log.warning("partition goes on", topic=self.tp.topic, partition=self.tp.partition)
-
     @property
     def stuck(self) -> bool:
         """Whether a thread of this process hangs in one of the partition's records."""
         return self._hanging is not None and self._note.hanging(0) is not None
 
-    def _is_due(self, split: str) -> bool:
-        """Whether a chain went far, or long, without a message, or its last one will soon be removed from the topic."""
-        settings, publisher = self._context.settings, self._publishers[split]
-        since, at_bytes = self._since_message[split]
-        age = time.monotonic() - since
-        retention = self._context.retention.get(publisher.topic)
-        if retention is not None and age >= retention / 2:
-            return True
-        if self.position <= publisher.durable.next_offset:
-            return False
-        return age >= settings.carry_seconds or self._bytes - at_bytes >= settings.carry_bytes
+    def heed_skips(self) -> None:
+        """End the process where a person wants a record skipped that can still be: the next owner does it."""
+        if self._mill is None:
+            return  # it resumes, and asks by itself
+        for offset in self._context.skip_list.wanted(self.tp.partition, self._durable_cursors()):
+            end_process(
+                f"offset {offset} of {self.tp.topic}[{self.tp.partition}] is to be skipped: the next start does"
+            )
 
-    def _on_durable(self, stream: str, message: Message) -> None:
-        metrics.BLOCKS.labels(stream, "topic").inc(message.count)
-        lowest = min(publisher.durable.next_offset for publisher in self._publishers.values())
-        self._context.set_durable(self.tp, lowest)
+    def halt(self, reason: str) -> None:
+        """Halt for this reason until the process ends; a partition that has halted already keeps its own reason."""
+        if self.halted is None:
+            self._halt(TopicError(reason))
+
+    def _halt(self, error: TokenMillError) -> None:
+        self._cease()
+        self.halted = str(error)
+        self._halted_by = error.brief
+        self._meter.clock.enter("halted")
+        log.critical("partition halted", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
+
+    def may_go_on(self) -> bool:
+        """Return whether more messages are passed over than when the partition halted in its `resume`."""
+        return self._ignored_at_halt is not None and self._ignored() > self._ignored_at_halt
+
+    def _ignored(self) -> int:
+        return sum(settled.control.ignored.size(self.tp.partition) for settled in self._context.streams)
+
+    def stop(self) -> None:
+        """Send nothing more; a thread that hangs in a record cannot be ended, so the process is."""
+        self._cease()
+        if self.stuck:
+            end_process(f"{self.tp.topic}[{self.tp.partition}] is given up while {self.halted}")
+        self._note.close()
+        self._meter.clock.stop()
+
+    def _cease(self) -> None:
+        """Mill and send nothing more."""
+        self._generation = None
+        for publisher in self._publishers.values():
+            publisher.stop()
+
+    def _wait_for(self, what: str | None) -> None:
+        """Show what the partition waits for, so that nobody takes it for one that makes no progress."""
+        self.waiting = what
 
     def standing(self) -> Standing:
-        """Return where the partition stands, for its gauges."""
-        started = self._epoch is not None
+        """Return where the partition is, for its gauges."""
+        started = self._generation is not None
         state: State = "running" if started else "resuming"
         state = "halted" if self.halted else "waiting" if self.waiting else state
         return self._meter.standing(state, self.position, self._publishers)

@@ -2,7 +2,7 @@
 
 A person asks (`tokenmill.app.tools.skip_and_ignore`); the owner of the partition decides: it alone knows what it has
 published. It takes a request over when it resumes, before it mills anything, and only where no chain has passed the
-record; what it took over stands on every stream's control topic before a record is milled. So a record was either
+record; what it took over is on every stream's control topic before a record is milled. So a record was either
 milled by all or skipped by all, whoever reads the control topics afterwards: workers, the reference, verification.
 """
 
@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 def has_passed(cursor: Cursor, offset: int) -> bool:
-    """Return whether what became of a record is settled: the cursor lies past it, or in the middle of it."""
+    """Return whether what became of a record is settled: the cursor is past it, or in the middle of it."""
     return (cursor.next_offset, cursor.taken) > (offset, 0)
 
 
@@ -29,7 +29,7 @@ class SkipList:
     """What the control topics of one raw topic's streams say of records to skip, as far as they have been read."""
 
     def __init__(self, settings: Settings, streams: Sequence[Settled]) -> None:
-        """Know what the streams' geneses were read with; `refresh` reads on."""
+        """Begin with what was read of the control topics with the streams' geneses; `refresh` reads on."""
         self._settings = settings
         self._streams = streams
 
@@ -59,7 +59,7 @@ class SkipList:
     async def settle(self, client: AIOKafkaConsumer, partition: int, cursors: Collection[Cursor]) -> frozenset[int]:
         """Take over what is wanted and return what is in force; for the partition's owner, before it mills.
 
-        When this returns, what it returned stands on the control topics.
+        When this returns, what it returned is on the control topics.
         """
         await self.refresh(client)
         for offset in self.wanted(partition, cursors):

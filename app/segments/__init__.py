@@ -1,5 +1,5 @@
-"""One token partition on a segment worker: from the lock on its directory to blocks that are durable in the store.
+"""The segment worker: from token partitions to blocks that are durable in a store.
 
-`partition` has its life, from the resume to the revocation; `opening` waits for directory and disk, `block_search`
-finds a block on the topic by its number, and `late_start` says where a new store begins if the first ones are gone.
+`app` wires a worker; `token_partition` is the life of one partition, `store_opening` finds where it begins, on disk and
+on its topic, and `block_appender` writes. `era_bringing` stores eras. `mirror` does the same without a group.
 """

@@ -16,9 +16,8 @@ from tokenmill.errors import DamagedError, DifferenceError, DiskError, GapError,
 from tokenmill.store import EraWriter, Store
 
 from .. import telemetry as metrics
-from ..kafka.asking import keep_asking
-from ..kafka.control_topic import Settled
-from ..kafka.era_topic import look
+from ..kafka.control_topic import Settled, read_eras
+from ..kafka.retry import ask_repeatedly
 from ..settings import Settings
 from ..tasks import in_thread
 
@@ -27,7 +26,7 @@ LOOK_SECONDS: Final = 0.5
 WAITING: Final = (DiskError, LockedError)
 """What heals by itself: the eras are opened again, which recovers."""
 FINAL: Final = (DamagedError, DifferenceError, GapError)
-"""What only a person can mend."""
+"""What only a person can remedy."""
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +60,7 @@ class EraBringer:
             for settled in self._settled:
                 await self._step(client, settled)
 
-        await keep_asking(settings, ask, LOOK_SECONDS, "no eras can be read now")
+        await ask_repeatedly(settings, ask, LOOK_SECONDS, "no eras can be read now")
 
     async def _step(self, client: AIOKafkaConsumer, settled: Settled) -> None:
         name = settled.stream.name
@@ -94,7 +93,7 @@ class EraBringer:
             self._open[name] = writer, EraFollower(name, fingerprint, writer.last, writer.position)
         writer, follower = self._open[name]
         self._count(name, writer)
-        async for found in look(client, settled.stream.control_topic, follower):
+        async for found in read_eras(client, settled.stream.control_topic, follower):
             await in_thread(partial(writer.append, found))
             self._count(name, writer)
 

@@ -1,18 +1,52 @@
-"""Opening a partition's directory in a store: as soon as whoever holds it gives it free, and the disk lets us."""
+"""Before a partition's first block: its stream in the store, the lock on its directory, and the place on its topic.
+
+A partition continues with the block after the last one that its directory holds. That block is found on the token
+topic by its number. Where retention has removed the first blocks, a new store begins at a later one.
+"""
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
-from tokenmill.errors import DiskError, LockedError
-from tokenmill.store import PartitionWriter, Store
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from tokenmill.errors import DiskError, GapError, LockedError
+from tokenmill.reading.acceptance import Acceptor, Gap
+from tokenmill.reading.following import find_start
+from tokenmill.recipe import Recipe
+from tokenmill.recipe_stages import RAW_BYTES_SHA256
+from tokenmill.store import PartitionWriter, Start, Store, StreamInfo
+from tokenmill.store.layout import partition_directory
+from tokenmill.wire.ignoring import IgnoreList
+from tokenmill.wire.message import Message
+
+from ..kafka.clients import offsets, read_range
+from ..kafka.control_topic import Settled
+from ..kafka.retry import Backoff
+from ..kafka.token_topic import message_at, message_of, offered
 
 LOCK_SECONDS: Final = 0.25
-"""How soon a partition that waits for another process to give its directory free tries again."""
+"""How soon a partition that waits for another process's lock on its directory tries again."""
 DISK_SECONDS: Final = 0.5
 """How soon one that waits for its disk tries again; then ever later ..."""
 LONGEST_DISK_SECONDS: Final = 5.0
-"""... up to this: blocks come soon after the disk is mended, and until then it is hardly touched."""
+"""... up to this: blocks come soon after the disk is back, and until then it is hardly touched."""
+
+
+async def bring_stream(store: Store, settled: Settled) -> None:
+    """Let the store hold what the control topic says of a stream; durable on return.
+
+    Raises:
+        FingerprintError: the store holds a stream of that name that was made with other settings.
+        DiskError: the store cannot be read or written to.
+
+    """
+    genesis = settled.genesis
+    digest = genesis.recipe.tokenizer_sha256
+    tokenizer = None if digest == RAW_BYTES_SHA256 else settled.control.tokenizer(digest)
+    info = StreamInfo.from_genesis(genesis, genesis.segment_blocks)
+    await asyncio.to_thread(store.add_stream, info, tokenizer)
 
 
 async def open_writer(
@@ -20,10 +54,10 @@ async def open_writer(
 ) -> PartitionWriter | None:
     """Lock and recover a partition's directory, however long another holds it; None once it is no longer ``wanted``.
 
-    ``wait`` is told, before each new attempt, what is waited for and why. Raises as `PartitionWriter.open`, but for
-    `LockedError` and `DiskError`.
+    ``wait`` is called before each new attempt with what is waited for and why. Raises as `PartitionWriter.open`, but
+    for `LockedError` and `DiskError`.
     """
-    patience = DISK_SECONDS
+    backoff = Backoff(DISK_SECONDS, LONGEST_DISK_SECONDS)
     while wanted():
         try:
             return await _opened(store, stream, partition)
@@ -32,8 +66,7 @@ async def open_writer(
             await asyncio.sleep(LOCK_SECONDS)
         except DiskError as error:
             wait("waiting for the disk", error)
-            await asyncio.sleep(patience)
-            patience = min(2 * patience, LONGEST_DISK_SECONDS)
+            await asyncio.sleep(backoff.next())
     return None
 
 
@@ -45,3 +78,70 @@ async def _opened(store: Store, stream: str, partition: int) -> PartitionWriter:
     except asyncio.CancelledError:
         opening.add_done_callback(lambda done: None if done.exception() else done.result().close())
         raise
+
+
+async def reading_start(
+    client: AIOKafkaConsumer, tokens: TopicPartition, recipe: Recipe, writer: PartitionWriter
+) -> tuple[int, Message | None]:
+    """Return an offset at or below the writer's next block: its hint where that is true, else found by number.
+
+    Returns the hint's message as well.
+    """
+    held = (await offsets(client, [tokens]))[tokens]
+
+    async def first_message(offset: int) -> Message | None:
+        return await message_at(client, tokens, recipe.fingerprint, (offset, held[1]))
+
+    return await find_start(held, writer.next_block, writer.chain, writer.source_hint, first_message)
+
+
+async def holds_beginning(client: AIOKafkaConsumer, tokens: TopicPartition, recipe: Recipe, block: int) -> bool:
+    """Return whether the topic holds ``block``, or may still get it: retention has not removed it."""
+    span = (await offsets(client, [tokens]))[tokens]
+    oldest = await message_at(client, tokens, recipe.fingerprint, span)
+    return not span[0] or oldest is None or oldest.first <= block
+
+
+async def late_start(
+    client: AIOKafkaConsumer, tokens: TopicPartition, recipe: Recipe, segment_blocks: int, ignored: IgnoreList
+) -> Start | None:
+    """Return the first segment border at or above the oldest retained block, with the chain hash before it.
+
+    Segments begin at multiples of their length in every store, so up to one segment's blocks before the border are left
+    out. None where the topic does not reach the border yet.
+
+    Raises:
+        DamagedError, DifferenceError, FingerprintError: the topic contradicts itself or the stream.
+
+    """
+    first, end = (await offsets(client, [tokens]))[tokens]
+    acceptor: Acceptor | None = None
+    border = 0
+    async for record in read_range(client, tokens, first, end):
+        if ignored.names(tokens.partition, record):  # where a store begins is free: a later border is as good
+            continue
+        found = None if acceptor is None else offered(acceptor, record, tokens, ignored)
+        if acceptor is None or (found is not None and isinstance(found[1], Gap)):  # what is below was cut off as well
+            message = message_of(record, tokens)
+            acceptor = _acceptor_before(message, recipe, tokens.partition)
+            border = -(-message.first // segment_blocks) * segment_blocks
+            offered(acceptor, record, tokens, ignored)
+        chain = acceptor.chain_at(border)
+        if chain is not None:
+            return Start(border, chain)
+    return None
+
+
+def _acceptor_before(message: Message, recipe: Recipe, partition: int) -> Acceptor:
+    size = recipe.block_bytes
+    return Acceptor(recipe.fingerprint, partition, size, block=message.first, chain=message.before)
+
+
+def cut_off(store: Path, stream: str, tokens: TopicPartition, wanted: int) -> GapError:
+    """Return the error for blocks that retention took before a store that holds the ones before them had them."""
+    directory = partition_directory(store, stream, tokens.partition)
+    return GapError(
+        f"{tokens.topic}[{tokens.partition}] no longer holds block {wanted}, its retention passed it: copy the sealed "
+        f"segments from there on into {directory} from another store; or move that directory away, and it begins "
+        "again with what the topic holds; then start the segment worker again"
+    )

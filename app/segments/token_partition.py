@@ -1,84 +1,108 @@
-"""One token partition on its way into a store, in a segment worker or a mirror: from lock and recovery to the end."""
+"""One token partition on its way into a store, in a segment worker or a mirror: from lock and recovery to the end.
+
+What is appended and when it is committed is in `block_appender`, what is done about a missing block in
+`tokenmill.reading.following`, and where a partition begins, on disk and on its topic, in `store_opening`.
+"""
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from tokenmill.errors import DamagedError, DifferenceError, FingerprintError, GapError, StoreError, TokenMillError
-from tokenmill.reading.acceptance import Acceptor, Gap, Taken
-from tokenmill.reading.following import Search, find_start
-from tokenmill.records import SourceRecord
-from tokenmill.store import PartitionWriter
-from tokenmill.wire.message import Message
+from tokenmill.errors import StoreError, TokenMillError
+from tokenmill.reading.acceptance import Gap
+from tokenmill.reading.following import GapSearch
+from tokenmill.recipe import Recipe
+from tokenmill.store import Store
+from tokenmill.store.layout import partition_directory
+from tokenmill.wire.ignoring import IgnoreList
 
 from .. import telemetry as metrics
 from ..kafka.clients import consumer, offsets
-from ..kafka.gap_search import message_at
-from ..kafka.message_reading import offered
+from ..settings import Settings
 from ..tasks import in_thread
 from ..telemetry.measuring import LagAge, StageClock, Standing, State
-from ..worker.batch import Batch
-from .context import SegmentContext
-from .late_start import cut_off, late_start
-from .store_opening import open_writer
-
-HALTING = (DamagedError, DifferenceError, FingerprintError, GapError)
-COMMIT_SECONDS: Final = 0.25
-"""Shortest time between two commits of a partition: each syncs three times, so blocks that come faster share one."""
-GAP_SECONDS: Final = 1.0
-"""How soon a partition that misses a block looks through the whole token partition again; then ever later."""
-LONGEST_GAP_SECONDS: Final = 60.0
+from ..worker.ownership import FetchedBatch
+from .block_appender import HALTING, BlockAppender, CommitTimer
+from .store_opening import cut_off, holds_beginning, late_start, open_writer, reading_start
 
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentContext:
+    """What all partitions of a stream share in a process that fills a store: a segment worker, or a mirror."""
+
+    settings: Settings
+    store: Store
+    stream: str
+    recipe: Recipe
+    ignored: IgnoreList
+    """Messages that are passed over; grows while control topics are read."""
+    start_partition: Callable[[TopicPartition, int], Awaitable[int | None]]
+    """Seeks, and lets the partition flow; the generation of what comes from there, None where it is no longer ours."""
+    set_durable: Callable[[TopicPartition, int], None]
+    end_offset: Callable[[TopicPartition], int]
+    """The last known end of a partition."""
+    fail: Callable[[Exception], None]
+    """Called with what only a new start gets over, by its recovery; the partition does nothing more. May not return."""
+
+    def circumstances(self, tp: TopicPartition) -> tuple[int, ...]:
+        """Return something that differs once the reason of a partition's halt may have ended.
+
+        That is the length of its ignore list, and when names in its directory and in the stream's changed last: repairs
+        put whole files in their places.
+        """
+        directory = partition_directory(self.store.path, self.stream, tp.partition)
+        changed = [path.stat().st_mtime_ns if path.exists() else 0 for path in (directory, directory.parent)]
+        return (self.ignored.size(tp.partition), *changed)
+
+
 class TokenPartition:
     """Appends one chain to the store: `resume`, then `feed` again and again; `stop` ends it."""
 
     def __init__(self, tp: TopicPartition, context: SegmentContext) -> None:
-        """Do nothing yet."""
         self.tp = tp
         self.halt: TokenMillError | None = None
-        """What only a person can mend, and why the partition stands; or None."""
+        """What only a person can remedy, and why the partition is halted; or None."""
         self.waiting: str | None = None
         """What the partition waits for at the moment, or None."""
         self._context = context
-        self._epoch: int | None = None
+        self._generation: int | None = None
+        """What the last start of the partition returned; None while nothing may be appended."""
         self._stopped = False
         self._failed = False
-        self._closing: asyncio.Task[None] | None = None
-        self._writer: PartitionWriter | None = None
-        self._opened = False
         self._seen_at_halt: tuple[int, ...] = ()
-        self._acceptor: Acceptor | None = None
-        self._search = Search()
-        self._patience = GAP_SECONDS
-        self.vain_looks = 0
-        """How often, in a row, all that the topic holds was looked through for a missing block, and in vain."""
-        self._looks_at_all = False
-        """Whether the partition is read from its first offset, so that a block that is missed then is not there."""
+        self._appender: BlockAppender | None = None
+        """Since the directory was opened last; closed once it is unlocked."""
         self._lock = asyncio.Lock()
+        """Held while a thread works with the appender."""
+        self._closing: asyncio.Task[None] | None = None
+        self._gaps = GapSearch()
+        self._commit_timer = CommitTimer(self._commit_late, f"commit {tp}")
         self._appended_to = 0
-        self._committed = 0
-        self._committed_at = 0.0
-        self._commit_later: asyncio.Task[None] | None = None
-        self._uncommitted: list[int] = []
+        """The offset up to which the topic was appended, committed or not."""
         self._position: int | None = None
-        self._newest = 0
+        """The offset up to which what the topic held is durable; None before the first start."""
         self._trail = LagAge()
         self._clock = StageClock()
 
     @property
     def halted(self) -> str | None:
-        """Why the partition stands, or None."""
+        """Why the partition is halted, or None."""
         return None if self.halt is None else str(self.halt)
+
+    @property
+    def vain_looks(self) -> int:
+        """How often, in a row, all that the topic holds was looked through for a missing block, and in vain."""
+        return self._gaps.vain_looks
 
     async def resume(self) -> None:
         """Lock and recover the partition's directory, however long another holds it; then follow the token topic.
@@ -89,41 +113,38 @@ class TokenPartition:
         if self.halt is not None:
             await self.closed()
             self.halt = None
-            self._search = Search()
-            self._uncommitted.clear()
             log.info("partition is tried again", topic=self.tp.topic, partition=self.tp.partition)
-        writer = await self._open_writer()
-        if writer is None:
-            return
         try:
+            appender = await self._open()
+            if appender is None:
+                return
             async with consumer(self._context.settings) as client:
-                await self._begin_later(client, writer)
-                start = await self._find_start(client, writer)
+                await self._begin_late(client, appender)
+                start = await self._find_start(client, appender)
         except HALTING as error:
             self._halt(error)
             return
         await self._start(start)
         log.info(
-            "partition resumed", topic=self.tp.topic, partition=self.tp.partition, block=writer.next_block,
-            offset=start, truncated_bytes=writer.truncated_bytes,
+            "partition resumed", topic=self.tp.topic, partition=self.tp.partition, block=appender.next_block,
+            offset=start, truncated_bytes=appender.writer.truncated_bytes,
         )  # fmt: skip
 
-    async def _open_writer(self) -> PartitionWriter | None:
+    async def _open(self) -> BlockAppender | None:
+        """Wait for the directory's lock and its disk; None where the partition was stopped meanwhile."""
         context = self._context
-        try:
-            writer = await open_writer(
-                context.store, context.stream, self.tp.partition, lambda: not self._stopped, self._wait
-            )
-        except HALTING as error:
-            self._halt(error)
+        writer = await open_writer(
+            context.store, context.stream, self.tp.partition, lambda: not self._stopped, self._wait
+        )
+        if writer is None:
             return None
-        if writer is not None:
-            self.waiting = None
-            self._opened = True
-            metrics.TRUNCATED_BYTES.inc(writer.truncated_bytes)
-            self._writer = writer
-            self._committed = writer.next_block
-        return writer
+        self.waiting = None
+        metrics.TRUNCATED_BYTES.inc(writer.truncated_bytes)
+        appender = BlockAppender(self.tp, context.stream, context.recipe, context.ignored, writer)
+        if self._appender is not None:
+            appender.newest_timestamp = self._appender.newest_timestamp
+        self._appender = appender
+        return appender
 
     def _wait(self, event: str, error: Exception) -> None:
         """Say what the partition waits for, each reason once."""
@@ -131,234 +152,143 @@ class TokenPartition:
             log.warning(event, topic=self.tp.topic, partition=self.tp.partition, reason=str(error))
         self.waiting = str(error)
 
-    async def _begin_later(self, client: AIOKafkaConsumer, writer: PartitionWriter) -> bool:
-        """Let a partition of which the store holds nothing begin where the token topic does; stand before its block.
+    async def _begin_late(self, client: AIOKafkaConsumer, appender: BlockAppender) -> bool:
+        """Let a partition of which the store holds nothing begin where the token topic does.
 
         Return whether the next block can come: False where the topic does not hold a segment's first block yet.
         """
-        tokens = TopicPartition(self.tp.topic, self.tp.partition)
-        span = (await offsets(client, [tokens]))[tokens]
-        oldest = await message_at(client, tokens, self._context.recipe.fingerprint, span)
-        reaches = not span[0] or oldest is None or oldest.first <= writer.next_block
-        if not (reaches or writer.begun):
-            start = await late_start(client, tokens, self._context.recipe, writer.segment_blocks, self._context.ignored)
-            reaches = start is not None
-            if start is not None:
-                async with self._lock:
-                    await in_thread(partial(writer.begin, start))
-                    self._committed = start.block
-                log.warning(
-                    "the store begins later: the token topic no longer holds what was before",
-                    topic=self.tp.topic, partition=self.tp.partition, block=start.block,
-                )  # fmt: skip
-        recipe = self._context.recipe
-        self._acceptor = Acceptor(
-            recipe.fingerprint,
-            self.tp.partition,
-            recipe.block_bytes,
-            block=writer.next_block,
-            chain=writer.chain,
-            recall=writer.chain_before,
-        )
-        return reaches
+        tokens, context, writer = self._tokens, self._context, appender.writer
+        if await holds_beginning(client, tokens, context.recipe, writer.next_block) or writer.begun:
+            return True
+        start = await late_start(client, tokens, context.recipe, writer.segment_blocks, context.ignored)
+        if start is None:
+            return False
+        async with self._lock:
+            await in_thread(partial(appender.begin, start))
+        log.warning(
+            "the store begins later: the token topic no longer holds what was before",
+            topic=self.tp.topic, partition=self.tp.partition, block=start.block,
+        )  # fmt: skip
+        return True
 
-    async def _find_start(self, client: AIOKafkaConsumer, writer: PartitionWriter) -> int:
-        """Return an offset at or below the wanted block: the hint where it is true, else found by number."""
-        partition = TopicPartition(self.tp.topic, self.tp.partition)
-        held = (await offsets(client, [partition]))[partition]
-
-        async def first_message(offset: int) -> Message | None:
-            return await message_at(client, partition, self._context.recipe.fingerprint, (offset, held[1]))
-
-        start, hint = await find_start(held, writer.next_block, writer.chain, writer.source_hint, first_message)
+    async def _find_start(self, client: AIOKafkaConsumer, appender: BlockAppender) -> int:
+        start, hint = await reading_start(client, self._tokens, self._context.recipe, appender.writer)
         if hint is not None:
-            self._newest = hint.cursor.last_timestamp
+            appender.newest_timestamp = hint.cursor.last_timestamp
         return start
 
-    def stop(self) -> None:
-        """Append nothing more, and give the directory free once what is being written is written."""
-        self._stopped = True
-        self._epoch = None
-        self._clock.stop()
-        if self._writer is not None:
-            self._closing = asyncio.get_running_loop().create_task(self._close())
+    @property
+    def _tokens(self) -> TopicPartition:
+        return TopicPartition(self.tp.topic, self.tp.partition)
 
-    async def closed(self) -> None:
-        """Wait, after `stop`, until the directory is free."""
-        if self._closing is not None:
-            await self._closing
+    async def _start(self, offset: int, *, first: int | None = None) -> None:
+        """Follow the token topic from ``offset``; ``first`` is where it begins, if that is known."""
+        from_first = offset == first
+        self._gaps.began(cut=from_first and offset > 0, from_first=from_first)
+        self._generation = await self._context.start_partition(self.tp, offset)
+        self._position = offset
+        self._trail.begin(0)
+        self._clock.wait()
 
-    async def _close(self) -> None:
-        async with self._lock:
-            try:
-                await self._commit()
-            finally:
-                if self._writer is not None:
-                    self._writer.close()
-                    self._writer = None
-
-    async def feed(self, batch: Batch) -> None:
+    async def feed(self, batch: FetchedBatch) -> None:
         """Append what continues the chain; it is durable when this returns, or at most `COMMIT_SECONDS` later."""
         async with self._lock:
-            if not self._may_append(batch.epoch) or self._writer is None:
+            appender = self._appender
+            if appender is None or appender.closed or not self._may_append(batch.generation):
                 return
             self._clock.enter("other")
             self._trail.passed(batch.records)
             started = time.perf_counter()
-            gap = await self._write(partial(self._append, self._writer, batch.records))
-            if not self._may_append(batch.epoch):
+            gap = await self._guarded(in_thread(partial(appender.append, batch.records, self._gaps)))
+            if not self._may_append(batch.generation):
                 return
             self._clock.divide({"append": time.perf_counter() - started})
             self._appended_to = batch.position
-            wait = self._committed_at + COMMIT_SECONDS - time.monotonic()
-            if wait <= 0:
+            if self._commit_timer.is_due():
                 await self._commit()
-            elif self._commit_later is None:
-                self._commit_later = asyncio.create_task(self._commit_after(wait), name=f"commit {self.tp}")
             self._clock.wait()
-        await self._mind_gap(gap, batch.position)
+        await self._mind_gap(appender, gap, batch.position)
 
-    def _may_append(self, epoch: int) -> bool:
-        """Whether what was fetched in ``epoch`` is still wanted: nothing was sought, stopped or halted since."""
-        return epoch == self._epoch and not self.halt
+    def _may_append(self, generation: int) -> bool:
+        """Whether what was fetched in this generation is still wanted: nothing was sought, stopped or halted since."""
+        return generation == self._generation and not self.halt
 
-    async def _commit_after(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        self._commit_later = None
+    async def _commit(self) -> None:
+        """Make durable what was appended; the lock is held."""
+        appender = self._appender
+        if appender is None or appender.closed or self.halt or self._failed:
+            return
+        if appender.has_uncommitted:
+            self._clock.enter("sync")
+            started = time.perf_counter()
+            await self._guarded(in_thread(appender.commit))
+            if self.halt or self._failed:
+                return
+            self._commit_timer.committed()
+            metrics.COMMIT_SECONDS.observe(time.perf_counter() - started)
+            metrics.COMMITS.inc()
+        self._position = self._appended_to
+        self._context.set_durable(self.tp, self._position)
+
+    async def _commit_late(self) -> None:
         try:
             async with self._lock:
                 await self._commit()
                 if not self.halt:
                     self._clock.wait()
-        except Exception as error:  # noqa: BLE001 - nobody awaits this task, so it must not fail in silence
+        except Exception as error:  # noqa: BLE001 - nobody awaits this, so it must not fail in silence
             self._fail(error)
 
-    async def _commit(self) -> None:
-        """Make durable what was appended; the lock is held."""
-        if self._writer is None or self.halt or self._failed:
-            return
-        if self._writer.next_block > self._committed:
-            self._clock.enter("sync")
-            started = time.perf_counter()
-            await self._write(self._writer.commit)
-            if self.halt or self._failed:
-                return
-            self._committed_at = time.monotonic()
-            metrics.COMMIT_SECONDS.observe(time.perf_counter() - started)
-            metrics.COMMITS.inc()
-            self._count_committed(self._writer)
-        self._position = self._appended_to
-        self._context.set_durable(self.tp, self._position)
-
-    async def _write(self, action: Callable[[], T]) -> T | None:
-        """Do something with the writer in a thread; what a new start cannot mend halts the partition."""
+    async def _guarded(self, work: Awaitable[T]) -> T | None:
+        """Await work with files. What only a person can remedy halts the partition; other store errors fail it."""
         try:
-            return await in_thread(action)
+            return await work
         except HALTING as error:
             self._halt(error)
         except StoreError as error:
             self._fail(error)
         return None
 
-    def _fail(self, error: Exception) -> None:
-        self._failed = True
-        self._epoch = None
-        self._context.fail(error)
-
-    def _append(self, writer: PartitionWriter, records: Sequence[SourceRecord]) -> Gap | None:
-        """Append the records' new blocks; return a gap that is worth looking through the topic for."""
-        gap: Gap | None = None
-        acceptor = self._acceptor
-        if acceptor is None:
-            return None
-        for record in records:
-            try:
-                found = offered(acceptor, record, self.tp, self._context.ignored)
-            except HALTING:
-                writer.commit()  # what came before is right, and is not to be lost with the halt
-                self._count_committed(writer)
-                raise
-            if found is None:
-                metrics.IGNORED.inc()
-                continue
-            message, verdict = found
-            self._search.saw(message)
-            if isinstance(verdict, Gap):
-                metrics.GAPS.inc()
-                gap = verdict
-            elif isinstance(verdict, Taken):
-                metrics.DUPLICATES.inc(verdict.dropped)
-                if verdict.blocks.entries:
-                    writer.append(verdict.blocks, token_offset=record.offset)
-                    self._uncommitted.append(message.cursor.last_timestamp)
-            else:
-                metrics.DUPLICATES.inc(verdict.dropped)
-        return gap
-
-    def _count_committed(self, writer: PartitionWriter) -> None:
-        """Take note that all that was appended can be trained on now."""
-        metrics.BLOCKS.labels(self._context.stream, "segment").inc(writer.next_block - self._committed)
-        self._committed = writer.next_block
-        now, latency = time.time(), metrics.LATENCY_SECONDS.labels(self._context.stream)
-        for timestamp in self._uncommitted:
-            self._newest = max(self._newest, timestamp)
-            latency.observe(max(0.0, now - timestamp / 1000))
-        self._uncommitted.clear()
-
-    async def _mind_gap(self, gap: Gap | None, position: int) -> None:
+    async def _mind_gap(self, appender: BlockAppender, gap: Gap | None, position: int) -> None:
         """Read on to the end of the topic after a gap, then look through the whole partition again.
 
         The missing block may have been written again anywhere, above or below. Waits between two looks that found
-        nothing, loudly and ever longer; halts if the block lies below all that the topic retains.
+        nothing, loudly and ever longer; halts if the block is below all that the topic retains.
         """
-        search, acceptor = self._search, self._acceptor
+        search, wanted = self._gaps, appender.next_block
         if gap is not None and search.miss(gap, max(position, self._context.end_offset(self.tp))):
             self.waiting = f"block {gap.wanted}: the next one on {self.tp.topic}[{self.tp.partition}] is {gap.found}"
             log.warning("a block is missing", reason=self.waiting)
         if search.missing is None:
             self.waiting = None
-        if search.missing is None or acceptor is None or not search.is_over(position):
+        if not search.is_over(position):
             return
-        if search.is_hopeless(acceptor.next_block) and (self._writer is None or self._writer.begun):
-            tokens = TopicPartition(self.tp.topic, self.tp.partition)
-            self._halt(cut_off(self._context.store.path, self._context.stream, tokens, acceptor.next_block))
+        if search.is_hopeless(wanted) and (appender.closed or appender.writer.begun):
+            self._halt(cut_off(self._context.store.path, self._context.stream, self._tokens, wanted))
             return
-        found_some = acceptor.next_block > search.missing.wanted
-        self.vain_looks = 0 if found_some else self.vain_looks + self._looks_at_all
-        self._patience = GAP_SECONDS if found_some else min(2 * self._patience, LONGEST_GAP_SECONDS)
-        self._epoch = None
+        pause = search.pause(wanted)
+        self._generation = None
         self._clock.enter("resume")
-        if not found_some:
-            await asyncio.sleep(self._patience)
-        await self._look_again()
+        if pause:
+            await asyncio.sleep(pause)
+        await self._look_again(appender)
 
-    async def _look_again(self) -> None:
+    async def _look_again(self, appender: BlockAppender) -> None:
         """Read from the partition's start."""
-        partition = TopicPartition(self.tp.topic, self.tp.partition)
         async with consumer(self._context.settings) as client:
-            first, _ = (await offsets(client, [partition]))[partition]
+            first, _ = (await offsets(client, [self._tokens]))[self._tokens]
             start = first
-            if self._writer is not None and not self._writer.begun and await self._begin_later(client, self._writer):
-                start = await self._find_start(client, self._writer)
+            if not (appender.closed or appender.writer.begun) and await self._begin_late(client, appender):
+                start = await self._find_start(client, appender)
         if not self._stopped:
             await self._start(start, first=first)
 
-    async def _start(self, offset: int, *, first: int | None = None) -> None:
-        """Follow the token topic from ``offset``; ``first`` is where it begins, if that is known."""
-        self._looks_at_all = offset == first
-        self._search.began(cut=self._looks_at_all and offset > 0)
-        self._epoch = await self._context.start_partition(self.tp, offset)
-        self._position = offset
-        self._trail.begin(0)
-        self._clock.wait()
-
     def _halt(self, error: TokenMillError) -> None:
-        """Stand still, and let go of the directory, so that it can be repaired beside this process."""
+        """Append nothing more, and unlock the directory, so that it can be repaired beside this process."""
         self.halt = error
-        self._epoch = None
+        self._generation = None
         self._seen_at_halt = self._context.circumstances(self.tp)
-        if self._writer is not None:
-            self._closing = asyncio.get_running_loop().create_task(self._close())
+        self._begin_closing()
         self._clock.enter("halted")
         log.error("partition halted", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
 
@@ -371,15 +301,44 @@ class TokenPartition:
             self.halt is not None and not self._stopped and self._context.circumstances(self.tp) != self._seen_at_halt
         )
 
+    def _fail(self, error: Exception) -> None:
+        self._failed = True
+        self._generation = None
+        self._context.fail(error)
+
+    def stop(self) -> None:
+        """Append nothing more, and unlock the directory once what is being written is written."""
+        self._stopped = True
+        self._generation = None
+        self._clock.stop()
+        self._begin_closing()
+
+    def _begin_closing(self) -> None:
+        if self._appender is not None and not self._appender.closed:
+            self._closing = asyncio.get_running_loop().create_task(self._close(self._appender))
+
+    async def _close(self, appender: BlockAppender) -> None:
+        async with self._lock:
+            try:
+                await self._commit()
+            finally:
+                if not appender.closed:
+                    appender.close()
+
+    async def closed(self) -> None:
+        """Wait, after `stop`, until the directory is free."""
+        if self._closing is not None:
+            await self._closing
+
     def standing(self) -> Standing:
-        """Return where the partition stands, for its gauges."""
-        started = self._epoch is not None
+        """Return where the partition is, for its gauges."""
+        started = self._generation is not None
         state: State = "running" if started else "resuming"
         return Standing(
             state="halted" if self.halt else "waiting" if self.waiting else state,
             position=self._position if started else None,
             stream=self._context.stream,
-            newest_timestamp=self._newest,
+            newest_timestamp=self._appender.newest_timestamp if self._appender is not None else 0,
             trail=self._trail,
             clock=self._clock,
         )
@@ -387,7 +346,7 @@ class TokenPartition:
     def status(self) -> Mapping[str, Any]:
         """Return where the partition is, for the supervisor and for people."""
         return {
-            "block": self._committed if self._opened else None,
+            "block": self._appender.committed if self._appender is not None else None,
             "halted": self.halted,
             "halted_by": self.halt.brief if self.halt is not None else None,
             "waiting": self.waiting,

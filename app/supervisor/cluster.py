@@ -13,8 +13,9 @@ from aiokafka.errors import KafkaError
 from tokenmill.errors import BrokerError
 
 from ..broker_contact import CONTACT
-from ..kafka.asking import keep_asking
 from ..kafka.clients import admin
+from ..kafka.cluster import all_metadata
+from ..kafka.retry import ask_repeatedly
 from ..settings import Settings
 
 LOOK_SECONDS: Final = 1.0
@@ -55,10 +56,12 @@ class Cluster:
                 raise
             self._ends = {f"{tp.topic}/{tp.partition}": end for tp, end in ends.items()}
 
-        await keep_asking(self._settings, ask, LOOK_SECONDS, "the brokers do not say where partitions end", (OSError,))
+        await ask_repeatedly(
+            self._settings, ask, LOOK_SECONDS, "the brokers do not say where partitions end", (OSError,)
+        )
 
     async def _partitions(self, client: AIOKafkaConsumer) -> list[TopicPartition]:
-        metadata = await client._client.fetch_all_metadata()  # noqa: SLF001 - a consumer knows only what it reads
+        metadata = await all_metadata(client)
         return [
             TopicPartition(topic, number)
             for topic in self._topics

@@ -13,6 +13,7 @@ from typing import Final, Literal, Protocol
 from tokenmill.errors import BrokerError, TokenMillError
 
 from ..broker_contact import CONTACT
+from ..kafka.retry import Backoff
 from ..settings import Settings
 from ..settings.load import CONFIG_VARIABLE
 from ..telemetry.heartbeat import STORE_VARIABLE
@@ -20,24 +21,6 @@ from ..worker.ending import HOPELESS, HOPELESS_CODES, RESUME_CODE
 from .child import Child
 from .status import State
 from .watchdog import WatchLimits
-
-
-class Backoff:
-    """Doubles from the first pause to the longest; back to the first after a healthy life."""
-
-    def __init__(self, limits: WatchLimits) -> None:
-        """Begin with the first pause."""
-        self._limits = limits
-        self._next = limits.first_backoff
-
-    def after(self, lived: float) -> float:
-        """Return the pause in seconds after a worker that lived for ``lived`` seconds."""
-        if lived >= self._limits.healthy:
-            self._next = self._limits.first_backoff
-        pause = self._next
-        self._next = min(2 * pause, self._limits.longest_backoff)
-        return pause
-
 
 LOOK_SECONDS: Final = 1.0
 """How often a worker's heartbeat is checked."""
@@ -100,7 +83,7 @@ class WorkerSlot:
         self._limits = limits
         self._log = log
         self._listener = listener
-        self._backoff = Backoff(limits)
+        self._backoff = Backoff(limits.first_backoff, limits.longest_backoff, limits.healthy)
         self._silent_looks = 0
         self._verdict: str | None = None
 
@@ -141,7 +124,7 @@ class WorkerSlot:
             if child is None:
                 return
             hopeless = code in HOPELESS_CODES
-            pause = None if hopeless else self._backoff.after(time.monotonic() - started)
+            pause = None if hopeless else self._backoff.next(time.monotonic() - started)
             if not hopeless:
                 self.restarts[self._cause(code)] += 1
             self._listener.ended(self, child, reason, pause)
@@ -151,7 +134,7 @@ class WorkerSlot:
 
     async def _put_off(self, error: OSError) -> None:
         """Wait after a start that failed, as after a process that lived for no time."""
-        pause = self._backoff.after(0.0)
+        pause = self._backoff.next()
         self.restarts["not started"] += 1
         self._listener.not_started(self, str(error), pause)
         await self._pause(pause)

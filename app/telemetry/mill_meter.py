@@ -1,9 +1,12 @@
 """Counts and measures one raw partition on a mill worker."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 from tokenmill.milling.chain_mill import ChainMill
+from tokenmill.milling.partition_mill import Milled, Seconds
 from tokenmill.records import SourceRecord
 from tokenmill.wire.cursor import Cursor
 from tokenmill.wire.totals import Totals
@@ -28,6 +31,14 @@ class Sending(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class FeedResult:
+    """What came of a fetch, for its counts."""
+
+    milled: Milled | None = None
+    """None where it was given up."""
+
+
 class MillMeter:
     """Looks at the chains between two fetches, when no thread changes them."""
 
@@ -48,13 +59,23 @@ class MillMeter:
         self._trail.begin(timestamp)
         self._look()
 
-    def fetched(self, records: Sequence[SourceRecord]) -> None:
-        """Take note of what is milled next."""
+    @contextmanager
+    def feeding(self, records: Sequence[SourceRecord]) -> Iterator[FeedResult]:
+        """Measure what is done with a fetch; on leaving, count it if its result was set, and wait for the next one."""
+        self.clock.enter("other")
         self._trail.passed(records)
+        result = FeedResult()
+        yield result
+        if result.milled is not None:
+            self._fed(len(records), result.milled.value_bytes)
+            self.clock.wait()
 
-    def fed(self, records: Sequence[SourceRecord], value_bytes: int) -> None:
-        """Count a fetch that has been milled."""
-        RECORDS.labels(self._topic).inc(len(records))
+    def divide(self, seconds: Seconds) -> None:
+        """Count the time that milling took, as the thread measured it, for its stages."""
+        self.clock.divide({"decode": seconds.decode, "tokenize": seconds.tokenize, "pack": seconds.pack})
+
+    def _fed(self, records: int, value_bytes: int) -> None:
+        RECORDS.labels(self._topic).inc(records)
         CONSUMED_BYTES.labels(self._topic).inc(value_bytes)
         before = self._totals
         self._look()

@@ -19,10 +19,8 @@ from tokenmill.wire.message import Message
 
 from ..kafka.clients import consumer, offsets, read_range
 from ..kafka.control_topic import Settled, require_topic, write_control
-from ..kafka.discovery import settled_stream, settled_streams
-from ..kafka.gap_search import offset_before
-from ..kafka.message_reading import REFUSALS, message_of, offered, readable
-from ..kafka.topic_tails import published_head
+from ..kafka.settled_streams import settled_stream, settled_streams
+from ..kafka.token_topic import REFUSALS, message_of, offered, offset_before, published_head, readable
 from ..mill.skip_list import has_passed
 from ..settings import Settings
 

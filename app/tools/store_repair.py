@@ -27,9 +27,8 @@ from tokenmill.wire.message import Message
 
 from ..kafka.clients import consumer, offsets, read_range
 from ..kafka.control_topic import Settled
-from ..kafka.discovery import settled_stream, tokenizer_of
-from ..kafka.gap_search import offset_before, record_at
-from ..kafka.message_reading import message_of
+from ..kafka.settled_streams import settled_stream, tokenizer_of
+from ..kafka.token_topic import message_of, offset_before, record_at
 from ..settings import Settings
 
 log = structlog.get_logger(__name__)

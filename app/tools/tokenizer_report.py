@@ -8,11 +8,20 @@ from itertools import islice
 from typing import Any, Final
 
 from tokenmill.errors import SettingsError
-from tokenmill.stages.engines import PROBE, Encoder, Engine, EngineName, TokenizerFile, choose_engine
+from tokenmill.stages.engines import (
+    FAST,
+    PROBE,
+    REFERENCE,
+    Encoder,
+    Engine,
+    EngineName,
+    TokenizerFile,
+    choose_engine,
+    open_fast,
+)
 from tokenmill.stages.engines.description import Description
 from tokenmill.stages.engines.differences import Difference, find_differences
 from tokenmill.stages.engines.hugging_face import HuggingFace
-from tokenmill.stages.engines.opening import FAST, REFERENCE, open_fast
 from tokenmill.stages.engines.spelling import Spelled
 from tokenmill.stages.engines.vocabulary import dtype_for
 

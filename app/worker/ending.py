@@ -9,13 +9,14 @@ import structlog
 
 from tokenmill.errors import BrokerError, FingerprintError, SettingsError, StoreError, TokenMillError, TopicError
 
-from ..absence import is_unreached
+from ..broker_contact import is_unreached
 from ..telemetry.heartbeat import last_words
 
 RESUME_CODE: Final = 75
-"""EX_TEMPFAIL of sysexits.h: start me again, I shall check everything and continue."""
+"""EX_TEMPFAIL of sysexits.h: a new start checks everything and continues."""
 HOPELESS: Final = (SettingsError, FingerprintError, StoreError, TopicError)
-"""What a new start cannot mend: a supervisor gives up on these exit codes. `DiskError`, which passes, has another."""
+"""What a new start cannot correct: a supervisor gives up on these exit codes. `DiskError`, which may pass, has another
+one."""
 HOPELESS_CODES: Final = frozenset(error.exit_code for error in HOPELESS)
 
 log = structlog.get_logger(__name__)

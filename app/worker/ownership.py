@@ -1,21 +1,40 @@
-"""The partitions that a worker owns: taken over, started each in its own time, and given up together."""
+"""The partitions that a worker owns: taken over, started each in its own time, fed, and given up together."""
 
 import asyncio
-from collections.abc import AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import structlog
-from faust.types import TP
+from aiokafka import TopicPartition
+
+from tokenmill.records import SourceRecord
 
 from .. import telemetry as metrics
-from .batch import Batch
 from .ending import end_for, end_process
+
+if TYPE_CHECKING:  # a mirror takes `FetchedBatch` from here, and has no Faust
+    from faust.types import TP
 
 log = structlog.get_logger(__name__)
 
 
-class Partition(Protocol):
+@dataclass(frozen=True, slots=True)
+class FetchedBatch:
+    """The records that one fetch brought of one partition, whoever fetched them."""
+
+    tp: TopicPartition
+    records: Sequence[SourceRecord]
+    """In the order of their offsets; empty where the fetch only passed offsets without records."""
+    position: int
+    """The offset after all that was passed, transaction markers and other gaps included."""
+    generation: int
+    """What the partition's start returned before these were fetched: what was fetched before a later start is of an
+    earlier generation, and nobody takes it."""
+
+
+class OwnedPartition(Protocol):
     """What a worker does for one partition between its assignment and its revocation."""
 
     async def resume(self) -> None:
@@ -26,7 +45,7 @@ class Partition(Protocol):
         """Return whether the partition halted, and a new `resume` may get further."""
         ...
 
-    async def feed(self, batch: Batch) -> None:
+    async def feed(self, batch: FetchedBatch) -> None:
         """Do what a fetch brought; what this raises ends the worker."""
         ...
 
@@ -35,20 +54,20 @@ class Partition(Protocol):
         ...
 
 
-P = TypeVar("P", bound=Partition)
+P = TypeVar("P", bound=OwnedPartition)
 
 
 class Partitions(Generic[P]):
     """The handler (`tokenmill.app.worker.transport.Handler`) of both apps."""
 
-    def __init__(self, open_partition: Callable[[TP], P]) -> None:
+    def __init__(self, open_partition: "Callable[[TP], P]") -> None:
         """Make partitions with ``open_partition``."""
         self.owned: dict[TP, P] = {}
         self._open = open_partition
         self._tasks: set[asyncio.Task[None]] = set()
         self._resuming: dict[TP, asyncio.Task[None]] = {}
 
-    async def assigned(self, partitions: set[TP]) -> None:
+    async def assigned(self, partitions: "set[TP]") -> None:
         """Own exactly these partitions; each resumes in the background."""
         self.revoked()
         metrics.REBALANCES.inc()
@@ -76,7 +95,7 @@ class Partitions(Generic[P]):
         """End the process: the next start checks everything."""
         end_process("the consumer cannot go on", error=error)
 
-    async def feed_all(self, batches: AsyncIterable[Batch]) -> None:
+    async def feed_all(self, batches: AsyncIterable[FetchedBatch]) -> None:
         """Hand each batch to its partition, if it is still owned; an error ends the process.
 
         This is all that an agent's actor does, for one partition. When the partition moves to another worker, Faust
@@ -87,7 +106,7 @@ class Partitions(Generic[P]):
             async for batch in batches:
                 await self.feed(batch)
 
-    async def feed(self, batch: Batch) -> None:
+    async def feed(self, batch: FetchedBatch) -> None:
         """Hand a batch to its partition, if it is still owned; an error ends the process."""
         partition = self.owned.get(batch.tp)
         if partition is not None:
@@ -96,7 +115,7 @@ class Partitions(Generic[P]):
     async def _resume(self, partition: P) -> None:
         await _or_end(partition.resume())
 
-    def _begin(self, tp: TP) -> None:
+    def _begin(self, tp: "TP") -> None:
         before = self._resuming.get(tp)
         if before is not None and not before.done():
             return  # it is still at it

@@ -9,6 +9,7 @@ from typing import Final, NoReturn
 import faust
 
 from ..broker_contact import CONTACT
+from ..kafka import fastpath
 from ..logs import set_up_logging
 from ..process import allow_more_files, keep_loaded
 from ..settings import Settings
@@ -64,6 +65,7 @@ def run_worker(app: BatchApp, settings: Settings) -> NoReturn:
     os.environ.setdefault("RAYON_NUM_THREADS", str(settings.tokenizer_threads))  # read at the first batch
     set_up_logging(settings.log_format, settings.log_level)
     allow_more_files()
+    fastpath.install()
     worker = Worker(app, quiet=True, override_logging=False, redirect_stdouts=False, loglevel=settings.log_level)
     keep_loaded()
     worker.spinner = None  # it writes to the terminal even when nobody asked for it

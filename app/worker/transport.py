@@ -1,47 +1,40 @@
-"""The one file that touches Faust's private parts: batches instead of events, and positions that come from the data.
+"""Faust's transport, replaced: batches instead of events, and positions that come from the data.
+
+This file and `consumer_thread` are the only ones that touch Faust's private parts, which `faust_internals` checks.
 
 Stock Faust spends about 60 µs on each record, commits what its acknowledgements say, and seeks to what was committed.
 Here one event carries all the records that a fetch brought for a partition (about 2.5 µs a record), and:
 
 1. At an assignment every partition is paused before anything is fetched.
 2. The app is told (`Handler.assigned`), finds out where each partition continues (its tail, its store), and calls
-   `BatchConsumer.start_partition`: seek, new epoch, go, in one step of the consumer's thread.
-3. Each list of records is stamped with its partition's epoch in that same thread, between the fetch and the hand-over,
-   so that nothing that was fetched before a seek is taken for what comes after it.
+   `BatchConsumer.start_partition`: seek, new generation, go, in one step of the consumer's thread.
+3. Each list of records is stamped with its partition's generation in that same thread, between the fetch and the
+   hand-over, so that nothing that was fetched before a seek is taken for what comes after it.
 4. Committed offsets are what the app says is durable (`BatchConsumer.durable`): for people and lag tools, never read.
 5. What a fetch cannot get over (out of range, a change of leader) ends the process (`Handler.failed`): the next worker
    checks everything when it resumes. Nothing jumps.
 """
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
 import aiokafka
 import faust
 from aiokafka import TopicPartition
-from aiokafka.client import ConnectionGroup
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from faust.types.tuples import ConsumerMessage
 
-from ..kafka.metadata_backoff import calm
-from . import faust_options as faust_settings
-from .batch import Batch
+from ..kafka.cluster import leader_and_connection, learn_partition
+from ..kafka.connections import prepare
+from .consumer_thread import LOGGER, ConsumerThread, PausingListener, StampedRecords
 from .faust_internals import check_faust
+from .ownership import FetchedBatch
 
-FETCH_WAIT_MS: Final = 500
-"""Longest wait of a fetch for its first byte; Faust fixes 1,500, which a partition that starts would have to wait."""
-GATHER_WAIT_MS: Final = 100
-"""Longest wait where a fetch waits for more than that: what a block's way into the store may take longer by."""
-NO_LEADER: Final = -1
-"""What aiokafka's picture of the cluster says of a partition that has none at the moment."""
 POLL_SECONDS: Final = 0.1
 """How long a partition that goes on after back-pressure may wait for the running poll to end."""
-LOGGER: Final = logging.getLogger("faust.tokenmill")
-"""The services below log as parts of Faust, so that their starts and stops are as quiet as Faust's own."""
 
 
 class Handler(Protocol):
@@ -60,129 +53,12 @@ class Handler(Protocol):
         ...
 
 
-class Records(dict[Any, Any]):
-    """What one fetch brought, by partition, with the epochs and the positions of all partitions that flow."""
-
-    epochs: Mapping[TP, int]
-    positions: Mapping[TP, int]
-
-
-class _Listener(driver.ConsumerRebalanceListener):
-    """Pauses partitions before the fetcher can ask for their offsets (runs in the consumer's thread)."""
-
-    _thread: "_ConsumerThread"
-
-    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        assigned = list(assigned)
-        self._thread.hold(assigned)
-        await super().on_partitions_assigned(assigned)
-
-
-class _ConsumerThread(driver.AIOKafkaConsumerThread):
-    """The thread in which aiokafka runs."""
-
-    logger = LOGGER
-    _gathers = False
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.epochs: dict[TP, int] = {}
-        self._leaders: dict[TP, int | None] = {}
-        self._leaders_before: dict[TP, int | None] = {}
-        super().__init__(*args, **kwargs)
-
-    def _create_worker_consumer(self, transport: Any) -> aiokafka.AIOKafkaConsumer:
-        consumer = super()._create_worker_consumer(transport)
-        consumer._isolation_level = "read_committed"  # noqa: SLF001 - Faust has no setting for it
-        self._gathers = transport.app.gathers
-        consumer._fetch_max_wait_ms = GATHER_WAIT_MS if self._gathers else FETCH_WAIT_MS  # noqa: SLF001
-        consumer._auto_offset_reset = "none"  # noqa: SLF001 - out of range must be an error, never a jump
-        calm(consumer._client)  # noqa: SLF001
-        return consumer
-
-    def hold(self, partitions: Collection[TopicPartition]) -> None:
-        """Pause new partitions at an arbitrary position, so that no committed offset is asked for."""
-        consumer = self._ensure_consumer()
-        self._share_fetches(consumer, len(partitions))
-        self._leaders.clear()
-        self._leaders_before.clear()
-        for partition in partitions:
-            consumer.pause(partition)
-            consumer.seek(partition, 0)
-            tp = TP(partition.topic, partition.partition)
-            self._leaders_before[tp] = self._leader(tp)
-
-    def _share_fetches(self, consumer: aiokafka.AIOKafkaConsumer, partitions: int) -> None:
-        """Bound what a fetch brings of each partition; an app that gathers waits until one could bring as much."""
-        fetcher = consumer._fetcher  # noqa: SLF001 - aiokafka's limits are fixed when it starts
-        fetcher._max_partition_fetch_bytes = share = faust_settings.fetch_share(partitions)  # noqa: SLF001
-        fetcher._fetch_min_bytes = share if self._gathers else 1  # noqa: SLF001
-
-    async def start_at(self, tp: TP, offset: int) -> int | None:
-        """Seek and go, with no await in between; return the new epoch, or None if the partition is no longer ours."""
-        consumer = self._ensure_consumer()
-        partition = TopicPartition(tp.topic, tp.partition)
-        if partition not in consumer.assignment():
-            return None
-        self.epochs = {**self.epochs, tp: self.epochs.get(tp, 0) + 1}
-        consumer.seek(partition, offset)
-        consumer.resume(partition)
-        # what the app has read meanwhile was the log of the leader at the assignment: a later one may have lost it
-        before = self._leaders_before.get(tp)
-        self._leaders.setdefault(tp, self._leader(tp) if before in {None, NO_LEADER} else before)
-        return self.epochs[tp]
-
-    async def _fetch_records(self, *args: Any, **kwargs: Any) -> Records:
-        records = Records(await super()._fetch_records(*args, **kwargs))
-        records.epochs = self.epochs
-        records.positions = self._positions()
-        for tp, leader in self._leaders.items():
-            if self._leader(tp) != leader:
-                raise LeaderChangedError(f"the leader of {tp.topic}[{tp.partition}] changed from {leader}")
-        return records
-
-    def _positions(self) -> dict[TP, int]:
-        """Return the positions of the started partitions, as the last fetch left them."""
-        subscription = self._ensure_consumer()._subscription.subscription  # noqa: SLF001 - the public call waits
-        assignment = subscription.assignment if subscription is not None else None
-        if assignment is None:
-            return {}
-        states = {tp: assignment.state_value(TopicPartition(tp.topic, tp.partition)) for tp in self._leaders}
-        return {tp: state.position for tp, state in states.items() if state is not None and state.has_valid_position}
-
-    def _leader(self, tp: TP) -> int | None:
-        cluster = self._ensure_consumer()._client.cluster  # noqa: SLF001 - aiokafka has no public view of leaders
-        leader: int | None = cluster.leader_for_partition(TopicPartition(tp.topic, tp.partition))
-        return leader
-
-    def connected(self) -> bool:
-        """Return whether a connection to a broker stands."""
-        if self._consumer is None:
-            return False
-        connections = self._consumer._client._conns  # noqa: SLF001 - aiokafka has no public view of them
-        return any(connection.connected() for connection in list(connections.values()))
-
-    def member(self) -> str:
-        """Return the name that the group knows us by; empty while it knows us not."""
-        coordinator = self._consumer._coordinator if self._consumer is not None else None  # noqa: SLF001 - nowhere else
-        return coordinator.member_id if coordinator is not None else ""
-
-    def highwaters_now(self) -> dict[TP, int]:
-        """Return the known end offsets of the assigned partitions, without asking anyone."""
-        consumer = self._ensure_consumer()
-        ends = {TP(tp.topic, tp.partition): consumer.highwater(tp) for tp in consumer.assignment()}
-        return {tp: end for tp, end in ends.items() if end is not None}
-
-
-class LeaderChangedError(Exception):
-    """A partition has another leader than when it was started: what it holds must be checked again."""
-
-
 class BatchConsumer(driver.Consumer):
     """A Faust consumer that hands an agent one list of records per fetch and partition."""
 
     logger = LOGGER
-    RebalanceListener = _Listener
-    _thread: _ConsumerThread
+    RebalanceListener = PausingListener
+    _thread: ConsumerThread
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -196,17 +72,17 @@ class BatchConsumer(driver.Consumer):
         """The app's handler."""
         return cast("BatchApp", self.app).handler
 
-    def _new_consumer_thread(self) -> _ConsumerThread:
-        return _ConsumerThread(self, loop=self.loop, beacon=self.beacon)
+    def _new_consumer_thread(self) -> ConsumerThread:
+        return ConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
     async def start_partition(self, tp: TP, offset: int) -> int | None:
         """Let the partition flow from ``offset``.
 
-        Returns the epoch with which its records will be stamped, or None when it was revoked meanwhile.
+        Returns the generation with which its records will be stamped, or None when it was revoked meanwhile.
         """
         self._passed[tp] = offset
-        epoch: int | None = await self._thread.call_thread(self._thread.start_at, tp, offset)
-        return epoch
+        generation: int | None = await self._thread.call_thread(self._thread.start_at, tp, offset)
+        return generation
 
     def end_offsets(self) -> dict[TP, int]:
         """Return the end offsets that the last fetches told."""
@@ -214,12 +90,12 @@ class BatchConsumer(driver.Consumer):
 
     @property
     def connected(self) -> bool:
-        """Whether a connection to a broker stands."""
+        """Whether a connection to a broker is open."""
         return self._thread.connected()
 
     @property
     def member(self) -> str:
-        """The name that the consumer group knows us by; empty while it knows us not."""
+        """Our name in the consumer group; empty while we are no member."""
         return self._thread.member()
 
     async def perform_seek(self) -> None:
@@ -228,7 +104,7 @@ class BatchConsumer(driver.Consumer):
         await self.handler.assigned({TP(tp.topic, tp.partition) for tp in self.assignment()})
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
-        """Stop everything: the protocol is eager, so partitions that stay are started anew as well."""
+        """Stop everything: the protocol is eager, so partitions that stay are started again as well."""
         self.handler.revoked()
         await super().on_partitions_revoked(revoked)
 
@@ -242,7 +118,7 @@ class BatchConsumer(driver.Consumer):
                     await asyncio.sleep(POLL_SECONDS)
                     continue
                 records = await self._getmany(active_partitions=active, timeout=POLL_SECONDS)
-                if self.flow_active and isinstance(records, Records):
+                if self.flow_active and isinstance(records, StampedRecords):
                     self._deliver(records)
                 await asyncio.sleep(0)
         except self.consumer_stopped_errors:
@@ -254,28 +130,26 @@ class BatchConsumer(driver.Consumer):
         except BaseException as error:  # noqa: BLE001 - whatever it is, the process must not stand still over it
             self.handler.failed(error)
 
-    def _deliver(self, records: Records) -> None:
-        """Put one event, a `Batch`, on the queue of each partition's agent."""
+    def _deliver(self, records: StampedRecords) -> None:
+        """Put one event, a `FetchedBatch`, on the queue of each partition's agent."""
         brought = {TP(tp.topic, tp.partition): batch for tp, batch in records.items()}
         for tp in brought.keys() | records.positions.keys():
             position = records.positions.get(tp, 0)
             if tp not in brought and position <= self._passed.get(tp, position):
                 continue
-            batch = Batch(tp, brought.get(tp, ()), position, records.epochs.get(tp, 0))
+            batch = FetchedBatch(tp, brought.get(tp, ()), position, records.generations.get(tp, 0))
             self._passed[tp] = position
             message = ConsumerMessage(
-                tp.topic,
-                tp.partition,
-                position,
-                0.0,
-                0,
-                None,
-                None,
-                b"",
-                None,
-                0,
-                0,
-                tp,
+                topic=tp.topic,
+                partition=tp.partition,
+                offset=position,
+                timestamp=0.0,
+                timestamp_type=0,
+                headers=None,
+                key=None,
+                value=b"",
+                checksum=None,
+                tp=tp,
                 generation_id=self.app.consumer_generation_id,
             )
             message.tracked = True
@@ -313,7 +187,7 @@ class DurableProducer(driver.Producer):
 
     def _new_producer(self, transactional_id: str | None = None) -> aiokafka.AIOKafkaProducer:
         producer = super()._new_producer(transactional_id)
-        calm(producer.client)
+        prepare(producer)
         return producer
 
     def _settings_extra(self) -> Mapping[str, Any]:
@@ -324,13 +198,11 @@ class DurableProducer(driver.Producer):
         return len(await self._ensure_producer().partitions_for(topic))
 
     def leader(self, tp: TP) -> object:
-        """Return what stands for a partition's leader and the connection to it: another thing after either changed.
+        """Return what identifies a partition's leader and the connection to it; differs after either changed.
 
         No log loses anything without one of these: a leader that comes back has cut its connections.
         """
-        client = self._ensure_producer().client
-        node = client.cluster.leader_for_partition(TopicPartition(tp.topic, tp.partition))
-        return node, client._conns.get((node, ConnectionGroup.DEFAULT))  # noqa: SLF001 - aiokafka does not show them
+        return leader_and_connection(self._ensure_producer(), TopicPartition(tp.topic, tp.partition))
 
 
 class BatchTransport(driver.Transport):
@@ -374,15 +246,12 @@ class BatchApp(faust.App):
 
     @property
     def member(self) -> str:
-        """The name that the consumer group knows us by; empty while it knows us not."""
+        """Our name in the consumer group; empty while we are no member."""
         return self._consumer.member if isinstance(self._consumer, BatchConsumer) else ""
 
     async def know(self, topic: str, partition: int) -> None:
         """Make the producer learn of a partition that exists, perhaps since a moment ago: it would refuse to send."""
-        client = cast("DurableProducer", self.producer)._ensure_producer().client  # noqa: SLF001
-        await client.add_topic(topic)
-        while partition not in (client.cluster.partitions_for_topic(topic) or ()):
-            await client.force_metadata_update()
+        await learn_partition(cast("DurableProducer", self.producer)._ensure_producer(), topic, partition)  # noqa: SLF001
 
     @property
     def batch_consumer(self) -> BatchConsumer:

@@ -14,8 +14,7 @@ from tokenmill.app.segments.token_partition import TokenPartition
 from tokenmill.app.supervisor import self_watchdog as alone
 from tokenmill.app.supervisor.watchdog import WatchLimits
 from tokenmill.app.telemetry.heartbeat import HEARTBEAT_VARIABLE
-from tokenmill.app.worker.batch import Batch
-from tokenmill.app.worker.ownership import Partitions
+from tokenmill.app.worker.ownership import FetchedBatch, Partitions
 
 VARIABLE: Final = "BREAK"
 PATIENCE: Final = WatchLimits(unowned=12.0, still=6.0)
@@ -29,7 +28,7 @@ async def deaf(self: Partitions[Any], _: set[TP]) -> None:
     await _assigned(self, set())
 
 
-async def stuck(_self: TokenPartition, _batch: Batch) -> None:
+async def stuck(_self: TokenPartition, _batch: FetchedBatch) -> None:
     """Wait for ever."""
     await asyncio.Event().wait()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.kafka.test_settled import settled
+from tests.app.kafka.test_settled_streams import settled
 from tests.conftest import TopicFactory
 from tests.milled import Milled
 from tests.service import service_settings

@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import pytest
 from aiokafka.errors import InvalidTimestampError
+from aiokafka.producer.message_accumulator import BatchBuilder
 
 from tests.conftest import TopicFactory
 from tokenmill.app.kafka.clients import producer
 from tokenmill.app.kafka.control_topic import write_control
-from tokenmill.app.kafka.fastpath.send_buffers import BatchBuilder
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.app import Mill
 from tokenmill.app.settings import Settings

@@ -18,7 +18,7 @@ from tokenmill.app.kafka.clients import admin
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.worker import faust_options as faust_settings
-from tokenmill.app.worker.batch import Batch
+from tokenmill.app.worker.consumer_thread import FETCH_WAIT_MS, GATHER_WAIT_MS, LeaderChangedError
 from tokenmill.app.worker.faust_options import (
     FETCH_BYTES,
     FETCHED_BYTES,
@@ -27,7 +27,8 @@ from tokenmill.app.worker.faust_options import (
     faust_options,
     fetch_share,
 )
-from tokenmill.app.worker.transport import FETCH_WAIT_MS, GATHER_WAIT_MS, BatchApp, BatchConsumer, LeaderChangedError
+from tokenmill.app.worker.ownership import FetchedBatch
+from tokenmill.app.worker.transport import BatchApp, BatchConsumer
 
 RECORDS = 60
 
@@ -39,7 +40,7 @@ class Recorder:
         self.given: list[set[TP]] = []
         self.revocations = 0
         self.failures: list[BaseException] = []
-        self.batches: list[Batch] = []
+        self.batches: list[FetchedBatch] = []
         self.open = asyncio.Event()
         self.open.set()
 
@@ -126,18 +127,18 @@ def settings(broker: Broker, topic: TopicFactory) -> Settings:
 
 
 async def test_partitions_wait_until_they_are_started_and_begin_where_they_are_told(settings: Settings) -> None:
-    """Paused at the assignment, whatever was committed; the app's own offset, epochs and commits from then on."""
+    """Paused at the assignment, whatever was committed; the app's own offset, generations and commits from then on."""
     (name,) = settings.raw_topics
     first, second = TP(name, 0), TP(name, 1)
     send(settings, [Raw(b"%d" % n, n % 2) for n in range(2 * RECORDS)])
     async with running(settings) as found:
         assert found.given == [{first, second}]
         assert found.client.paused() == {TopicPartition(*first), TopicPartition(*second)}
-        epoch = await found.consumer.start_partition(first, 7)
+        generation = await found.consumer.start_partition(first, 7)
         await until(lambda: found.offsets(0)[-1:] == [RECORDS - 1])
         assert found.offsets(0) == list(range(7, RECORDS))
         assert not found.offsets(1)
-        assert {batch.epoch for batch in found.batches} == {epoch} == {1}
+        assert {batch.generation for batch in found.batches} == {generation} == {1}
         assert found.batches[-1].position == RECORDS
         assert found.consumer.end_offsets()[first] == RECORDS
         assert found.app.why_not_ready(prepared=True) is None

@@ -1,8 +1,8 @@
 """`tokenmill`, whose mill looks for compacted topics twice a second: ``python -m tests.app.watchful mill``."""
 
 from tokenmill.app.cli import main
-from tokenmill.app.mill import compaction
+from tokenmill.app.mill import topic_changes
 
 if __name__ == "__main__":
-    compaction.LOOK_SECONDS = 0.5  # type: ignore[misc]
+    topic_changes.LOOK_SECONDS = 0.5  # type: ignore[misc]
     main()

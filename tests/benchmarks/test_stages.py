@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.stages import Frame, stage_of
+from benchmarks.stages import TABLE, Frame, stage_of
 
 SITE = "/somewhere/.venv/lib/python3.11/site-packages"
 
@@ -33,8 +33,9 @@ def test_a_shared_connection_works_for_whoever_called_it(client: str) -> None:
 
 def test_the_innermost_known_function_decides() -> None:
     """A library that a stage calls is part of it."""
-    outer = "/somewhere/app/raw/partition.py:RawPartition._feed"
-    packing = _stack(outer, "/somewhere/tokenmill/packing/concat.py:ConcatPacking.add", f"{SITE}/numpy/core.py:insert")
+    outer = "/somewhere/app/mill/raw_partition.py:RawPartition._feed"
+    inner = "/somewhere/tokenmill/milling/concat_packing.py:ConcatPacking.add"
+    packing = _stack(outer, inner, f"{SITE}/numpy/core.py:insert")
     assert stage_of(packing) == "pack"
     assert stage_of(_stack("/somewhere/app/heartbeat.py:Heartbeat._beat")) == "other"
 
@@ -51,3 +52,11 @@ def test_a_line_that_syncs_tells(tmp_path: Path) -> None:
     file.write_text("import os\nos.fdatasync(3)\n")
     assert stage_of([Frame("commit", str(file), 2)]) == "sync"
     assert stage_of([Frame("commit", str(file), 1)]) == "other"
+
+
+def test_every_module_of_ours_in_the_table_is_there() -> None:
+    """One that moved would be counted as `other`."""
+    root = Path(__file__).parents[2]
+    ours = [start.partition(":")[0] for start, _ in TABLE if start.startswith(("app/", "benchmarks/", "tokenmill/"))]
+    assert ours
+    assert not [path for path in ours if not (root / path).exists()]

@@ -23,8 +23,8 @@ from tests.stages.engines.panicking import HARMFUL, panicking
 from tests.strategies import json_bytes, json_objects, json_values, nasty_bytes, texts
 from tokenmill.documents import document_meta
 from tokenmill.milling.outcomes import NO_TOKENS, SKIPPED, Kind
-from tokenmill.opening import complete, open_stages
 from tokenmill.recipe import Recipe
+from tokenmill.recipe_stages import complete, open_stages
 from tokenmill.records import Record
 from tokenmill.stages.decoding import REASONS
 from tokenmill.stages.engines import TOKENIZER_FAILED, TokenizerFile, open_engine

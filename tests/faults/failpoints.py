@@ -18,7 +18,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from tokenmill.app.cli import main
 from tokenmill.app.mill import era_closing as closing
 from tokenmill.app.mill import raw_partition
-from tokenmill.app.mill.era_extents import Extents
+from tokenmill.app.mill.era_closing import Extents
 from tokenmill.app.worker import transport
 from tokenmill.milling.partition_mill import PartitionMill
 
@@ -111,7 +111,7 @@ def arm(point: Failpoint) -> None:
     _wrap(AIOKafkaConsumer, "commit", "commit", countdown)
     _wrap(raw_partition, "read_tail", "read tail", countdown)
     _wrap(transport.BatchConsumer, "start_partition", "start", countdown)
-    _wrap(closing, "look", "eras", countdown)
+    _wrap(closing, "read_eras", "eras", countdown)
     _wrap(Extents, "look", "extents", countdown)
     feed = PartitionMill.feed
 

@@ -13,7 +13,7 @@ from tests.faults.oracle import Expected, Kept, kept_of, new_reader, partitions_
 from tokenmill.app.settings import Settings, Stream
 from tokenmill.errors import StoreError
 from tokenmill.milling.reference import Reference, ReferenceBlock
-from tokenmill.opening import reopen_stages
+from tokenmill.recipe_stages import reopen_stages
 from tokenmill.records import Record
 from tokenmill.stages.engines import REFERENCE, load_tokenizer
 from tokenmill.store import PartitionReader, open_partition

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from tests.mills import RECIPE, Source
-from tokenmill.opening import complete
+from tokenmill.recipe_stages import complete
 from tokenmill.records import Record
 from tokenmill.stages.engines import EngineName, load_tokenizer
 

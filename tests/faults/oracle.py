@@ -18,7 +18,7 @@ from tests.faults.trial import Trial
 from tokenmill.app.settings import Settings, Stream, dead_letter_topic
 from tokenmill.milling.outcomes import Kind, Outcome
 from tokenmill.milling.reference import Reference, ReferenceBlock
-from tokenmill.opening import reopen_stages
+from tokenmill.recipe_stages import reopen_stages
 from tokenmill.records import Record
 from tokenmill.stages.engines import REFERENCE, TOKENIZER_FAILED, Engine, load_tokenizer
 from tokenmill.store import open_partition

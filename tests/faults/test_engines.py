@@ -15,9 +15,8 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify import verify
 from tokenmill.errors import EngineError
-from tokenmill.stages.engines import load_tokenizer
+from tokenmill.stages.engines import load_tokenizer, open_fast
 from tokenmill.stages.engines.checked import sampled
-from tokenmill.stages.engines.opening import open_fast
 from tokenmill.stages.training_tokenizer import train_tokenizer
 
 pytestmark = pytest.mark.fault("engine-lies")

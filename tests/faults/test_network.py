@@ -21,7 +21,7 @@ from tests.faults.supervised import Supervised
 from tests.faults.trial import Trial
 from tests.scraping import free_port
 from tests.service import Raw, send, service_settings
-from tokenmill.app.kafka.metadata_backoff import calm
+from tokenmill.app.kafka.connections import prepare
 from tokenmill.app.local.broker import HOST, SETTINGS, Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor import WatchLimits
@@ -109,7 +109,7 @@ async def test_client_that_only_looks_for_leaders_leaves_a_silent_connection(net
     proxy = network.proxy
     before = proxy.happened.copy()
     async with AIOKafkaProducer(bootstrap_servers=proxy.address, request_timeout_ms=500) as client:
-        calm(client.client)
+        prepare(client)
         assert await client.client.force_metadata_update()  # over the connection that is about to fall silent
         proxy.swallowing = True
         assert not await client.client.force_metadata_update()

@@ -22,7 +22,7 @@ from tests.faults.trial import Trial
 from tests.service import WAIT_SECONDS, Raw, Service, in_own_loop, send, service_settings
 from tokenmill.app.kafka.clients import consumer
 from tokenmill.app.kafka.control_topic import write_control
-from tokenmill.app.kafka.topic_tails import published_head
+from tokenmill.app.kafka.token_topic import published_head
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.skip_list import has_passed
 from tokenmill.app.settings import Settings

@@ -13,7 +13,7 @@ from tests.faults.trial import Trial
 from tests.service import service_settings
 from tests.store.chains import SUFFIXES
 from tokenmill.app.local.broker import Broker
-from tokenmill.app.segments import token_partition
+from tokenmill.app.segments import block_appender
 
 DAY: Final = 86_400.0
 
@@ -34,7 +34,7 @@ async def test_segments_are_the_same_whatever_the_clock_says(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One partition appended, committed, sealed twice: by a steady clock, and by one that jumps at every look."""
-    monkeypatch.setattr(token_partition, "COMMIT_SECONDS", 0.0)
+    monkeypatch.setattr(block_appender, "COMMIT_SECONDS", 0.0)
     found = []
     name = topic()
     for place in ("steady", "jumping"):

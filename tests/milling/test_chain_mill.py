@@ -13,8 +13,8 @@ from tests.mills import (
     RECIPE,
     Source,
     assert_follow,
+    chain_outcomes,
     divide,
-    fates,
     flush,
     make_source,
     named,
@@ -23,8 +23,8 @@ from tests.mills import (
     write,
 )
 from tests.strategies import feed_sizes, message_bytes, record_lists, sources
-from tokenmill.errors import SourceError
-from tokenmill.milling.chain_mill import ChainMill
+from tokenmill.errors import SettingsError, SourceError
+from tokenmill.milling.chain_mill import ChainMill, open_packing
 from tokenmill.milling.outcomes import NO_TOKENS
 from tokenmill.milling.partition_mill import PartitionMill
 from tokenmill.reading.resume import genesis_point, resume_point
@@ -221,7 +221,7 @@ def test_a_text_without_tokens_is_filtered_under_its_own_reason() -> None:
     """It is no document for the chain: not even an end-of-document id."""
     source = make_source()
     mill = source.chain(RECIPE)
-    assert mill.feed(fates(source, RECIPE, [text(0, "a")], [0])) == []
+    assert mill.feed(chain_outcomes(source, RECIPE, [text(0, "a")], [0])) == []
     assert mill.totals == Totals(records=1, filtered=Counter({NO_TOKENS: 1}))
     assert mill.open_tokens == 0
 
@@ -237,7 +237,7 @@ def test_a_document_that_is_partly_in_blocks_must_be_there_when_the_chain_contin
     point = resume_point(write(source, RECIPE, [text(5, "abcdefghij")])[0])
     chain = source.chain(RECIPE, point)
     with pytest.raises(SourceError, match="offset 5"):
-        chain.feed(fates(source, RECIPE, [record], tokens))
+        chain.feed(chain_outcomes(source, RECIPE, [record], tokens))
 
 
 def test_a_chain_begins_at_its_genesis_offset() -> None:
@@ -245,7 +245,7 @@ def test_a_chain_begins_at_its_genesis_offset() -> None:
     chain = genesis_hash(RECIPE.fingerprint, 0)
     mill = ChainMill(RECIPE, genesis_point(3, chain), message_bytes=1)
     source = make_source()
-    messages = mill.feed(fates(source, RECIPE, [text(offset, "abc") for offset in range(5)], [3] * 5))
+    messages = mill.feed(chain_outcomes(source, RECIPE, [text(offset, "abc") for offset in range(5)], [3] * 5))
     assert [message.cursor.next_offset for message in messages] == [4, 5]
     assert messages[-1].totals.records == len(messages)
 
@@ -258,3 +258,15 @@ def test_milling_leaves_the_point_that_it_began_with_alone() -> None:
     kept = replace(first.totals)
     write(source, RECIPE, records, after=first)
     assert first.totals == kept
+
+
+def test_a_chain_begins_without_an_open_block() -> None:
+    """Nothing waits before the first document."""
+    opened = open_packing(RECIPE).open_block
+    assert opened == (b"", b"")
+
+
+def test_a_packing_of_another_version_is_refused() -> None:
+    """Rather than packed some other way."""
+    with pytest.raises(SettingsError, match="use the version that made the stream"):
+        open_packing(replace(RECIPE, packing="best-fit"))

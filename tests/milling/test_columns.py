@@ -1,6 +1,8 @@
-"""A whole fetch at once: each record's outcome is what it is alone."""
+"""A fetch in columns: where its records are, and that each record's outcome is what it is alone."""
 
 from dataclasses import replace
+from itertools import pairwise
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -11,15 +13,38 @@ from tests.mills import Source, make_source, text
 from tests.stages.steps import user_functions
 from tests.strategies import record_lists, sources
 from tokenmill.documents import Document, Limits
-from tokenmill.milling.columns import Columns, Kept
-from tokenmill.milling.fetch import Fetch
+from tokenmill.milling import columns as columns_module
+from tokenmill.milling.columns import KeptDocuments, OutcomeColumns, RecordColumns
 from tokenmill.milling.outcomes import Kind, Outcome
 from tokenmill.records import Record
 from tokenmill.stages.document_columns import DocumentColumns
 from tokenmill.stages.steps.custom import open_function
 
 
-def _outcomes(columns: Columns) -> dict[int, Outcome]:
+@given(record_lists(), st.integers(0, 50))
+def test_a_fetch_knows_where_an_offset_lies(records: list[Record], offset: int) -> None:
+    """As many records lie below it as there are with smaller offsets, gaps or not."""
+    found = RecordColumns.of(records)
+    assert found.index(offset) == sum(record.offset < offset for record in records)
+    assert found.offsets.tolist() == [record.offset for record in records]
+    assert found.sizes.tolist() == [len(record.value or b"") for record in records]
+
+
+@given(record_lists(), st.integers(1, 5), st.integers(0, 40))
+def test_parts_are_bounded_and_leave_no_record_out(records: list[Record], most: int, size: int) -> None:
+    """By their records and by the bytes of their values; a larger record stands alone, and no part could be longer."""
+    with patch.object(columns_module, "PART_RECORDS", most), patch.object(columns_module, "PART_BYTES", size):
+        parts = list(RecordColumns.of(records).parts())
+    assert [low for low, _ in parts] + [len(records)] == [0, *(high for _, high in parts)]
+    sizes = [len(record.value or b"") for record in records]
+    for low, high in parts:
+        assert 1 <= high - low <= most
+        assert sum(sizes[low:high]) <= size or high - low == 1
+    for (low, high), _ in pairwise(parts):
+        assert high - low == most or sum(sizes[low : high + 1]) > size
+
+
+def _outcomes(columns: OutcomeColumns) -> dict[int, Outcome]:
     """Return the outcomes by the index of their record."""
     found = dict(columns.others)
     for split, kept in columns.kept.items():
@@ -35,7 +60,7 @@ def test_outcomes_of_a_fetch_are_those_of_its_records(
     source: Source, records: list[Record], skips: frozenset[int]
 ) -> None:
     """Kept, filtered, refused, skipped, tombstone or flush; what no split owns is in no column."""
-    columns = Columns.sort(source.stages, Fetch.of(records), skips)
+    columns = OutcomeColumns.sort(source.stages, RecordColumns.of(records), skips)
     found = _outcomes(columns)
     for index, record in enumerate(records):
         alone = source.stages.outcome(record, skips)
@@ -50,7 +75,7 @@ def test_a_document_that_a_step_refuses_leaves_its_neighbours_alone(name: str, k
     function = open_function(f"{user_functions.__name__}:{name}", carry=(), limits=Limits(1000, 20, 40))
     stages = replace(make_source().stages, steps=(function,))
     records = [text(0, "fine"), text(1, "spam"), text(2, "fine")]
-    found = _outcomes(Columns.sort(stages, Fetch.of(records)))
+    found = _outcomes(OutcomeColumns.sort(stages, RecordColumns.of(records)))
     assert [found[n].kind for n in range(3)] == [Kind.KEPT, kind, Kind.KEPT]
     assert found == {n: stages.outcome(record) for n, record in enumerate(records)}
 
@@ -59,7 +84,7 @@ def test_a_document_that_a_step_refuses_leaves_its_neighbours_alone(name: str, k
 def test_kept_documents_since_a_record_are_those_of_it_and_later_ones(indices: list[int], first: int) -> None:
     """Documents go with their indices."""
     documents = DocumentColumns.of(Document(f"text {n}", n, {"n": n}) for n in indices)
-    kept = Kept(np.array(indices, np.int64), documents).since(first)
+    kept = KeptDocuments(np.array(indices, np.int64), documents).since(first)
     wanted = [n for n in indices if n >= first]
     assert kept.indices.tolist() == wanted
     assert kept.documents == DocumentColumns.of(Document(f"text {n}", n, {"n": n}) for n in wanted)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.mills import RECIPE, Source, fates, flush, make_source, named, text, tombstone
+from tests.mills import RECIPE, Source, chain_outcomes, flush, make_source, named, text, tombstone
 from tests.strategies import record_lists, sources
 from tokenmill.documents import Document
 from tokenmill.milling.outcomes import SKIPPED, Kind
@@ -123,7 +123,7 @@ def test_a_flush_is_a_tombstone_where_the_recipe_allows_none() -> None:
     records = [text(0, "a"), flush(1), tombstone(2)]
     assert [source.stages.outcome(record).kind for record in records[1:]] == [Kind.TOMBSTONE] * 2
     totals = Totals()
-    fates(source, source.recipes[0], records, [2]).count(totals, 0, 3)
+    chain_outcomes(source, source.recipes[0], records, [2]).count(totals, 0, 3)
     assert (totals.kept, totals.tombstones, totals.flushes) == (1, 2, 0)
     assert source.blocks(source.recipes[0], records) == []
     assert len(make_source().blocks(RECIPE, records)) == 1

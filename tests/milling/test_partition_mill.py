@@ -14,12 +14,12 @@ from tests.mills import RECIPE, Source, assert_follow, divide, flush, make_sourc
 from tests.stages.engines.panicking import HARMFUL, panicking
 from tests.strategies import feed_sizes, message_bytes, record_lists, sources
 from tokenmill.errors import PanicError, RecordError
-from tokenmill.milling import fetch
+from tokenmill.milling import columns
 from tokenmill.milling import partition_mill as partition
 from tokenmill.milling.outcomes import Kind
 from tokenmill.milling.partition_mill import PartitionMill
-from tokenmill.opening import complete
 from tokenmill.reading.resume import ResumePoint, resume_point
+from tokenmill.recipe_stages import complete
 from tokenmill.records import Record
 from tokenmill.stages.document_columns import DocumentColumns
 from tokenmill.stages.engines import Engine, EngineName, TokenBatch, TokenizerFile, open_engine
@@ -52,7 +52,7 @@ def test_every_chain_of_a_partition_is_its_reference(
 ) -> None:
     """From any start, with a skip list, for any splits, feeds and parts of a feed: byte for byte."""
     source = replace(source, start=start, skips=skips)
-    with patch.object(fetch, "PART_RECORDS", part):
+    with patch.object(columns, "PART_RECORDS", part):
         messages = _feed(source.mill(message_bytes=size), records, sizes)
     for recipe in source.recipes:
         assert_follow(messages[recipe.split], source.blocks(recipe, records), recipe)
@@ -126,7 +126,7 @@ def test_batches_for_the_engine_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     records = [text(offset, "ab" * (offset % 30) + "b") for offset in range(100)]
     blocks = source.blocks(source.recipes[0], records)
     for documents, characters in ((1, 1000), (7, 1000), (100, 1), (100, 40)):
-        monkeypatch.setattr(fetch, "PART_RECORDS", documents)
+        monkeypatch.setattr(columns, "PART_RECORDS", documents)
         monkeypatch.setattr(partition, "BATCH_CHARACTERS", characters)
         batches.clear()
         assert_follow(source.mill().feed(records).messages["train"], blocks, source.recipes[0])

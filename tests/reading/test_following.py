@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.histories import make_history
 from tokenmill.reading.acceptance import Gap
 from tokenmill.reading.continuing import FIRST_TAIL
-from tokenmill.reading.following import Search, find_start, hint_holds
+from tokenmill.reading.following import GAP_SECONDS, LONGEST_GAP_SECONDS, GapSearch, find_start, hint_holds
 from tokenmill.wire.message import Message
 
 LENGTH = 10 + FIRST_TAIL
@@ -49,7 +49,7 @@ def test_a_hint_is_believed_only_where_it_is_true() -> None:
 
 def test_a_search_ends_where_the_log_ended() -> None:
     """Later gaps of the same search change nothing, a new beginning forgets it."""
-    search = Search()
+    search = GapSearch()
     assert not search.is_over(99)
     assert search.miss(GAP, 7)
     assert not search.miss(Gap(2, 9), 20)
@@ -67,8 +67,24 @@ def test_a_block_is_given_up_only_when_all_retained_messages_are_higher() -> Non
         (False, (4, 5), False),
         (True, (), False),
     ):
-        search = Search()
+        search = GapSearch()
         search.began(cut=cut)
         for first in firsts:
             search.saw(TRUE.message(first, first + 1))
         assert search.is_hopeless(2) == hopeless, (cut, firsts)
+
+
+def test_the_wait_before_a_look_grows_until_one_finds_something() -> None:
+    """Only a look that read all the topic holds was in vain; one that found the block is followed at once."""
+    search = GapSearch()
+    waits = []
+    for from_first in (False, True, True):
+        search.began(cut=False, from_first=from_first)
+        search.miss(GAP, 7)
+        waits.append((search.pause(GAP.wanted), search.vain_looks))
+    assert waits == [(2 * GAP_SECONDS, 0), (4 * GAP_SECONDS, 1), (8 * GAP_SECONDS, 2)]
+    for _ in range(9):
+        longest = search.pause(GAP.wanted)
+    assert longest == LONGEST_GAP_SECONDS
+    assert (search.pause(GAP.wanted + 1), search.vain_looks) == (0.0, 0)
+    assert search.pause(GAP.wanted) == 2 * GAP_SECONDS

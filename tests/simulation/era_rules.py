@@ -6,12 +6,10 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from tests.eras.judging import read_era
-from tokenmill.app.kafka import era_topic as looking
+from tokenmill.app.kafka import control_topic
 from tokenmill.app.kafka.chain_logs import KafkaLogs
 from tokenmill.app.mill import era_closing as closing
-from tokenmill.app.mill import era_extents as extents
-from tokenmill.app.mill.era_closing import EraCloser
-from tokenmill.app.mill.era_extents import Extents
+from tokenmill.app.mill.era_closing import EraCloser, Extents
 from tokenmill.app.segments.era_bringing import EraBringer
 from tokenmill.eras import Era, EraFollower, EraLog, LogRecord
 from tokenmill.errors import DifferenceError
@@ -19,10 +17,10 @@ from tokenmill.reading import continuing
 from tokenmill.reading.continuing import find_extent
 
 _add = EraLog.add
-_look = looking.look
+_read_eras = control_topic.read_eras
 _step = EraCloser.step
 _runs = continuing._runs
-_stands = looking._stands
+_is_still_there = control_topic._is_still_there
 
 
 class EraRule(NamedTuple):
@@ -62,7 +60,7 @@ def _must_continue(self: EraLog, value: bytes | None) -> Era | None:
 
 async def _look_once(client: Any, topic: str, follower: EraFollower) -> AsyncIterator[object]:
     if follower.log.last is None:
-        async for found in _look(client, topic, follower):
+        async for found in _read_eras(client, topic, follower):
             yield found
 
 
@@ -83,7 +81,7 @@ async def _always(*_: object) -> bool:
 
 
 async def _eras_stand(client: Any, partition: Any, last: LogRecord) -> bool:
-    return await _stands(client, partition, last) or read_era(last.value) is None
+    return await _is_still_there(client, partition, last) or read_era(last.value) is None
 
 
 async def _unknown(logs: Any, recipe: Any, partition: int, _: int) -> object:
@@ -108,16 +106,24 @@ ERA_RULES: Final = (
     EraRule("a look begins with the reader's own head", _patched((EraFollower, "holds", lambda *_: True)), 2),
     EraRule("a head that is not on the chain halts its reader", _patched((EraFollower, "finish", _forgive)), 21),
     EraRule("a look that was broken off is undone", _patched((EraFollower, "rewind", lambda *_: None)), 2),
-    EraRule("behind each fetch the last record is looked at again", _patched((looking, "_stands", _always)), 12527),
-    EraRule("a record that was ignored is looked at again, too", _patched((looking, "_stands", _eras_stand)), 8000272),
-    EraRule("what is in eras was there, whatever retention left", _patched((extents, "find_extent", _unknown)), 157),
+    EraRule(
+        "behind each fetch the last record is looked at again",
+        _patched((control_topic, "_is_still_there", _always)),
+        12527,
+    ),
+    EraRule(
+        "a record that was ignored is looked at again, too",
+        _patched((control_topic, "_is_still_there", _eras_stand)),
+        8000272,
+    ),
+    EraRule("what is in eras was there, whatever retention left", _patched((closing, "find_extent", _unknown)), 157),
     EraRule("an era names the hash of the one before", _patched((EraLog, "continues", _any_hash)), 506),
     EraRule("what continues nothing is ignored", _patched((EraLog, "add", _must_continue)), 36),
     EraRule("nothing follows the end marker", _patched((EraLog, "ended", False)), 18),
     EraRule("the end marker is written until it stands there", _patched((EraCloser, "close", _two_steps)), 2),
     EraRule(
         "a record is read back before the next is written",
-        _patched((closing, "look", _look_once), (EraCloser, "step", _believing_step)),
+        _patched((closing, "read_eras", _look_once), (EraCloser, "step", _believing_step)),
         0,
     ),
     EraRule("an era ends where blocks are missing", _patched((continuing, "_runs", _last_run)), 308),

@@ -17,14 +17,10 @@ from tests.eras.judging import read_ended
 from tests.simulation.era_kafka import FINGERPRINT, GENESIS, STREAM, SimulatedConsumer, Topics, Written
 from tests.simulation.era_truth import Truth
 from tests.simulation.logs import step
-from tokenmill.app.kafka import asking
-from tokenmill.app.kafka.control_topic import Settled
-from tokenmill.app.kafka.era_topic import look
+from tokenmill.app.kafka import retry
+from tokenmill.app.kafka.control_topic import Settled, read_eras
 from tokenmill.app.mill import era_closing as closing
-from tokenmill.app.mill import era_extents as extents
-from tokenmill.app.mill import era_keeping as keeping
-from tokenmill.app.mill.era_closing import EraCloser
-from tokenmill.app.mill.era_keeping import EraKeeper
+from tokenmill.app.mill.era_closing import EraCloser, EraKeeper
 from tokenmill.app.segments import era_bringing as bringing
 from tokenmill.app.segments.era_bringing import EraBringer
 from tokenmill.app.settings import Settings
@@ -34,7 +30,7 @@ from tokenmill.store import Store
 from tokenmill.wire.control_log import ControlLog
 
 SETTLED: Final = Settled(STREAM, GENESIS, ControlLog())
-PASSING: Final = (*asking.PASSING, TopicError)
+PASSING: Final = (*retry.PASSING, TopicError)
 T = TypeVar("T")
 
 
@@ -161,7 +157,7 @@ class Person(Sender):
         closer = EraCloser(SETTLED, self._write_counted, era_blocks=1, era_seconds=0.0)
         try:
             await closer.close(self.client)
-        except (*PASSING, *keeping.FINAL):
+        except (*PASSING, *closing.FINAL):
             self.world.seen["closing failed"] += 1
             return
         self.world.truth.require_end(began)
@@ -278,7 +274,7 @@ class Reader(Worker):
         while True:
             began = self.world.truth.now()
             try:
-                async for found in look(self.client, STREAM.control_topic, self.follower):
+                async for found in read_eras(self.client, STREAM.control_topic, self.follower):
                     self.known += [era for era, _ in found]
             except DifferenceError:
                 self.world.truth.require_lost(self.known[-1] if self.known else None, began, "a reader")
@@ -336,7 +332,7 @@ async def _in_steps(function: Callable[..., T], *arguments: object) -> T:
 def outside(world: World) -> Iterator[None]:
     """Replace what the project's code takes from outside."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (bringing, closing, extents, keeping):
+        for module in (bringing, closing):
             patch.setattr(module, "log", _Log(world.seen))
         patch.setattr(closing, "time", _Clock(world))
         patch.setattr(bringing, "EraWriter", SimulatedWriter)

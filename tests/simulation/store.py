@@ -8,10 +8,10 @@ from tests.mills import PARTITION
 from tests.simulation.broker import Stored
 from tests.simulation.logs import Log, step
 from tests.simulation.worker import ResumeError, Rules
-from tokenmill.app.segments.token_partition import HALTING
+from tokenmill.app.segments.block_appender import HALTING
 from tokenmill.errors import GapError
 from tokenmill.reading.acceptance import Acceptor, Blocks, Gap, Taken
-from tokenmill.reading.following import Search, find_start
+from tokenmill.reading.following import GapSearch, find_start
 from tokenmill.recipe import Recipe
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.message import Message
@@ -115,7 +115,7 @@ class Store:
 
     async def _follow(self, acceptor: Acceptor, position: int, leader: int) -> None:
         """Read on from ``position``, and again from the beginning where a block is missing."""
-        log, search, patience, in_vain = self.log, Search(), 1, 0
+        log, search, patience, in_vain = self.log, GapSearch(), 1, 0
         while True:
             if self.rules.leader_changes_end and log.leader != leader:
                 raise ResumeError("the leader changed")
@@ -140,13 +140,13 @@ class Store:
             position = log.first
             search.began(cut=log.first > 0)
 
-    def _is_hopeless(self, search: Search, block: int) -> bool:
+    def _is_hopeless(self, search: GapSearch, block: int) -> bool:
         if self.rules.whole_look:
             return search.is_hopeless(block)
         oldest = min(self.log.entries, default=None)
         return self.log.first > 0 and oldest is not None and self.log.entries[oldest].sent.first > block
 
-    def _read(self, acceptor: Acceptor, search: Search, position: int, end: int) -> bool:
+    def _read(self, acceptor: Acceptor, search: GapSearch, position: int, end: int) -> bool:
         """Take what stands at ``[position, end)``; return whether that is anything."""
         gap = None
         for offset, entry in self.log.read(position, end):
@@ -157,7 +157,7 @@ class Store:
             search.miss(gap, max(end, self.log.end))
         return end > position
 
-    def _take(self, acceptor: Acceptor, search: Search, message: Message, offset: int) -> Gap | None:
+    def _take(self, acceptor: Acceptor, search: GapSearch, message: Message, offset: int) -> Gap | None:
         search.saw(message)
         verdict = acceptor.offer(message)
         if isinstance(verdict, Gap):

@@ -11,10 +11,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.errors import SourceError
-from tokenmill.milling.fates import Fates
-from tokenmill.milling.packing import Documents, Packed
-from tokenmill.milling.packing.opening import open_packing
+from tokenmill.errors import SettingsError, SourceError
+from tokenmill.milling.chain_outcomes import ChainOutcomes
+from tokenmill.milling.concat_packing import ConcatPacking
+from tokenmill.milling.packing import PackedBlocks, Packing, TokenizedDocuments
 from tokenmill.reading.resume import ResumePoint
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
@@ -42,9 +42,9 @@ class ChainMill:
     ) -> None:
         """Continue at ``point``; cut messages at about ``message_bytes``, one block at least.
 
-        A message that reaches a block of ``ends``, which is looked at anew in every feed, ends before it: so who
-        verifies a topic gets messages that can be held against those that stand there; and may know their hashes, by a
-        ``roll`` of his own.
+        A message that reaches a block of ``ends``, which is looked at again in every feed, ends before it: so who
+        verifies a topic gets messages that can be compared with those on it; and may know their hashes, by their own
+        ``roll``.
         """
         self.recipe = recipe
         self._message_bytes = message_bytes
@@ -77,28 +77,29 @@ class ChainMill:
         """What became of the records so far, up to the next offset (not only up to the last block)."""
         return self._totals
 
-    def feed(self, fates: Fates) -> list[Message]:
+    def feed(self, outcomes: ChainOutcomes) -> list[Message]:
         """Take the outcomes of consecutive records; return the messages of all blocks that became full.
 
         Records that the chain has passed are skipped, so the caller may begin anywhere at or below `next_offset`.
 
         Raises:
-            SourceError: the document that the chain stands in the middle of is not there, or has another outcome now.
+            SourceError: the document that the chain is in the middle of is not there, or has another outcome now.
 
         """
-        first = fates.index(self.next_offset)
-        flushes = fates.flushes(first)
+        fetch = outcomes.fetch
+        first = fetch.index(self.next_offset)
+        flushes = outcomes.flushes(first)
         messages: list[Message] = []
-        for low, high in _groups(first, len(fates), flushes):
-            documents, indices = fates.between(low, high)
+        for low, high in _groups(first, len(fetch.records), flushes):
+            documents, indices = outcomes.between(low, high)
             if self._position.taken:
                 documents = self._continued(documents)
             if low in flushes:
-                packed = self._packing.fill(fates.record(low).offset)
-                messages += self._messages(fates, low, high, packed, [low])
+                packed = self._packing.fill(fetch.records[low].offset)
+                messages += self._messages(outcomes, low, high, packed, [low])
             else:
                 packed = self._packing.add(documents)
-                messages += self._messages(fates, low, high, packed, indices)
+                messages += self._messages(outcomes, low, high, packed, indices)
         return messages
 
     def carry(self, position: int) -> Message | None:
@@ -120,7 +121,7 @@ class ChainMill:
             open_entry=entry,
         )
 
-    def _continued(self, documents: Documents) -> Documents:
+    def _continued(self, documents: TokenizedDocuments) -> TokenizedDocuments:
         """Go on with the document whose beginning is in blocks, if it is there: two histories must not be joined."""
         offset, taken = self.next_offset, self._position.taken
         if not documents or documents.offsets[0] != offset or documents.bounds[1] - documents.bounds[0] <= taken:
@@ -132,7 +133,12 @@ class ChainMill:
         return documents._replace(taken=taken)
 
     def _messages(
-        self, fates: Fates, counted: int, end: int, packed: Packed, writers: Sequence[int] | npt.NDArray[np.int64]
+        self,
+        outcomes: ChainOutcomes,
+        counted: int,
+        end: int,
+        packed: PackedBlocks,
+        writers: Sequence[int] | npt.NDArray[np.int64],
     ) -> list[Message]:
         """Cut the blocks of records ``[counted, end)`` into messages, counting the records up to each message's cursor.
 
@@ -143,17 +149,17 @@ class ChainMill:
             owner = int(writers[packed.documents[high - 1]])
             taken = packed.taken[high - 1]
             passed = owner if taken else owner + 1
-            fates.count(self._totals, counted, passed)
+            outcomes.count(self._totals, counted, passed)
             counted = passed
-            record = fates.record(owner)
+            record = outcomes.fetch.records[owner]
             self._position = self._cursor(record.offset + (not taken), taken, record, self.next_block + high - low)
             messages.append(self._message(packed, low, high))
-        fates.count(self._totals, counted, end)
-        self._last = fates.record(end - 1)
+        outcomes.count(self._totals, counted, end)
+        self._last = outcomes.fetch.records[end - 1]
         self._position = self._cursor(self._last.offset + 1, 0, self._last)
         return messages
 
-    def _message(self, packed: Packed, low: int, high: int) -> Message:
+    def _message(self, packed: PackedBlocks, low: int, high: int) -> Message:
         size = self.recipe.block_tokens
         tokens, entries = packed.tokens.between(low * size, high * size).tobytes(), packed.entries[low:high]
         before, chains = self._chain, self._roll(self._chain, tokens, entries)
@@ -170,7 +176,7 @@ class ChainMill:
             chains=chains,
         )
 
-    def _cuts(self, packed: Packed) -> Iterator[tuple[int, int]]:
+    def _cuts(self, packed: PackedBlocks) -> Iterator[tuple[int, int]]:
         """Divide the blocks into runs of about ``message_bytes``, and at the blocks where a message must end."""
         count, first = len(packed.entries), self.next_block
         bytes_to = np.cumsum([0, *map(len, packed.entries)]) + np.arange(count + 1) * self.recipe.block_bytes
@@ -192,7 +198,7 @@ class ChainMill:
 
 
 def _groups(first: int, end: int, flushes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Divide ``[first, end)`` so that a flush stands alone; nothing is divided where there is none."""
+    """Divide ``[first, end)`` so that a flush is alone in its range; nothing is divided where there is none."""
     for index in flushes:
         if index > first:
             yield first, index
@@ -200,3 +206,21 @@ def _groups(first: int, end: int, flushes: Sequence[int]) -> Iterator[tuple[int,
         first = index + 1
     if first < end:
         yield first, end
+
+
+def open_packing(recipe: Recipe, *, open_tokens: bytes = b"", open_entry: bytes = b"") -> Packing:
+    """Return the packing that the recipe names, beginning with the open block that a carry holds.
+
+    Raises:
+        SettingsError: this version does not know the packing.
+
+    """
+    if recipe.packing != "concat":
+        raise SettingsError(f"packing {recipe.packing!r} is unknown here: use the version that made the stream")
+    return ConcatPacking(
+        recipe.block_tokens,
+        recipe.token_dtype,
+        recipe.end_of_document,
+        open_tokens=open_tokens,
+        open_entry=open_entry,
+    )

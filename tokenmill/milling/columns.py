@@ -1,43 +1,93 @@
-"""The outcomes of many records in columns: what `Stages.outcome` says of each record, with little done for each."""
+"""Consecutive records of a raw partition in columns, and their outcomes: what a fetch brought, and what becomes of it.
+
+The outcomes are what `Stages.outcome` says of each record, with little done for each.
+"""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
-from typing import NamedTuple, Self, cast
+from typing import Final, NamedTuple, Self, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.bounds import divide
 from tokenmill.documents import Document
 from tokenmill.errors import RecordError
-from tokenmill.milling.fetch import Fetch
 from tokenmill.milling.outcomes import Kind, Outcome, Stages
 from tokenmill.records import SourceRecord
 from tokenmill.stages.decoding import Decoder, one_by_one
 from tokenmill.stages.document_columns import DocumentColumns
 from tokenmill.stages.steps import Rejected
 
+PART_RECORDS: Final = 4096
+"""Records that are decoded, and whose documents are tokenized, before the next ones are: short documents are then
+still in the processor's cache (200 bytes each and what Python makes of them are some 2 MB), and a call of the fast
+engine, which costs 0.2 ms, has enough of them."""
+PART_BYTES: Final = 2 * 1024 * 1024
+"""Bound of a part's values, so that texts and what is made of them do not follow the size of a fetch; one record may be
+larger."""
 
-class Kept(NamedTuple):
+
+@dataclass(frozen=True, slots=True)
+class RecordColumns:
+    """Consecutive records of a raw partition, in the order of their offsets."""
+
+    records: Sequence[SourceRecord]
+    values: Sequence[bytes | None]
+    """Those of the records; taken out once, for a record that is touched again may have left the processor's cache."""
+    offsets: npt.NDArray[np.int64]
+    """Shape ``[records]``, ascending."""
+    sizes: npt.NDArray[np.int64]
+    """Shape ``[records]``: bytes of each value, 0 without one."""
+
+    @classmethod
+    def of(cls, records: Sequence[SourceRecord]) -> Self:
+        """Return the records in columns."""
+        values = [record.value for record in records]
+        sizes = np.array([len(value or b"") for value in values], dtype=np.int64)
+        return cls(records, values, _offsets(records), sizes)
+
+    def part(self, low: int, high: int) -> Self:
+        """Return the records ``[low, high)``."""
+        between = slice(low, high)
+        return replace(
+            self,
+            records=self.records[between],
+            values=self.values[between],
+            offsets=self.offsets[between],
+            sizes=self.sizes[between],
+        )
+
+    def index(self, offset: int) -> int:
+        """Return how many records are below ``offset``."""
+        return int(np.searchsorted(self.offsets, offset))
+
+    def parts(self) -> Iterator[tuple[int, int]]:
+        """Divide the records into ranges of at most `PART_RECORDS` and about `PART_BYTES`, one record at least."""
+        return divide(self.sizes, items=PART_RECORDS, room=PART_BYTES)
+
+
+class KeptDocuments(NamedTuple):
     """Documents in the order of their offsets: those that one split keeps after all steps, if nothing else is said."""
 
     indices: npt.NDArray[np.int64]
     """Of each document's record among the records; shape ``[documents]``."""
     documents: DocumentColumns
 
-    def since(self, index: int) -> "Kept":
+    def since(self, index: int) -> "KeptDocuments":
         """Return the documents of the records from ``index`` on."""
         first = int(np.searchsorted(self.indices, index))
-        return Kept(self.indices[first:], self.documents.since(first))
+        return KeptDocuments(self.indices[first:], self.documents.since(first))
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class OutcomeColumns:
     """The outcomes of consecutive records; one that is in no column belongs to no split."""
 
     records: Sequence[SourceRecord]
-    kept: dict[str, Kept]
+    kept: dict[str, KeptDocuments]
     """By split."""
     others: list[tuple[int, Outcome]] = field(default_factory=list)
     """The outcomes that are no kept documents, with the indices of their records, ascending."""
@@ -46,21 +96,21 @@ class Columns:
     def sort(
         cls,
         stages: Stages,
-        fetch: Fetch,
+        fetch: RecordColumns,
         skips: Collection[int] = (),
         note: Callable[[int, int], None] | None = None,
     ) -> Self:
         """Find each record's outcome; raises nothing for any record (see `Stages.outcome`).
 
-        ``note`` is told the offset, twice, of each record that a user's function is about to see.
+        ``note`` is called with the offset, twice, of each record that a user's function is about to see.
         """
         columns = cls(fetch.records, {})
         indices, documents = columns._decode(stages, fetch.values, skips, note if stages.custom_decoder else None)
         owners = stages.splits.owners(documents)
-        columns._step(stages, Kept(indices, documents), owners, note if stages.custom else None)
+        columns._step(stages, KeptDocuments(indices, documents), owners, note if stages.custom else None)
         for number, split in enumerate(stages.splits.splits):
             chosen = owners == number
-            columns.kept[split] = Kept(indices[chosen], documents.chosen(chosen))
+            columns.kept[split] = KeptDocuments(indices[chosen], documents.chosen(chosen))
         columns.others.sort(key=itemgetter(0))
         return columns
 
@@ -75,7 +125,7 @@ class Columns:
         values: Sequence[bytes | None],
         skips: Collection[int],
         note: Callable[[int, int], None] | None,
-    ) -> Kept:
+    ) -> KeptDocuments:
         """Return the records that are documents, whatever their split; ``values`` are the records'."""
         aside: list[int] = []
         if None in values or skips:
@@ -92,12 +142,12 @@ class Columns:
             index = int(indices[at])
             split = stages.splits.split_of_bytes(whole[at])
             self.others.append((index, stages.refused(self.records[index], split, error)))
-        return Kept(np.delete(indices, [at for at, _ in refused]), documents)
+        return KeptDocuments(np.delete(indices, [at for at, _ in refused]), documents)
 
     def _step(
         self,
         stages: Stages,
-        decoded: Kept,
+        decoded: KeptDocuments,
         owners: npt.NDArray[np.intp],
         note: Callable[[int, int], None] | None,
     ) -> None:
@@ -128,7 +178,13 @@ class Columns:
 
 
 def _noted(decoder: Decoder, places: Iterator[int], note: Callable[[int, int], None], value: bytes) -> Document:
-    """Return what ``decoder`` says of the next value, whose record's offset is told to ``note`` before."""
+    """Return what ``decoder`` says of the next value, whose record's offset ``note`` is called with before."""
     offset = next(places)
     note(offset, offset)
     return decoder(value)
+
+
+def _offsets(records: Sequence[SourceRecord]) -> npt.NDArray[np.int64]:
+    if records and records[-1].offset - records[0].offset == len(records) - 1:  # none is missing
+        return np.arange(records[0].offset, records[-1].offset + 1, dtype=np.int64)
+    return np.array([record.offset for record in records], dtype=np.int64)

@@ -12,9 +12,8 @@ import numpy as np
 from tokenmill.bounds import divide
 from tokenmill.errors import EngineError, PanicError
 from tokenmill.milling.chain_mill import ChainMill
-from tokenmill.milling.columns import Columns, Kept
-from tokenmill.milling.fates import Fates, Part
-from tokenmill.milling.fetch import Fetch
+from tokenmill.milling.chain_outcomes import ChainOutcomes
+from tokenmill.milling.columns import KeptDocuments, OutcomeColumns, RecordColumns
 from tokenmill.milling.outcomes import Outcome, Stages
 from tokenmill.records import SourceRecord
 from tokenmill.stages.engines import REFERENCE, TokenBatch, joined
@@ -63,7 +62,7 @@ class PartitionMill:
     ) -> None:
         """Mill for ``chains``, one a split; ``skips`` are offsets that a person put on the skip list.
 
-        ``note`` is told, before each part of the work, the first and the last offset of the records that are worked on.
+        ``note`` is called, before each part of the work, with the first and the last offset of the records in work.
         """
         self._note = note
         self.chains = {chain.recipe.split: chain for chain in chains}
@@ -81,58 +80,62 @@ class PartitionMill:
         Raises:
             EngineError: the engines differ on one of the documents.
             PanicError: native code panicked (not over a text: that is a dead letter); the note names the record.
-            SourceError: a chain stands in the middle of a document that is another one now.
+            SourceError: a chain is in the middle of a document that is another one now.
 
         """
         clock = _Clock()
         first = bisect_left(records, self.next_offset, key=_offset)
-        fetch = Fetch.of(records[first:] if first else records)
-        parts: dict[str, list[Part]] = {split: [] for split in self.chains}
+        fetch = RecordColumns.of(records[first:] if first else records)
+        parts: dict[str, list[ChainOutcomes]] = {split: [] for split in self.chains}
         dead_letters: list[Outcome] = []
         for low, high in fetch.parts():
-            some = fetch.part(low, high)
             try:
                 with _MILLING:
-                    refused, found = self._mill_part(some, low, clock)
+                    refused, found = self._mill_part(fetch, low, high, clock)
             except PanicError as error:
-                raise self._narrowed(error, some) from error
+                raise self._narrowed(error, fetch, low, high) from error
             dead_letters += refused
             for split, part in found.items():
                 parts[split].append(part)
         with _MILLING:
-            messages = {split: chain.feed(Fates(fetch, parts[split])) for split, chain in self.chains.items()}
+            messages = {
+                split: chain.feed(ChainOutcomes.concatenate(fetch, parts[split]))
+                for split, chain in self.chains.items()
+            }
         clock.stop("pack")
         return Milled(dead_letters, messages, int(fetch.sizes.sum()), clock.seconds)
 
-    def _mill_part(self, part: Fetch, low: int, clock: "_Clock") -> tuple[list[Outcome], Mapping[str, Part]]:
-        """Decode and tokenize a part of a fetch, which begins at ``low`` there.
+    def _mill_part(
+        self, fetch: RecordColumns, low: int, high: int, clock: "_Clock"
+    ) -> tuple[list[Outcome], Mapping[str, ChainOutcomes]]:
+        """Decode and tokenize records ``[low, high)`` of a fetch; return their dead letters, and what each split packs.
 
-        Return its dead letters, and what each split packs. Its documents are forgotten: memory that the next part can
-        have is still in the processor's cache.
+        Their documents are forgotten: memory that the next part can have is still in the processor's cache.
         """
+        part = fetch.part(low, high)
         self._tell(part.records)
-        columns = Columns.sort(self._stages, part, self._skips, self._note)
+        columns = OutcomeColumns.sort(self._stages, part, self._skips, self._note)
         wanted = {
             split: columns.kept[split].since(part.index(chain.next_offset)) for split, chain in self.chains.items()
         }
         clock.stop("decode")
         encoded = self._encode(part.records, wanted.values())
         clock.stop("tokenize")
-        dead_letters, parts, begin = columns.dead_letters, {}, 0
+        dead_letters, outcomes, begin = columns.dead_letters, {}, 0
         for split, chain in self.chains.items():
             kept = wanted[split]
             end = begin + len(kept.documents)
             tokens = encoded.part(begin, end)
             for at, error in tokens.failed.items():
                 dead_letters.append(self._stages.refused(part.records[kept.indices[at]], split, error))
-            parts[split] = Part.of(chain.recipe, columns, kept, tokens, low)
+            outcomes[split] = ChainOutcomes.of(chain.recipe, fetch, columns, kept, tokens, first=low)
             begin = end
         if encoded.failed:
             dead_letters.sort(key=_offset_of)
         clock.stop("pack")
-        return dead_letters, parts
+        return dead_letters, outcomes
 
-    def _encode(self, records: Sequence[SourceRecord], wanted: Iterable[Kept]) -> TokenBatch:
+    def _encode(self, records: Sequence[SourceRecord], wanted: Iterable[KeptDocuments]) -> TokenBatch:
         """Encode all wanted documents of ``records``, those of one split after those of the other."""
         texts = [text for kept in wanted for text in kept.documents.texts]
         lengths, batches = np.fromiter(map(len, texts), np.int64, len(texts)), []
@@ -146,17 +149,17 @@ class PartitionMill:
                 raise self._explained(error, records) from error
         return joined(batches)
 
-    def _narrowed(self, error: PanicError, part: Fetch) -> PanicError:
+    def _narrowed(self, error: PanicError, fetch: RecordColumns, low: int, high: int) -> PanicError:
         """Find the record over which native code panics, if it does so again: it is noted, and named in the error."""
-        for at, record in enumerate(part.records):
-            self._tell([record])
+        for at in range(low, high):
+            self._tell(fetch.records[at : at + 1])
             try:
                 with _MILLING:
-                    self._mill_part(part.part(at, at + 1), at, _Clock())
+                    self._mill_part(fetch, at, at + 1, _Clock())
             except PanicError as again:
-                return PanicError(f"over the record at offset {record.offset}, {again}")
-        self._tell(part.records)
-        return PanicError(f"in the records at offsets {part.offsets[0]} to {part.offsets[-1]}, {error}")
+                return PanicError(f"over the record at offset {fetch.records[at].offset}, {again}")
+        self._tell(fetch.records[low:high])
+        return PanicError(f"in the records at offsets {fetch.offsets[low]} to {fetch.offsets[high - 1]}, {error}")
 
     def _tell(self, records: Sequence[SourceRecord]) -> None:
         if self._note is not None and records:

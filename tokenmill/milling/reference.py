@@ -27,7 +27,7 @@ _ITEM = {"uint8": "B", "uint16": "H", "uint32": "I"}
 
 @dataclass(frozen=True, slots=True)
 class ReferenceBlock:
-    """One block as it must stand on Kafka and on disk, and where the chain is after it."""
+    """One block as it must be on Kafka and on disk, and where the chain is after it."""
 
     number: int
     tokens: bytes
@@ -54,7 +54,7 @@ class Reference:
     _chain: bytes = b""
 
     def __post_init__(self) -> None:
-        """Stand before block 0."""
+        """Begin before block 0."""
         seed = b"tokenmill chain 1" + self.recipe.fingerprint + pack("<I", self.partition)
         self._chain = xxhash.xxh3_128_digest(seed)
 
@@ -62,10 +62,10 @@ class Reference:
     def resumed(
         cls, recipe: Recipe, stages: Stages, partition: int, point: ResumePoint, skips: Collection[int] = ()
     ) -> Self:
-        """Return the chain from ``point`` on, which must stand between two documents.
+        """Return the chain from ``point`` on, which must be between two documents.
 
         Raises:
-            ValueError: it stands in the middle of one, whose tokens nothing here tells.
+            ValueError: it is in the middle of one, whose tokens are not known here.
 
         """
         if point.cursor.taken:

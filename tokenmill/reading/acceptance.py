@@ -7,7 +7,7 @@ With ``n`` the next wanted block and ``h`` the chain hash before it:
 2. Blocks below ``n`` are dropped, the rest is taken. Writers cut messages differently, so a message may be cut here.
 3. The hash before the message, rolled over the dropped blocks, must be ``h``; rolled on over the taken ones, it must be
    the hash after the message. A message that is dropped whole is held against what the reader remembers.
-   A difference is loud: after a broker lost the tails of both logs, other text can stand at the same offsets.
+   A difference is loud: after a broker lost the tails of both logs, other text can be at the same offsets.
 """
 
 from collections import deque
@@ -29,7 +29,7 @@ class Blocks:
 
     first: int
     tokens: bytes | memoryview
-    """The blocks' token ids back to back, as they stand on the wire and on disk."""
+    """The blocks' token ids back to back, as they are on the wire and on disk."""
     entries: Sequence[bytes]
     chains: Sequence[bytes]
     """The chain hash after each block."""
@@ -80,9 +80,9 @@ class Acceptor:
         chain: bytes | None = None,
         recall: Callable[[int], bytes | None] = lambda _: None,
     ) -> None:
-        """Stand before ``block`` with the hash ``chain``; without these, at the chain's beginning.
+        """Begin before ``block`` with the hash ``chain``; without these, at the chain's beginning.
 
-        ``recall(block)`` gives the chain hash before an older block where the reader's own bytes still tell it.
+        ``recall(block)`` gives the chain hash before an older block where the reader's own bytes still hold it.
         """
         self.next_block = block
         self.chain = chain if chain is not None else genesis_hash(fingerprint, partition)
@@ -116,12 +116,12 @@ class Acceptor:
         return Taken(self._take(message, chains, dropped), dropped)
 
     def chain_at(self, block: int) -> bytes | None:
-        """Return the chain hash before a block that was taken, or None where nothing tells it any more."""
+        """Return the chain hash before a block that was taken, or None where it is known no more."""
         at = block - self.next_block - 1
         return self._remembered[at] if -len(self._remembered) <= at < 0 else self._recall(block)
 
     def require_hash(self, block: int, chain: bytes) -> None:
-        """Check that ``chain`` is the hash before a block that was taken, where anything still tells that.
+        """Check that ``chain`` is the hash before a block that was taken, where that is still known.
 
         Raises:
             DifferenceError: it is another.

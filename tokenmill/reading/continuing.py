@@ -85,7 +85,7 @@ class Tail:
 
     point: ResumePoint
     end_offset: int
-    """Every later acknowledgement must lie at or above it; below means that the topic lost its tail."""
+    """Every later acknowledgement must be at or above it; below means that the topic lost its tail."""
     last: Sequence[Message] = ()
     """The last messages before ``end_offset``, at most `FIRST_TAIL`, in their order."""
     gap: tuple[int, int] | None = None
@@ -115,7 +115,7 @@ async def _find_tail(logs: ChainLogs, genesis: Genesis, partition: int) -> Tail:
     first, end = await logs.token_bounds()
     held = await logs.source_bounds()
     found, whole, last = await _runs(logs, genesis.recipe, partition, first, end, source_first=held[0])
-    if not found or (whole and found[0].first):  # the chain's beginning was never here: later blocks do not tell it
+    if not found or (whole and found[0].first):  # the chain's beginning was never here: later blocks do not show it
         begin = genesis_point(genesis.start(partition), genesis_hash(genesis.recipe.fingerprint, partition))
         found = [Run(begin, 0), *found]
     run = choose(found, logs, held[0])
@@ -153,10 +153,10 @@ async def _runs(
 ) -> tuple[list[Run], bool, Sequence[Message]]:
     """Read ever more of the tail until it is one run; with the whole partition read, return what runs there are.
 
-    A run that the source does not reach any more is not enough either: another owner's message, which many of a slow
-    one's lie behind, may have gone further.
+    A run that the source does not reach any more is not enough either: another owner's message, with many of a slow
+    one's behind it, may have gone further.
 
-    Tells as well whether what was read is all that the partition ever held, and the last messages.
+    Returns as well whether what was read is all that the partition ever held, and the last messages.
     """
     new_acceptor = partial(_acceptor, recipe.fingerprint, partition, recipe.block_bytes)
     size = FIRST_TAIL

@@ -5,11 +5,16 @@ on to the end of the log as it was when the gap was seen, then looks through the
 """
 
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from tokenmill.reading.acceptance import Gap
 from tokenmill.reading.continuing import FIRST_TAIL
 from tokenmill.wire.message import Message
+
+GAP_SECONDS: Final = 1.0
+"""How soon a reader that misses a block looks through the whole token partition again; then ever later ..."""
+LONGEST_GAP_SECONDS: Final = 60.0
+"""... up to this."""
 
 FirstMessage: TypeAlias = Callable[[int], Awaitable[Message | None]]
 """Reads the first message at or after an offset of the token partition; None where none is."""
@@ -23,7 +28,7 @@ async def find_start(
     ``held`` are the first offset that the partition holds and the one after its last, ``chain`` is the hash before the
     block, ``hint`` the offset of the message that ended there. Returns the hint's message as well.
 
-    Writers overlap, so what is found can lie above a message that holds the block. Then a gap is seen, and everything
+    Writers overlap, so what is found can be above a message that holds the block. Then a gap is seen, and everything
     is looked through; if a message comes that shows it. So none begins above the last messages of all writers together:
     among these is the one that reaches furthest.
     """
@@ -49,21 +54,28 @@ def hint_holds(message: Message, block: int, chain: bytes) -> bool:
     return message.first < block <= message.end and (message.end > block or message.after == chain)
 
 
-class Search:
+class GapSearch:
     """What a reader remembers while it misses a block."""
 
     def __init__(self) -> None:
-        """Miss nothing."""
         self.missing: Gap | None = None
         """The gap as it was seen, or None."""
+        self.vain_looks = 0
+        """How often, in a row, all that the topic holds was looked through for a missing block, and in vain."""
         self._until = 0
         self._from_first = False
+        self._cut = False
         self._lowest: int | None = None
+        self._pause = GAP_SECONDS
 
-    def began(self, *, cut: bool) -> None:
-        """Begin to read anew; ``cut``: at the first offset of a partition whose beginning retention removed."""
+    def began(self, *, cut: bool, from_first: bool = False) -> None:
+        """Begin to read again, ``from_first``: at the first offset of the partition, so that all of it is read.
+
+        ``cut``: from there, and retention has removed what was before.
+        """
         self.missing = None
-        self._from_first = cut
+        self._from_first = from_first
+        self._cut = cut
         self._lowest = None
 
     def saw(self, message: Message) -> None:
@@ -82,10 +94,22 @@ class Search:
         """Return whether a block was missing and everything that stood in the log then has been read."""
         return self.missing is not None and position >= self._until
 
-    def is_hopeless(self, block: int) -> bool:
-        """Return whether the block lies below all blocks retained: all of them were read, and none is as low.
+    def pause(self, block: int) -> float:
+        """Return how many seconds to wait before all is looked through again; 0 where the missing block was found.
 
-        The first message alone does not tell it: after lost tails and with several writers a later one can hold lower
+        ``block`` is the wanted one, now that the search is over. The wait doubles with each look that found nothing.
+        """
+        if self.missing is not None and block > self.missing.wanted:
+            self.vain_looks, self._pause = 0, GAP_SECONDS
+            return 0.0
+        self.vain_looks += self._from_first
+        self._pause = min(2 * self._pause, LONGEST_GAP_SECONDS)
+        return self._pause
+
+    def is_hopeless(self, block: int) -> bool:
+        """Return whether the block is below all blocks retained: all of them were read, and none is as low.
+
+        The first message alone does not show it: after lost tails and with several writers a later one can hold lower
         blocks.
         """
-        return self._from_first and self._lowest is not None and self._lowest > block
+        return self._cut and self._lowest is not None and self._lowest > block

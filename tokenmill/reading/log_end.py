@@ -1,10 +1,10 @@
-"""What a writer knows of the end of its token partition, and by what it notices that this end was lost.
+"""What a writer remembers of the end of its token partition, and how it notices that this end was lost.
 
 A broker that lost its tail acknowledges the next message at an offset that was taken before. But another worker may
-have filled the partition again meanwhile, even to the same offset, and then only what stands below it tells. So a
+have filled the partition again meanwhile, even to the same offset, and then only what is below it shows that. So a
 writer whose message does not follow its last one directly, or who reached another leader than before, or the same one
-anew, looks whether the last messages are still at their places: without one of these nothing can have been lost. The
-last one alone does not tell: other writers of the same blocks may have put an equal one there.
+again, looks whether the last messages are still at their places: without one of these nothing can have been lost. The
+last one alone does not show it: other writers of the same blocks may have put an equal one there.
 """
 
 from collections import deque
@@ -34,7 +34,7 @@ class LogEnd:
     def __init__(self, end_offset: int, last: Sequence[Message], leader: object) -> None:
         """Begin with what the resume read: the partition's end, and the last messages before it, in their order.
 
-        ``leader`` stands for the leader and the connection to it before that was read; anything that can be compared.
+        ``leader`` identifies the leader and the connection to it before that was read; anything that can be compared.
         """
         self._offset = end_offset
         self._last = deque(map(_known, last), maxlen=FIRST_TAIL)

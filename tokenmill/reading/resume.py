@@ -1,7 +1,7 @@
-"""Where a chain continues, told from the last messages on its token partition alone.
+"""Where a chain continues, found from the last messages on its token partition alone.
 
 Pure; `tokenmill.app.kafka.chain_logs` reads. A new owner takes the furthest cursor of the contiguous run, not that of
-the last message: a zombie's older one may lie there. Resuming from an older position is always safe, because the same
+the last message: a zombie's older one may be there. Resuming from an older position is always safe, because the same
 records give the same blocks.
 """
 
@@ -16,7 +16,7 @@ from tokenmill.wire.message import Message
 from tokenmill.wire.totals import Totals
 
 NewAcceptor: TypeAlias = Callable[[int, bytes | None], Acceptor]
-"""Makes a reader that stands before a block with the chain hash before it; None: the chain's own first hash."""
+"""Makes a reader that begins before a block with the chain hash before it; None: the chain's own first hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class ResumePoint:
     """Chain hash before block ``cursor.block``."""
     totals: Totals
     open_tokens: bytes = b""
-    """The open block so far, when a carry told it."""
+    """The open block so far, where a carry holds it."""
     open_entry: bytes = b""
 
 

@@ -12,11 +12,15 @@ from typing import Any, Final
 
 from aiokafka import TopicPartition
 from aiokafka.consumer import fetcher
-from aiokafka.consumer.fetcher import READ_COMMITTED
+from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatch
 from aiokafka.record.legacy_records import LegacyRecordBatch
+from aiokafka.record.memory_records import MemoryRecords
 from crc32c import crc32c
+
+from ..cluster import Attributes, Parts
+from . import whole_batches
 
 HEAD: Final = Struct(">q8xBI")
 """How a batch begins: base offset, length, leader epoch, version of the format, CRC-32C of all that follows."""
@@ -26,13 +30,38 @@ LENGTH_END: Final = 12
 """What the length counts from."""
 OLD_VERSIONS: Final = (0, 1)
 """Formats with other checksums, in other places: such logs were written before Kafka 0.11."""
+RELIED_ON: Final[Parts] = {
+    (PartitionRecords, "__init__"): [
+        *("self", "tp", "records", "aborted_transactions", "fetch_offset", "key_deserializer", "value_deserializer"),
+        *("check_crcs", "isolation_level"),
+    ],
+    (PartitionRecords, "__next__"): ["self"],
+    (PartitionRecords, "_unpack_records"): ["self"],
+    (PartitionRecords, "_consume_aborted_up_to"): ["self", "batch_offset"],
+    (PartitionRecords, "_contains_abort_marker"): ["self", "next_batch"],
+    (fetcher.FetchResult, "getone"): ["self"],
+    (fetcher.FetchResult, "getall"): ["self", "max_records"],
+    (fetcher.FetchResult, "_update_position"): ["self"],
+}
+"""What `FetchedRecords` overrides and calls, and who takes records from it."""
+ATTRIBUTES: Final[Attributes] = {
+    PartitionRecords: [
+        *("_tp", "_records", "_aborted_producers", "_check_crcs", "_isolation_level", "next_fetch_offset"),
+        "_records_iterator",
+    ],
+    DefaultRecordBatch: ["base_offset", "is_control_batch", "is_transactional", "next_offset", "producer_id"],
+    LegacyRecordBatch: ["is_control_batch", "next_offset", "producer_id", "validate_crc"],
+}
 
 
-class Batches:
-    """The batches of a fetch, in a buffer that nobody writes to any more; stands for aiokafka's ``MemoryRecords``."""
+class FetchedBatches:
+    """The batches of a fetch, in a buffer that nobody writes to any more; replaces aiokafka's ``MemoryRecords``.
+
+    The last batch may be cut off.
+    """
 
     def __init__(self, data: bytes | memoryview) -> None:
-        """Unpack nothing yet; the last batch may be cut off."""
+        self.data = data
         self._view = memoryview(data)
         self._start = 0
 
@@ -74,11 +103,11 @@ class Batches:
         return size
 
 
-class FetchedRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # untyped there
+class FetchedRecords(PartitionRecords):  # type: ignore[misc]  # untyped there
     """The records of one partition in a fetch, as they lie in their batches: without topic and partition.
 
-    For those who take all of them, or one at a time. Who takes some of them at once (``max_records``) continues with
-    the next one, but has the position of the batch that it stands in.
+    For consumers that ask for it (`whole_batches`), which take all of them, or one at a time. Who takes some of them at
+    once (``max_records``) continues with the next one, but its position is the end of a batch.
     """
 
     def __iter__(self) -> Iterator[Any]:
@@ -125,7 +154,18 @@ class FetchedRecords(fetcher.PartitionRecords):  # type: ignore[misc]  # untyped
         return control
 
 
-def unpack_at_once() -> None:
-    """Let all consumers of this process unpack so what they fetch from now on."""
-    fetcher.MemoryRecords = Batches
-    fetcher.PartitionRecords = FetchedRecords
+def partition_records(tp: TopicPartition, records: FetchedBatches, *options: Any) -> PartitionRecords:
+    """Return the records of a fetch as their consumer wants them; used in place of aiokafka's ``PartitionRecords``.
+
+    The parameters are those of aiokafka's class. Only who asked for whole batches sees our records; all other consumers
+    of the process get aiokafka's, with all that these promise.
+    """
+    if whole_batches in options:
+        return FetchedRecords(tp, records, *options)
+    return PartitionRecords(tp, MemoryRecords(bytes(records.data)), *options)
+
+
+def unpack_whole_batches() -> None:
+    """Let the consumers of this process that ask for it (`whole_batches`) unpack so what they fetch from now on."""
+    fetcher.MemoryRecords = FetchedBatches
+    fetcher.PartitionRecords = partition_records

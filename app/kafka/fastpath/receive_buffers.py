@@ -15,9 +15,11 @@ from typing import Any, Final
 
 import aiokafka.conn
 import numpy as np
+from aiokafka.conn import AIOKafkaConnection, AIOKafkaProtocol
 
 from ...broker_contact import CONTACT
-from .buffer_parts import take_parts
+from ..cluster import Attributes, Parts
+from .send_buffers import take_buffers
 
 SMALL_BYTES: Final = 64 * 1024
 """Size of the buffer of a connection: heartbeats and acknowledgements come in one read."""
@@ -25,14 +27,26 @@ VIEW_BYTES: Final = 32 * 1024
 """From here on a part of a large answer may be a view: it is wanted as bytes, for no string of Kafka's protocol is as
 long."""
 WAKING_BYTES: Final = 1024 * 1024
-"""The system tells of a large answer's bytes when so many are there, or its last ones. Each time that it tells, the
-event loop takes the interpreter from the thread that mills."""
+"""The system wakes us for a large answer when so many of its bytes are there, or its last ones. Each time, the event
+loop takes the interpreter from the thread that mills."""
 MOST_KEPT: Final = 4
 """How many times its own bytes a view may keep. So all that paused partitions of a worker got is 128 MiB at most, and
 where a fetch brings as much of a few partitions, no byte of it is copied."""
 
+RELIED_ON: Final[Parts] = {
+    (AIOKafkaProtocol, "__init__"): ["self", "closed_fut", "args", "loop", "kw"],
+    (AIOKafkaProtocol, "connection_made"): ["self", "transport"],
+    (AIOKafkaProtocol, "connection_lost"): ["self", "exc"],
+    (AIOKafkaProtocol, "eof_received"): ["self"],
+    (AIOKafkaConnection, "_read"): ["self_ref"],
+    (AIOKafkaConnection, "_handle_frame"): ["self", "resp"],
+    (aiokafka.conn.io, "BytesIO"): ["initial_bytes"],
+}
+"""What `FrameProtocol` overrides, who reads through it, and what an answer is read as."""
+ATTRIBUTES: Final[Attributes] = {AIOKafkaConnection: ["_reader"]}
 
-class FrameProtocol(aiokafka.conn.AIOKafkaProtocol, asyncio.BufferedProtocol):  # type: ignore[misc]  # untyped there
+
+class FrameProtocol(AIOKafkaProtocol, asyncio.BufferedProtocol):  # type: ignore[misc]  # untyped there
     """aiokafka's protocol; its reader keeps the state of the connection, and no bytes pass through it."""
 
     def __init__(
@@ -56,13 +70,13 @@ class FrameProtocol(aiokafka.conn.AIOKafkaProtocol, asyncio.BufferedProtocol):  
         self._wanted = 0
         self._waiter: asyncio.Future[None] | None = None
         self._socket: socket.socket | None = None
-        """What is told when to wake us; None where TLS is between, which holds bytes that we cannot count."""
+        """The socket whose low-water mark is set; None with TLS, which holds bytes that we cannot count."""
         self._least = 1
-        """Before how many bytes it does not."""
+        """That low-water mark: the system wakes us when so many bytes are there, not before."""
         reader.readexactly = self.readexactly  # type: ignore[method-assign,assignment]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to receive, and let requests be `Parts`."""
+        """Begin to receive, and let requests be `SendBuffers`."""
         super().connection_made(transport)
         if not isinstance(transport, asyncio.ReadTransport):
             raise TypeError(transport)
@@ -70,7 +84,7 @@ class FrameProtocol(aiokafka.conn.AIOKafkaProtocol, asyncio.BufferedProtocol):  
         if transport.get_extra_info("sslcontext") is None:
             self._socket = transport.get_extra_info("socket")
         self._small = self._view = memoryview(bytearray(SMALL_BYTES))
-        take_parts(transport)
+        take_buffers(transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - a hint of no use here
         """Return where the transport may write next."""
@@ -152,7 +166,7 @@ class FrameProtocol(aiokafka.conn.AIOKafkaProtocol, asyncio.BufferedProtocol):  
             self._waiter.set_result(None)
 
 
-class Frame:
+class LargeAnswer:
     """A large answer, read as `io.BytesIO` is read, but for a part that is a good part of it: that is a view.
 
     A view keeps the whole answer. What a paused partition got may lie for long, and with it the rest of the answer,
@@ -177,5 +191,5 @@ def receive_in_place() -> None:
     aiokafka.conn.io = SimpleNamespace(BytesIO=_readable)
 
 
-def _readable(data: bytes | memoryview) -> io.BytesIO | Frame:
-    return Frame(data) if isinstance(data, memoryview) else io.BytesIO(data)
+def _readable(data: bytes | memoryview) -> io.BytesIO | LargeAnswer:
+    return LargeAnswer(data) if isinstance(data, memoryview) else io.BytesIO(data)

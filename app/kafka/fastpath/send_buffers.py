@@ -1,25 +1,30 @@
-"""What is sent: a large record goes to the socket from where it lies, and its checksum is cheap.
+"""Sending: a large record goes to the socket from where it is in memory, and its checksum is cheap.
 
 aiokafka builds a batch in a buffer that grows, computes its CRC-32C with eight times the instructions that it takes,
 and encodes a request from the inside out: what is in an array in an array is copied for each of them, and then for the
 request's header and for its length. For a message of blocks, that is most of what publishing costs. Here a large record
-stays where it is (`clients.parts`). What is sent is the same, byte for byte.
+is not copied (`SendBuffers`). What is sent is the same, byte for byte.
+
+What the socket does not take at once is copied by asyncio (before Python 3.12), and by TLS all is.
 """
 
+import asyncio
 import time
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterable, Sequence
 from itertools import chain, groupby
 from struct import Struct
 from typing import Any, Final
 
+from aiokafka.conn import AIOKafkaConnection
 from aiokafka.producer import message_accumulator
 from aiokafka.protocol.struct import Struct as Request
 from aiokafka.protocol.types import Array, Bytes, Int32, Schema
-from aiokafka.record.default_records import DefaultRecordMetadata
+from aiokafka.record.default_records import DefaultRecordBatchBuilder, DefaultRecordMetadata
 from aiokafka.record.util import encode_varint
 from crc32c import crc32c
 
-from .buffer_parts import Parts
+from ..cluster import Attributes, Parts
 
 LARGE_BYTES: Final = 64 * 1024
 """From here on a value is a batch of its own, which it is anyway: larger than what aiokafka gathers (16 KiB)."""
@@ -36,9 +41,65 @@ NO_EPOCH: Final = -1
 
 Headers = Sequence[tuple[str, bytes | None]]
 
+RELIED_ON: Final[Parts] = {
+    (message_accumulator.BatchBuilder, "__init__"): [
+        *("self", "batch_size", "compression_type", "is_transactional", "key_serializer", "value_serializer"),
+    ],
+    (message_accumulator.BatchBuilder, "append"): ["self", "timestamp", "key", "value", "headers"],
+    (message_accumulator.BatchBuilder, "_build"): ["self"],
+    (message_accumulator.BatchBuilder, "_set_producer_state"): [
+        *("self", "producer_id", "producer_epoch", "base_sequence"),
+    ],
+    (DefaultRecordBatchBuilder, "append"): ["self", "offset", "timestamp", "key", "value", "headers"],
+    (DefaultRecordBatchBuilder, "build"): ["self"],
+    (DefaultRecordBatchBuilder, "set_producer_state"): ["self", "producer_id", "producer_epoch", "base_sequence"],
+    (DefaultRecordBatchBuilder, "size"): ["self"],
+    (AIOKafkaConnection, "send"): ["self", "request", "expect_response"],
+    (Request, "encode"): ["self"],
+}
+"""What `BatchBuilder`, `LargeRecordBatch` and `encode` replace or call, and who sends what they return."""
+ATTRIBUTES: Final[Attributes] = {
+    message_accumulator.BatchBuilder: ["_builder", "_relative_offset"],
+    DefaultRecordMetadata: ["offset", "size", "timestamp"],
+    Schema: ["fields", "names"],
+    Array: ["array_of"],
+}
+
+
+class SendBuffers:
+    """Bytes in several places. `len` says how many they are, and bytes can be put before them: ``b"head" + parts``."""
+
+    __slots__ = ("_size", "each")
+
+    def __init__(self, each: Iterable[bytes | bytearray | memoryview]) -> None:
+        """Take buffers that nobody changes any more."""
+        self.each = tuple(each)
+        self._size = sum(map(len, self.each))
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __radd__(self, before: bytes) -> "SendBuffers":
+        return SendBuffers((before, *self.each))
+
+
+def take_buffers(transport: asyncio.BaseTransport) -> None:
+    """Let ``transport.write`` take `SendBuffers` as well."""
+    if not isinstance(transport, asyncio.WriteTransport):
+        raise TypeError(transport)
+    write, itself = type(transport).write, weakref.ref(transport)  # a cycle would keep TLS's buffers for long
+
+    def write_each(data: bytes | bytearray | memoryview | SendBuffers) -> None:
+        transport = itself()
+        if transport is not None:
+            for part in data.each if isinstance(data, SendBuffers) else (data,):
+                write(transport, part)
+
+    transport.write = write_each  # type: ignore[method-assign]
+
 
 class LargeRecordBatch:
-    """A batch of one record, not compressed; stands for aiokafka's ``DefaultRecordBatchBuilder``.
+    """A batch of one record, not compressed; replaces aiokafka's ``DefaultRecordBatchBuilder``.
 
     https://kafka.apache.org/documentation/#recordbatch
     """
@@ -78,7 +139,7 @@ class LargeRecordBatch:
         """Return the bytes of the batch."""
         return BEFORE_CRC.size + CRC.size + AFTER_CRC.size + self._record_bytes()
 
-    def build(self) -> Parts:
+    def build(self) -> SendBuffers:
         """Return the batch as it is sent."""
         body = AFTER_CRC.pack(self._attributes, 0, self._timestamp, self._timestamp, *self._state, 1)
         checksum = crc32c(body)
@@ -86,7 +147,7 @@ class LargeRecordBatch:
             checksum = crc32c(part, checksum)
         before = BEFORE_CRC.pack(0, self.size() - LENGTH_END, NO_EPOCH, VERSION)
         length, head, value, tail = self._record
-        return Parts((b"".join((before, CRC.pack(checksum), body, length, head)), value, tail))
+        return SendBuffers((b"".join((before, CRC.pack(checksum), body, length, head)), value, tail))
 
     def _record_bytes(self) -> int:
         return sum(map(len, self._record))
@@ -119,17 +180,17 @@ class BatchBuilder(message_accumulator.BatchBuilder):  # type: ignore[misc]  # u
         self._builder.set_producer_state(producer_id, producer_epoch, base_sequence)
 
 
-def encode(request: Request) -> bytes | Parts:
-    """Return a request as it is sent; `Parts` where it has a large record."""
+def encode(self: Request) -> bytes | SendBuffers:
+    """Return a request as it is sent; `SendBuffers` where it has a large record."""
     parts: list[Any] = []
-    _gather(request.SCHEMA, [request.__dict__[name] for name in request.SCHEMA.names], parts)
-    if not any(type(part) is Parts for part in parts):
+    _gather(self.SCHEMA, [self.__dict__[name] for name in self.SCHEMA.names], parts)
+    if not any(type(part) is SendBuffers for part in parts):
         return b"".join(parts)
     each: list[Any] = []
-    for is_large, run in groupby(parts, lambda part: type(part) is Parts):
+    for is_large, run in groupby(parts, lambda part: type(part) is SendBuffers):
         together = list(run)
         each += chain.from_iterable(part.each for part in together) if is_large else [b"".join(together)]
-    return Parts(each)
+    return SendBuffers(each)
 
 
 def _gather(kind: Any, value: Any, parts: list[Any]) -> None:
@@ -148,7 +209,7 @@ def _gather(kind: Any, value: Any, parts: list[Any]) -> None:
         parts.append(kind.encode(value))
 
 
-def send_flat() -> None:
-    """Let all producers of this process build so, and all clients encode so; their connections must take `Parts`."""
+def send_in_place() -> None:
+    """Let producers build so and clients encode so from now on; their connections must take `SendBuffers`."""
     message_accumulator.BatchBuilder = BatchBuilder
     Request.encode = encode

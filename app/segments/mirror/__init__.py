@@ -1,11 +1,10 @@
 """A full copy of streams and eras on any host, filled from Kafka without a consumer group: ``tokenmill mirror``.
 
-`finding` looks for streams and partitions, `flow` brings one stream's blocks (with the segment worker's own
-`tokens.partition`), `behind` says how much is missing, `keeping` retires what checkpoints do not need, and `run` does
-all of it together.
+`store_mirror` finds streams and runs everything, `stream_flow` brings one stream's blocks and says what is missing, and
+`keep_from` retires what checkpoints do not need. Blocks are appended by the segment worker's own `token_partition`.
 """
 
-from .behind import Behind
-from .run import Mirror
+from .store_mirror import Mirror
+from .stream_flow import MirroredStream
 
-__all__ = ["Behind", "Mirror"]
+__all__ = ["Mirror", "MirroredStream"]

@@ -33,10 +33,9 @@ from tokenmill.wire.pieces import PADDING, Piece, decode_entry
 
 from ...kafka.clients import consumer, offsets, read_range
 from ...kafka.control_topic import require_topic
-from ...kafka.discovery import settled_stream, tokenizer_of
-from ...kafka.gap_search import message_with
-from ...kafka.message_reading import message_of
 from ...kafka.schema_registry import schemas_for_command
+from ...kafka.settled_streams import settled_stream, tokenizer_of
+from ...kafka.token_topic import message_of, message_with
 from ...settings import Settings
 
 SAMPLE_CHARACTERS: Final = 200

@@ -11,8 +11,8 @@ from tokenmill.wire.totals import Totals
 
 from ...kafka.clients import consumer
 from ...kafka.control_topic import Settled, require_topic
-from ...kafka.discovery import settled_streams
-from ...kafka.topic_tails import published_head
+from ...kafka.settled_streams import settled_streams
+from ...kafka.token_topic import published_head
 from ...settings import Settings
 
 

@@ -21,9 +21,8 @@ from tokenmill.wire.pieces import Piece, decode_entry
 
 from ...kafka.clients import consumer, offsets, read_range
 from ...kafka.control_topic import Settled, require_topic
-from ...kafka.discovery import settled_stream, tokenizer_of
-from ...kafka.message_reading import message_of
-from ...kafka.topic_tails import furthest, last_messages
+from ...kafka.settled_streams import settled_stream, tokenizer_of
+from ...kafka.token_topic import furthest, last_messages, message_of
 from ...settings import Settings
 from .block_trace import beginning, decode, engine_in, meta_of
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from aiokafka import TopicPartition
 
 from tokenmill.milling.outcomes import NO_TOKENS, Kind, Outcome, Stages
-from tokenmill.opening import reopen_stages
+from tokenmill.recipe_stages import reopen_stages
 from tokenmill.stages.engines import REFERENCE
 
 from ...kafka.clients import consumer
 from ...kafka.control_topic import require_topic
-from ...kafka.discovery import settled_stream, tokenizer_of
 from ...kafka.schema_registry import schemas_for_command
+from ...kafka.settled_streams import settled_stream, tokenizer_of
 from ...settings import Settings
 from .block_trace import RecordText, decoder_of, record_at, record_text
 

@@ -7,7 +7,7 @@ from tokenmill.errors import SettingsError, TopicError
 from tokenmill.records import FLUSH_HEADER
 
 from ...kafka.clients import producer
-from ...kafka.discovery import settled_streams
+from ...kafka.settled_streams import settled_streams
 from ...kafka.topics import partition_count
 from ...settings import Settings
 

@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaProducer
 
 from tokenmill.errors import InputError, SourceError
 
-from ...kafka.retry import patiently
+from ...kafka.retry import retry
 from ...settings import Settings, produced_topic
 from .items import DocumentSource
 from .reading_order import OrderState
@@ -105,7 +105,7 @@ class Resuming:
         """Note that all of a part is in the log. Waits for a broker that is away, as sending does."""
         wait = max(self.settings.wait_seconds, SETTLE_SECONDS)
         waiting = self.settings.model_copy(update={"wait_seconds": wait})
-        ends = await patiently(waiting, lambda: partition_ends(self.settings, self.topic, len(run_start.offsets)))
+        ends = await retry(waiting, lambda: partition_ends(self.settings, self.topic, len(run_start.offsets)))
         await self._notes.settle(self.client, run_start._replace(run_end=RunEnd(numbers, ends, after)))
 
     async def _begin(

@@ -28,8 +28,7 @@ from tokenmill.wire.message import Message, decode_message, encode_header
 
 from ...kafka.clients import consumer
 from ...kafka.control_topic import Settled
-from ...kafka.gap_search import offset_before, record_at
-from ...kafka.message_reading import message_of
+from ...kafka.token_topic import message_of, offset_before, record_at
 from ...settings import Settings
 from .verify_marks import ChainMarks
 

@@ -26,10 +26,8 @@ from tokenmill.store.layout import ERA_INDEX_FILE, ERA_LINES_FILE, stream_direct
 from tokenmill.wire.chain import roll
 
 from ...kafka.clients import consumer
-from ...kafka.control_topic import Settled
-from ...kafka.era_topic import look
-from ...kafka.gap_search import message_with
-from ...kafka.message_reading import message_of
+from ...kafka.control_topic import Settled, read_eras
+from ...kafka.token_topic import message_of, message_with
 from ...settings import Settings
 from .comparison import TopicRun
 from .earlier import VerifiedChain, VerifiedEras
@@ -266,7 +264,7 @@ class EraCheck:
     async def _read(self, settings: Settings, follower: EraFollower, copy: EraCopy | None, row: EraRow) -> None:
         """Take the eras behind the follower's that came before the mark."""
         async with consumer(settings) as client:
-            async for found in look(client, self.settled.stream.control_topic, follower, self.marks.end):
+            async for found in read_eras(client, self.settled.stream.control_topic, follower, self.marks.end):
                 for era, offset in found:
                     row = self._take(era, offset, copy, row)
         self.result.ignored = follower.ignored

@@ -28,12 +28,13 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from tokenmill.errors import TokenMillError
 from tokenmill.milling.outcomes import Stages
 from tokenmill.milling.partition_mill import PartitionMill
-from tokenmill.opening import reopen_stages
 from tokenmill.reading.resume import resume_point
+from tokenmill.recipe_stages import reopen_stages
 from tokenmill.records import SourceRecord
 from tokenmill.stages.engines import RAW_BYTES, TokenizerFile, reference_of
 from tokenmill.wire.genesis import Genesis
 
+from ...kafka import fastpath
 from ...kafka.chain_logs import check_source
 from ...kafka.clients import consumer, read_batches
 from ...kafka.schema_registry import schemas_for_command
@@ -240,11 +241,12 @@ def _receive(connection: Connection, process: SpawnProcess, task: PartitionTask)
 def _workers(count: int) -> Iterator[dict[Connection, SpawnProcess]]:
     context = multiprocessing.get_context("spawn")
     threads = max(1, len(os.sched_getaffinity(0)) // max(1, count))
+    fast = fastpath.is_available()  # asked here, so that the log says it once
     workers: dict[Connection, SpawnProcess] = {}
     try:
         for number in range(count):
             mine, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, threads), name=f"verify {number}", daemon=True)
+            process = context.Process(target=_work, args=(theirs, threads, fast), name=f"verify {number}", daemon=True)
             with _shielded():
                 process.start()
             theirs.close()
@@ -278,9 +280,11 @@ def _shielded() -> Iterator[None]:
             os.environ[SAFE_PATH] = safe
 
 
-def _work(connection: Connection, threads: int) -> None:
+def _work(connection: Connection, threads: int, fast: bool) -> None:  # noqa: FBT001 - multiprocessing passes it
     """Verify the partitions that come through the pipe, until it closes."""
     collect_seldom()
+    if fast:
+        fastpath.install()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["RAYON_NUM_THREADS"] = str(threads)  # read by tokenizers when it first encodes
     opened: dict[bytes, Stages] = {}

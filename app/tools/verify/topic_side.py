@@ -16,7 +16,7 @@ from tokenmill.wire.ignoring import IgnoreList
 from tokenmill.wire.message import Message, encode_header
 
 from ...kafka.clients import read_range
-from ...kafka.message_reading import offered, readable
+from ...kafka.token_topic import offered, readable
 from .comparison import BlockBytes, ExpectedBlocks, TopicRun, compare_blocks, difference, other_blocks
 from .earlier import VerifiedChain
 from .era_check import EraEnds

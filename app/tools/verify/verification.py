@@ -19,7 +19,7 @@ from tokenmill.wire.dead_letters import RecordPlace, decode_dead_letter
 
 from ...kafka.clients import consumer, read_range
 from ...kafka.control_topic import Settled
-from ...kafka.discovery import settled_streams, tokenizer_of
+from ...kafka.settled_streams import settled_streams, tokenizer_of
 from ...settings import Settings, dead_letter_topic
 from .chain_check import ChainTask
 from .earlier import NOTHING, Chains, EarlierVerification, VerifiedEras, load_verified, save_verified, still_valid

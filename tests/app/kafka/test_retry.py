@@ -1,23 +1,29 @@
-"""Patience at the start: as long as the settings say, aloud, and only for what may come."""
+"""Trying again: as long as the settings say, aloud, only for what may come, and after pauses that double."""
 
 import asyncio
 import itertools
+from contextlib import suppress
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from structlog.testing import capture_logs
 
 from tests.conftest import TopicFactory
 from tests.outages import Hands
-from tokenmill.app.kafka import retry as patience
-from tokenmill.app.kafka.fastpath import connecting
-from tokenmill.app.kafka.fastpath.connecting import Pauses
-from tokenmill.app.kafka.retry import patiently
+from tokenmill.app.kafka import connections
+from tokenmill.app.kafka import retry as module
+from tokenmill.app.kafka.clients import offsets, producer, read_range
+from tokenmill.app.kafka.connections import Pauses
+from tokenmill.app.kafka.retry import Backoff, ask_repeatedly, retry
 from tokenmill.app.kafka.topics import ensure_topics, partition_count, require_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
+from tokenmill.app.supervisor.watchdog import WatchLimits
 from tokenmill.errors import BrokerError, MissingTopicError, SettingsError
 
+LIMITS = WatchLimits()
 PATIENT = Settings(bootstrap_servers="127.0.0.1:1", wait_seconds=30)
 
 
@@ -34,22 +40,22 @@ async def test_what_comes_in_time_is_waited_for_aloud() -> None:
         return number
 
     with capture_logs() as lines:
-        assert await patiently(PATIENT, look) == 3
+        assert await retry(PATIENT, look) == 3
 
     assert [line["reason"] for line in lines] == ["no broker answers at kafka:9092", "topic raw-text does not exist"]
     assert {line["log_level"] for line in lines} == {"warning"}
 
 
-async def test_without_patience_the_first_try_decides() -> None:
+async def test_without_waiting_the_first_try_decides() -> None:
     """As for a command that somebody types, and nothing is logged beside its error."""
     with capture_logs() as lines, pytest.raises(BrokerError, match="no broker answers"):
         await partition_count(PATIENT.model_copy(update={"wait_seconds": 0.0}), "raw-text")
     assert not lines
 
 
-async def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the settings' seconds, with the error of the last try."""
-    monkeypatch.setattr(connecting, "PAUSES", Pauses())  # other tests have tried there
+    monkeypatch.setattr(connections, "PAUSES", Pauses())  # other tests have tried there
     with capture_logs() as lines, pytest.raises(BrokerError, match="no broker answers"):
         await ensure_topics(PATIENT.model_copy(update={"wait_seconds": 0.6}), partitions=1)
     assert len(lines) == 1
@@ -67,9 +73,9 @@ async def test_a_long_wait_is_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -
     async def sleep(seconds: float) -> None:
         hands.turn(seconds)
 
-    monkeypatch.setattr(patience, "asyncio", SimpleNamespace(get_running_loop=lambda: hands, sleep=sleep))
+    monkeypatch.setattr(module, "asyncio", SimpleNamespace(get_running_loop=lambda: hands, sleep=sleep))
     with capture_logs() as lines, pytest.raises(BrokerError):
-        await patiently(PATIENT.model_copy(update={"wait_seconds": 200.0}), look)
+        await retry(PATIENT.model_copy(update={"wait_seconds": 200.0}), look)
     assert len(tries) > 40
     assert len(lines) == 4
 
@@ -81,7 +87,7 @@ async def test_what_waiting_does_not_mend_is_told_at_once() -> None:
         raise SettingsError("no tokenizer is set")
 
     with capture_logs() as lines, pytest.raises(SettingsError):
-        await patiently(PATIENT, look)
+        await retry(PATIENT, look)
     assert not lines
 
 
@@ -97,3 +103,91 @@ async def test_a_service_waits_for_topics_that_somebody_else_creates(broker: Bro
         assert not [problem for problem in await service if problem.severity == "error"]
 
     assert "is missing" in lines[0]["reason"]
+
+
+PAUSE_SECONDS = 0.6
+"""Longer than several fetches at the end of a log take."""
+WAIT_SECONDS = 30
+
+
+async def test_nothing_is_fetched_between_two_looks(broker: Broker, topic: TopicFactory) -> None:
+    """And the next look sees what came meanwhile."""
+    settings, partition = Settings(bootstrap_servers=broker.bootstrap_servers), TopicPartition(topic(), 0)
+    seen: list[bytes] = []
+    fetched: list[int] = []
+    looked = asyncio.Event()
+    asker: list[AIOKafkaConsumer] = []
+
+    async def ask(client: AIOKafkaConsumer) -> None:
+        _watch(client, fetched)
+        asker[:] = [client]
+        first, end = (await offsets(client, [partition]))[partition]
+        records = read_range(client, partition, max(first, len(seen)), end)
+        seen.extend([bytes(record.value or b"") async for record in records])
+        fetched.append(0)
+        looked.set()
+
+    async with producer(settings) as client:
+        await client.send_and_wait(partition.topic, b"0", partition=0)
+        asking = asyncio.create_task(ask_repeatedly(settings, ask, PAUSE_SECONDS, "no broker"))
+        for number in range(1, 4):
+            await looked.wait()
+            looked.clear()
+            async with asyncio.timeout(WAIT_SECONDS):
+                while not asker[0].paused():  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0)
+            await client.send_and_wait(partition.topic, b"%d" % number, partition=0)
+        await looked.wait()
+    asking.cancel()
+    with suppress(asyncio.CancelledError):
+        await asking
+    assert seen == [b"0", b"1", b"2", b"3"]
+    *looks, _ = "".join(map(str, fetched)).split("0")
+    assert looks
+    assert set(looks) == {"1"}, fetched  # what brought the record
+
+
+async def test_that_no_broker_answers_is_told_elsewhere() -> None:
+    """Once for a process, not by all who ask something (`tokenmill.app.broker_contact`)."""
+
+    async def ask(_: AIOKafkaConsumer) -> None:
+        """Never be called."""
+
+    settings = Settings(bootstrap_servers="127.0.0.1:1")
+    with capture_logs() as lines:
+        asking = asyncio.create_task(ask_repeatedly(settings, ask, 0.01, "no broker"))
+        await asyncio.sleep(2 * PAUSE_SECONDS)
+        assert not asking.done()
+        asking.cancel()
+        await asyncio.wait([asking])
+    assert lines == []
+
+
+def _watch(client: AIOKafkaConsumer, fetched: list[int]) -> None:
+    """Note each fetch of a client."""
+    fetcher: Any = client._fetcher
+    if not hasattr(fetcher, "watched"):
+        fetcher.watched = fetcher._proc_fetch_request
+
+        async def watched(*arguments: Any) -> Any:
+            fetched.append(1)
+            return await fetcher.watched(*arguments)
+
+        fetcher._proc_fetch_request = watched
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    """A worker that ends at once again and again is started ever more rarely, but for ever."""
+    backoff = Backoff(LIMITS.first_backoff, LIMITS.longest_backoff, LIMITS.healthy)
+
+    assert [backoff.next(0.5) for _ in range(7)] == [1, 2, 4, 8, 10, 10, 10]
+
+
+def test_a_healthy_life_makes_the_next_pause_short() -> None:
+    """After a minute without trouble, the next end has nothing to do with the last one."""
+    backoff = Backoff(LIMITS.first_backoff, LIMITS.longest_backoff, LIMITS.healthy)
+    for _ in range(5):
+        backoff.next(0.5)
+
+    assert backoff.next(60.0) == 1
+    assert backoff.next(0.5) == 2

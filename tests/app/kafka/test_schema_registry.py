@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from tests.registry_servers import SmallRegistry, apicurio, small_registry
 from tests.stages.decoding.opened import opened
 from tests.stages.decoding.registered import AVRO, JSON, PROTO, framed, written
-from tokenmill.app.kafka.schema_registry import PatientRegistry, SchemaRegistry, schemas_for_command, schemas_of
+from tokenmill.app.kafka.schema_registry import SchemaRegistry, WaitingRegistry, schemas_for_command, schemas_of
 from tokenmill.app.settings import Settings
 from tokenmill.documents import Document
 from tokenmill.errors import RegistryError, SettingsError
@@ -233,7 +233,7 @@ def test_command_waits_for_a_registry_that_comes_back(small: SmallRegistry) -> N
     comes = threading.Timer(0.2, small.start)
     comes.start()
     with capture_logs() as logs:
-        assert PatientRegistry(client(small.url), 60).schema(number).text == TEXT
+        assert WaitingRegistry(client(small.url), 60).schema(number).text == TEXT
     comes.join()
     assert any("does not answer" in line.get("reason", "") for line in logs)
 
@@ -241,10 +241,10 @@ def test_command_waits_for_a_registry_that_comes_back(small: SmallRegistry) -> N
 def test_command_ends_where_waiting_does_not_help(small: SmallRegistry) -> None:
     """Where the registry has no such schema, or is away for too long."""
     with pytest.raises(RegistryError, match="is not in"):
-        PatientRegistry(client(small.url), 3600).schema(1)
+        WaitingRegistry(client(small.url), 3600).schema(1)
     small.stop()
     with pytest.raises(RegistryError, match="does not answer"):
-        PatientRegistry(client(small.url), 0).schema(1)
+        WaitingRegistry(client(small.url), 0).schema(1)
 
 
 @pytest.mark.parametrize("find", [schemas_of, schemas_for_command])

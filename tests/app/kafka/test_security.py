@@ -4,6 +4,7 @@ import os
 import ssl
 import subprocess
 import sys
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.marked import MARK, marked, until
 from tests.rights import grant, roles
 from tests.secured import MECHANISMS, NEEDLE, PASSWORD, Secured
 from tests.service import reference_blocks, service_settings, stored_blocks
+from tokenmill.app.broker_contact import CONTACT
 from tokenmill.app.kafka.clients import admin, consumer, offsets, producer, read_range
 from tokenmill.app.kafka.fastpath.send_buffers import LARGE_BYTES
 from tokenmill.app.kafka.security import client_security, password
@@ -32,12 +34,14 @@ WAYS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize(("protocol", "others"), WAYS)
 async def test_every_client_gets_in(secured: Secured, protocol: str, others: dict[str, Any]) -> None:
-    """Records go there and come back, a large one, too; the admin client sees their topic."""
+    """Records go there and come back, a large one, too; the topic is seen; and it is known that a broker answered."""
     topic = topics_on(secured.broker, "gets-in")()
     settings = secured.settings(protocol, **others)
 
+    CONTACT._last = (0.0, 0.0)
     sent, partition = [b"grain", b"flour" * LARGE_BYTES], TopicPartition(topic, 0)
     async with producer(settings) as sender:
         for value in sent:
@@ -47,6 +51,7 @@ async def test_every_client_gets_in(secured: Secured, protocol: str, others: dic
         assert [record.value async for record in read_range(reader, partition, 0, 2)] == sent
     async with admin(settings) as client:
         assert topic in await client.list_topics()
+    assert time.time() - CONTACT.last_answer < SECONDS
 
 
 async def test_a_password_file_is_read_when_a_client_is_made(secured: Secured) -> None:

@@ -8,9 +8,8 @@ import pytest
 from tests.conftest import TopicFactory
 from tests.service import Raw, Service, send, service_settings
 from tokenmill.app.kafka.clients import admin, consumer
-from tokenmill.app.kafka.control_topic import Settled, write_control
-from tokenmill.app.kafka.discovery import settled_stream
-from tokenmill.app.kafka.era_topic import look
+from tokenmill.app.kafka.control_topic import Settled, read_eras, write_control
+from tokenmill.app.kafka.settled_streams import settled_stream
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.era_closing import EraCloser
@@ -58,7 +57,7 @@ async def eras(settings: Settings, found: Settled) -> list[Era]:
     """Return the eras on the control topic."""
     async with consumer(settings) as client:
         follower = EraFollower(found.stream.name, found.genesis.recipe.fingerprint)
-        return [era async for part in look(client, found.stream.control_topic, follower) for era, _ in part]
+        return [era async for part in read_eras(client, found.stream.control_topic, follower) for era, _ in part]
 
 
 async def test_an_era_takes_all_new_blocks_and_the_next_one_continues(settings: Settings, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tokenmill.app.mill.raw_partition import MillContext, RawPartition
 from tokenmill.app.mill.recipes import RawTopicPlan, plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor.in_flight import Board, Suspects
-from tokenmill.app.worker.batch import Batch
+from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.errors import DamagedError, FingerprintError, SourceError, TokenMillError
 from tokenmill.reading.continuing import Tail
 from tokenmill.reading.resume import genesis_point
@@ -163,7 +163,9 @@ def make_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, splits: dict[str
     monkeypatch.setattr(module, "read_tail", read_tail)
     monkeypatch.setattr(module, "end_process", end_process)
     monkeypatch.setattr(publisher, "end_process", end_process)
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: found.now, time=lambda: found.now))
+    clock = SimpleNamespace(monotonic=lambda: found.now, time=lambda: found.now, perf_counter=lambda: found.now)
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(publisher, "time", clock)
     return found
 
 
@@ -179,10 +181,10 @@ async def resumed(world: World) -> AsyncIterator[RawPartition]:
             partition.stop()
 
 
-def batch(*values: bytes | None, first: int = 0, epoch: int = EPOCH, position: int | None = None) -> Batch:
+def batch(*values: bytes | None, first: int = 0, epoch: int = EPOCH, position: int | None = None) -> FetchedBatch:
     """Return what a fetch brought."""
     records: list[Any] = [Record(at, 1000 + at, None, value) for at, value in enumerate(values, first)]
-    return Batch(TP0, records, first + len(values) if position is None else position, epoch)
+    return FetchedBatch(TP0, records, first + len(values) if position is None else position, epoch)
 
 
 async def rest(times: int = 50) -> None:
@@ -191,7 +193,7 @@ async def rest(times: int = 50) -> None:
         await asyncio.sleep(0)
 
 
-async def fed(partition: RawPartition, found: Batch) -> None:
+async def fed(partition: RawPartition, found: FetchedBatch) -> None:
     """Feed, and let what was queued be sent."""
     await partition.feed(found)
     await rest()
@@ -295,7 +297,7 @@ async def test_what_was_milled_while_the_partition_moved_is_let_go(
         mill = partition._mill.feed
 
         def moved(records: Sequence[Any]) -> object:
-            partition._epoch = EPOCH + 1
+            partition._generation = EPOCH + 1
             return mill(records)
 
         monkeypatch.setattr(partition._mill, "feed", moved)
@@ -466,7 +468,7 @@ async def test_no_carry_is_written_beside_a_feed_before_the_start_or_after_the_s
     world.now += 100.0
     async with partition._lock:
         assert await carries(world, partition) == 0
-    partition._epoch = None
+    partition._generation = None
     assert await carries(world, partition) == 0
     partition.stop()
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.histories import BLOCK_BYTES, make_history
 from tokenmill.app.mill import publisher as module
-from tokenmill.app.mill.publisher import Publisher
+from tokenmill.app.mill.publisher import CarryTime, Publisher
 from tokenmill.reading.log_end import LogEnd
 from tokenmill.wire.cursor import NO_RECORD, Cursor
 from tokenmill.wire.message import HEADER_NAME, Message, decode_message
@@ -84,6 +84,7 @@ async def wire(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Wire]:
         leader=lambda: made.leader,
         read=made.read,
         on_durable=lambda message: made.durable.append((made.publisher.durable.block, message.end)),
+        carry_time=CarryTime(1000.0, 1000, None),
     )
     made.publisher.start()
     yield made

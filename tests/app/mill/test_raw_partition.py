@@ -22,7 +22,7 @@ from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.mill.skip_list import SkipList
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor.in_flight import Board, Note, Suspects
-from tokenmill.app.worker.batch import Batch
+from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.errors import EngineError, PanicError, TopicError
 
 EPOCH = 7
@@ -88,9 +88,9 @@ async def test_batch_of_another_epoch_is_not_milled(broker: Broker, topic: Topic
     send(settings, DOCUMENTS)
     records = await fetched(settings)
     async with resumed(settings) as partition:
-        await partition.feed(Batch(partition.tp, records[10:], len(records), EPOCH - 1))
+        await partition.feed(FetchedBatch(partition.tp, records[10:], len(records), EPOCH - 1))
         assert partition.position == 0
-        await partition.feed(Batch(partition.tp, records, len(records), EPOCH))
+        await partition.feed(FetchedBatch(partition.tp, records, len(records), EPOCH))
         assert partition.position == len(records)
         assert partition._mill is not None
         assert partition._mill.chains["train"].totals.kept == len(records)
@@ -106,7 +106,7 @@ async def test_carries_are_written_though_there_is_always_more_to_mill(
     send(settings, DOCUMENTS)
     records = await fetched(settings)
     async with resumed(settings) as partition:
-        await partition.feed(Batch(partition.tp, records, len(records), EPOCH))
+        await partition.feed(FetchedBatch(partition.tp, records, len(records), EPOCH))
         assert partition._mill is not None
         assert not partition._mill.chains["thin"].totals.kept
         async with asyncio.timeout(30):
@@ -121,7 +121,7 @@ async def test_stopped_partition_mills_nothing(broker: Broker, topic: TopicFacto
     records = await fetched(settings)
     async with resumed(settings) as partition:
         partition.stop()
-        await partition.feed(Batch(partition.tp, records, len(records), EPOCH))
+        await partition.feed(FetchedBatch(partition.tp, records, len(records), EPOCH))
         assert partition.position == 0
 
 
@@ -177,7 +177,7 @@ async def test_what_ends_the_worker_leaves_the_note(
         assert partition._mill is not None
         raised = pytest.raises(type(error)) if noted else nullcontext()
         with patch.object(partition._mill, "feed", fail), raised:
-            await partition.feed(Batch(partition.tp, records, len(records), EPOCH))
+            await partition.feed(FetchedBatch(partition.tp, records, len(records), EPOCH))
         assert list(board.suspects()) == ([Suspects(raw_topic, 0, 1, 1)] if noted else [])
         assert (partition.halted is None) == noted
         if isinstance(error, PanicError):

@@ -22,17 +22,17 @@ from tokenmill.app.kafka.clients import admin
 from tokenmill.app.kafka.control_topic import Settled, settle
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
+from tokenmill.app.segments import block_appender
 from tokenmill.app.segments import store_opening as opening
-from tokenmill.app.segments import token_partition
-from tokenmill.app.segments.context import SegmentContext
-from tokenmill.app.segments.token_partition import TokenPartition
+from tokenmill.app.segments.token_partition import SegmentContext, TokenPartition
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.store_repair import repair_store
-from tokenmill.app.worker.batch import Batch
 from tokenmill.app.worker.ending import end_for
+from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.errors import DamagedError, DifferenceError, GapError
 from tokenmill.milling.chain_mill import ChainMill
 from tokenmill.milling.partition_mill import PartitionMill
+from tokenmill.reading import following
 from tokenmill.reading.resume import genesis_point
 from tokenmill.store import PartitionWriter, Store, StreamInfo, open_partition
 from tokenmill.store.commit_log import scan
@@ -93,7 +93,7 @@ class Appending:
         records: list[Any] = [
             _record(offset, message) for offset, message in enumerate((messages or self.messages)[low:high], low)
         ]
-        await self.partition.feed(Batch(self.partition.tp, records, high, EPOCH))
+        await self.partition.feed(FetchedBatch(self.partition.tp, records, high, EPOCH))
 
     async def publish(self, low: int, high: int) -> None:
         """Put messages ``[low, high)`` on the token topic."""
@@ -133,7 +133,7 @@ async def appending(broker: Broker, topic: TopicFactory, tmp_path: Path) -> Appe
 
 async def test_blocks_that_come_quickly_share_a_commit(appending: Appending, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first is committed at once; those of the next fetches wait for each other, and are not lost at the end."""
-    monkeypatch.setattr(token_partition, "COMMIT_SECONDS", FOR_EVER)
+    monkeypatch.setattr(block_appender, "COMMIT_SECONDS", FOR_EVER)
     await appending.feed(0, 2)
     assert (appending.stored, appending.durable) == (2, [2])
     await appending.feed(2, 3)
@@ -148,7 +148,7 @@ async def test_last_blocks_are_committed_without_more_coming(
     appending: Appending, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a while, by themselves."""
-    monkeypatch.setattr(token_partition, "COMMIT_SECONDS", 0.5)
+    monkeypatch.setattr(block_appender, "COMMIT_SECONDS", 0.5)
     await appending.feed(0, 1)
     await appending.feed(1, 4)
     deadline = time.monotonic() + 30.0
@@ -160,7 +160,7 @@ async def test_last_blocks_are_committed_without_more_coming(
 
 async def test_halt_commits_what_came_before_it(appending: Appending, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that were right are in the store, the message that is of another history is not."""
-    monkeypatch.setattr(token_partition, "COMMIT_SECONDS", FOR_EVER)
+    monkeypatch.setattr(block_appender, "COMMIT_SECONDS", FOR_EVER)
     await appending.feed(0, 1)
     messages = [*appending.messages]
     messages[3] = replace(messages[3], before=bytes(16))
@@ -175,7 +175,7 @@ async def test_empty_store_waits_for_a_segments_first_block(
     broker: Broker, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The token topic no longer holds block 0: an empty store begins with the next segment, once that comes."""
-    monkeypatch.setattr(token_partition, "GAP_SECONDS", 0.01)
+    monkeypatch.setattr(following, "GAP_SECONDS", 0.01)
     settings = service_settings(broker, topic(), tmp_path, splits={"train": 1000}, segment_blocks=4)
     appending = await Appending.begin(settings)
     await appending.publish(0, 3)
@@ -275,7 +275,7 @@ async def test_a_halted_partition_goes_on_after_a_repair_beside_it(
     assert heir.may_go_on()
     await heir.resume()
     assert (heir.halted, heir.standing().state, heir.status()["block"]) == (None, "running", 6)
-    await heir.feed(Batch(heir.tp, [_record(n, m) for n, m in enumerate(appending.messages)], BLOCKS, EPOCH))
+    await heir.feed(FetchedBatch(heir.tp, [_record(n, m) for n, m in enumerate(appending.messages)], BLOCKS, EPOCH))
     heir.stop()
     await heir.closed()
     assert open_partition(settings.store, stream, 0, check=True).blocks == BLOCKS
@@ -301,7 +301,7 @@ async def test_a_partition_goes_on_once_a_message_is_ignored(appending: Appendin
     records = [_record(n, m) for n, m in enumerate(appending.messages[:2])]
     records += [foreign, *(_record(n, m) for n, m in enumerate(appending.messages[2:], 3))]
     partition, control = appending.partition, appending.settled.control
-    await partition.feed(Batch(partition.tp, records, BLOCKS + 1, EPOCH))
+    await partition.feed(FetchedBatch(partition.tp, records, BLOCKS + 1, EPOCH))
     assert f"`tokenmill ignore {partition.tp.topic} 0 2`" in (partition.halted or "")
     assert partition.standing().state == "halted"
     assert partition.status()["halted_by"] in {DamagedError.brief, DifferenceError.brief, GapError.brief}
@@ -313,7 +313,7 @@ async def test_a_partition_goes_on_once_a_message_is_ignored(appending: Appendin
     before = metrics.IGNORED._value.get()
     await partition.resume()
     assert not partition.may_go_on()
-    await partition.feed(Batch(partition.tp, records, BLOCKS + 1, EPOCH))
+    await partition.feed(FetchedBatch(partition.tp, records, BLOCKS + 1, EPOCH))
     assert metrics.IGNORED._value.get() == before + 1
     assert partition.status()["halted"] is None
     await appending.end()

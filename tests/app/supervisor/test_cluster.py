@@ -59,10 +59,10 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Ask]:
     """Return what `watch` would ask again and again."""
     asked: list[Ask] = []
 
-    async def keep_asking(_settings: Settings, ask: Ask, *_: Any) -> None:
+    async def ask_repeatedly(_settings: Settings, ask: Ask, *_: Any) -> None:
         asked.append(ask)
 
-    monkeypatch.setattr(cluster_module, "keep_asking", keep_asking)
+    monkeypatch.setattr(cluster_module, "ask_repeatedly", ask_repeatedly)
     return asked
 
 

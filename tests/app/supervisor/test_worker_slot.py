@@ -15,27 +15,9 @@ from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor import worker_slot as post_module
 from tokenmill.app.supervisor.child import Child
 from tokenmill.app.supervisor.watchdog import WatchLimits
-from tokenmill.app.supervisor.worker_slot import Backoff, WorkerSlot
+from tokenmill.app.supervisor.worker_slot import WorkerSlot
 from tokenmill.app.telemetry.heartbeat import STORE_VARIABLE
 from tokenmill.errors import FingerprintError, StoreError, TokenMillError
-
-
-def test_pauses_double_up_to_the_longest() -> None:
-    """A worker that ends at once again and again is started ever more rarely, but for ever."""
-    backoff = Backoff(WatchLimits())
-
-    assert [backoff.after(0.5) for _ in range(7)] == [1, 2, 4, 8, 10, 10, 10]
-
-
-def test_a_healthy_life_makes_the_next_pause_short() -> None:
-    """After a minute without trouble, the next end has nothing to do with the last one."""
-    backoff = Backoff(WatchLimits())
-    for _ in range(5):
-        backoff.after(0.5)
-
-    assert backoff.after(60.0) == 1
-    assert backoff.after(0.5) == 2
-
 
 SETTINGS = Settings()
 

@@ -14,7 +14,7 @@ from tests.mills import RECIPE
 from tests.service import in_own_loop, raw_records, service_settings
 from tokenmill.app.cli import main
 from tokenmill.app.kafka.control_topic import Settled, settle
-from tokenmill.app.kafka.discovery import unsettled
+from tokenmill.app.kafka.settled_streams import unsettled
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic

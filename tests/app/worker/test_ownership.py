@@ -9,8 +9,7 @@ import pytest
 from faust.types import TP
 
 from tokenmill.app.worker import ownership as module
-from tokenmill.app.worker.batch import Batch
-from tokenmill.app.worker.ownership import Partitions
+from tokenmill.app.worker.ownership import FetchedBatch, Partitions
 
 ONE, TWO = TP("raw", 0), TP("raw", 1)
 
@@ -40,7 +39,7 @@ class Scripted:
             raise self.error
         self.resumed += 1
 
-    async def feed(self, batch: Batch) -> None:
+    async def feed(self, batch: FetchedBatch) -> None:
         """Take note."""
         if self.error is not None:
             raise self.error
@@ -106,7 +105,7 @@ async def test_what_is_given_up_is_stopped_and_resumes_no_more(made: list[Script
     assert [one.resumes for one in made] == [1, 1, 1]
     owner.revoked()
     assert owner.owned == {}
-    await owner.feed(Batch(ONE, [], 5, 1))
+    await owner.feed(FetchedBatch(ONE, [], 5, 1))
     assert [one.fed for one in made] == [[], [], []]
     assert [one.stops for one in made] == [1, 1, 1]
 
@@ -116,9 +115,9 @@ async def test_a_batch_goes_to_its_own_partition(made: list[Scripted]) -> None:
     owner = handler(made)
     await owner.assigned({ONE, TWO})
 
-    async def batches() -> AsyncIterator[Batch]:
+    async def batches() -> AsyncIterator[FetchedBatch]:
         for position, tp in enumerate((ONE, TWO, TWO, TP("raw", 2))):
-            yield Batch(tp, [], position, 1)
+            yield FetchedBatch(tp, [], position, 1)
 
     await owner.feed_all(batches())
     assert [one.fed for one in made] == [[0], [1, 2]]
@@ -132,7 +131,7 @@ async def test_an_error_ends_the_process(made: list[Scripted]) -> None:
     await rest()
     made[0].error = RuntimeError("a bug")
     with pytest.raises(EndedError):
-        await owner.feed(Batch(ONE, [], 5, 1))
+        await owner.feed(FetchedBatch(ONE, [], 5, 1))
     (task,) = owner._tasks
     made[0].gate.set()
     await asyncio.wait({task})
@@ -144,10 +143,10 @@ async def test_an_actor_that_is_cancelled_ends_in_order(made: list[Scripted]) ->
     owner = handler(made)
     waiting = asyncio.Event()
 
-    async def batches() -> AsyncIterator[Batch]:
+    async def batches() -> AsyncIterator[FetchedBatch]:
         waiting.set()
         await asyncio.Event().wait()
-        yield Batch(ONE, [], 0, 1)
+        yield FetchedBatch(ONE, [], 0, 1)
 
     task = asyncio.create_task(owner.feed_all(batches()))
     await waiting.wait()

@@ -9,6 +9,7 @@ import pytest
 from tests.conftest import TopicFactory
 from tests.faults.feeding import Feeder
 from tests.service import Raw, Service, send, service_settings
+from tokenmill.app.kafka import fastpath
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 from tokenmill.app.worker import run as worker_module
@@ -52,6 +53,7 @@ def test_a_tokenizer_has_the_threads_of_the_settings(
 
     monkeypatch.setattr(worker_module.Worker, "execute_from_commandline", run)
     monkeypatch.setattr(worker_module, "keep_loaded", lambda: None)
+    monkeypatch.setattr(fastpath, "install", lambda: False)  # it would stay for other tests
     monkeypatch.setenv("RAYON_NUM_THREADS", "")
     monkeypatch.delenv("RAYON_NUM_THREADS")
     if said is not None:

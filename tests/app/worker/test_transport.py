@@ -14,21 +14,17 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from faust.transport.consumer import Consumer, Fetcher
 from faust.types import TP
 
+from tests.app.privates import named, used
 from tests.conftest import TopicFactory
 from tests.service import Raw, send
 from tokenmill.app.kafka.clients import consumer, offsets
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.worker.faust_internals import CALLED, OVERRIDDEN, VERSIONS, check_faust
-from tokenmill.app.worker.transport import (
-    BatchApp,
-    BatchConsumer,
-    BatchTransport,
-    DurableProducer,
-    Records,
-    _ConsumerThread,
-    _Listener,
-)
+from tokenmill.app.worker import consumer_thread as thread_module
+from tokenmill.app.worker import transport
+from tokenmill.app.worker.consumer_thread import ConsumerThread, PausingListener, StampedRecords
+from tokenmill.app.worker.faust_internals import ATTRIBUTES, CALLED, OVERRIDDEN, VERSIONS, check_faust
+from tokenmill.app.worker.transport import BatchApp, BatchConsumer, BatchTransport, DurableProducer
 
 RECORDS = 3000
 SEEKS = 40
@@ -74,7 +70,9 @@ def test_missing_part_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         check_faust()
 
 
-@pytest.mark.parametrize("own", [_Listener, _ConsumerThread, BatchConsumer, DurableProducer, BatchTransport, BatchApp])
+@pytest.mark.parametrize(
+    "own", [PausingListener, ConsumerThread, BatchConsumer, DurableProducer, BatchTransport, BatchApp]
+)
 def test_every_override_is_among_the_parts_that_are_checked(own: type) -> None:
     """Whatever one of the transport's classes has by the same name as the class of Faust's below it."""
     bases = own.__mro__[1:]
@@ -83,19 +81,33 @@ def test_every_override_is_among_the_parts_that_are_checked(own: type) -> None:
     assert {name for name in names if not name.startswith("__")} == checked
 
 
-def consumer_thread(client: AIOKafkaConsumer) -> _ConsumerThread:
+@pytest.mark.parametrize(("owner", "name"), [(owner, name) for owner, names in ATTRIBUTES.items() for name in names])
+def test_missing_attribute_is_refused(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+    """An attribute that is called otherwise would be set in vain, or missing when it is wanted."""
+    monkeypatch.setitem(ATTRIBUTES, owner, [f"{name}_of_old"])
+    with pytest.raises(ImportError, match=rf"changed {owner.__name__}\.{name}_of_old: install faust-streaming"):
+        check_faust()
+
+
+def test_every_private_part_that_is_used_is_checked() -> None:
+    """By the source: what of libraries the transport gets, sets and calls is in a table."""
+    assert {"_tp_index", "_stopped", "_fetcher", "_isolation_level"} <= used([transport, thread_module])
+    assert used([transport, thread_module]) <= named(OVERRIDDEN, CALLED, ATTRIBUTES)
+
+
+def consumer_thread(client: AIOKafkaConsumer) -> ConsumerThread:
     """Return the thread's object around a real consumer, without the thread: its coroutines run in the test's loop."""
-    thread: Any = object.__new__(_ConsumerThread)
-    thread.epochs, thread._leaders, thread._leaders_before = {}, {}, {}
+    thread: Any = object.__new__(ConsumerThread)
+    thread.generations, thread._leaders, thread._leaders_before = {}, {}, {}
     thread.consumer = SimpleNamespace(flow_active=True)
     thread._consumer = client
-    return cast("_ConsumerThread", thread)
+    return cast("ConsumerThread", thread)
 
 
-async def test_records_fetched_before_a_seek_are_stamped_with_the_epoch_before_it(
+async def test_records_fetched_before_a_seek_are_stamped_with_the_generation_before_it(
     broker: Broker, topic: TopicFactory
 ) -> None:
-    """Under seeks at random moments, the records of each epoch begin at its offset and have no gap."""
+    """Under seeks at random moments, the records of each generation begin at its offset and have no gap."""
     rng = random.Random(7)
     tp = TP(topic(), 0)
     settings = Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(tp.topic,))
@@ -108,18 +120,18 @@ async def test_records_fetched_before_a_seek_are_stamped_with_the_epoch_before_i
         thread = consumer_thread(client)
 
         async def seek(offset: int) -> None:
-            epoch = await thread.start_at(tp, offset)
-            assert epoch is not None
-            started[epoch] = offset
+            generation = await thread.start_at(tp, offset)
+            assert generation is not None
+            started[generation] = offset
 
         async def fetch() -> None:
             while True:
                 records = await thread._fetch_records(client, {tp}, timeout=0.05, max_records=50)
                 for brought in records.values():
-                    seen.setdefault(records.epochs[tp], []).extend(record.offset for record in brought)
+                    seen.setdefault(records.generations[tp], []).extend(record.offset for record in brought)
 
-        async def brought_some(epochs: int) -> None:
-            while len(seen) == epochs and not fetching.done():  # noqa: ASYNC110 - two coroutines that take turns
+        async def brought_some(generations: int) -> None:
+            while len(seen) == generations and not fetching.done():  # noqa: ASYNC110 - two coroutines that take turns
                 await asyncio.sleep(0.001)
             assert not fetching.done(), fetching.exception()
 
@@ -134,18 +146,18 @@ async def test_records_fetched_before_a_seek_are_stamped_with_the_epoch_before_i
         await brought_some(len(seen))
         fetching.cancel()
     assert len(seen) > SEEKS // 2
-    for epoch, found in seen.items():
-        assert found == list(range(started[epoch], started[epoch] + len(found)))
+    for generation, found in seen.items():
+        assert found == list(range(started[generation], started[generation] + len(found)))
 
 
 async def test_partition_that_was_revoked_is_not_started(broker: Broker, topic: TopicFactory) -> None:
-    """What is no longer assigned gets no epoch, so nothing of it is taken."""
+    """What is no longer assigned gets no generation, so nothing of it is taken."""
     name = topic(2)
     async with consumer(Settings(bootstrap_servers=broker.bootstrap_servers, raw_topics=(name,))) as client:
         client.assign([TopicPartition(name, 0)])
         thread = consumer_thread(client)
         assert await thread.start_at(TP(name, 1), 0) is None
-        assert thread.epochs == {}
+        assert thread.generations == {}
 
 
 def test_consumer_commits_what_the_app_says_and_nothing_else(batch_consumer: BatchConsumer) -> None:
@@ -191,10 +203,10 @@ def test_silent_partition_brings_a_batch_when_its_position_moves(batch_consumer:
     )
     batch_consumer._passed[tp] = 5
     for position in (5, 9, 9):
-        records = Records()
-        records.epochs, records.positions = {tp: 2}, {tp: position}
+        records = StampedRecords()
+        records.generations, records.positions = {tp: 2}, {tp: position}
         batch_consumer._deliver(records)
-    assert [(batch.records, batch.position, batch.epoch) for batch in delivered] == [((), 9, 2)]
+    assert [(batch.records, batch.position, batch.generation) for batch in delivered] == [((), 9, 2)]
 
 
 async def test_a_worker_that_is_stopped_during_a_rebalance_does_not_crash(batch_consumer: Any) -> None:

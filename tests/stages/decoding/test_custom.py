@@ -14,10 +14,9 @@ from tests.stages.decoding.opened import answer, opened
 from tests.strategies import nasty_bytes
 from tokenmill.documents import Document
 from tokenmill.errors import FingerprintError, RecordError, SettingsError
-from tokenmill.milling.columns import Columns
-from tokenmill.milling.fetch import Fetch
+from tokenmill.milling.columns import OutcomeColumns, RecordColumns
 from tokenmill.milling.outcomes import Kind
-from tokenmill.opening import complete, reopen_stages
+from tokenmill.recipe_stages import complete, reopen_stages
 from tokenmill.records import Record
 
 HERE = user_decoders.__name__
@@ -114,7 +113,9 @@ def test_each_record_is_noted_before_the_function_sees_it(monkeypatch: pytest.Mo
     stages = make_source(replace(RECIPE, decode=f"{HERE}:spying")).stages
     records = [text(3, "a"), Record(4, 0, None, None), text(7, "b"), text(9, "c")]
 
-    columns = Columns.sort(stages, Fetch.of(records), {9}, lambda first, last: seen.append((first, last)))
+    columns = OutcomeColumns.sort(
+        stages, RecordColumns.of(records), {9}, lambda first, last: seen.append((first, last))
+    )
 
     assert seen == [(3, 3), b"a", (7, 7), b"b"]
     assert columns.kept["train"].indices.tolist() == [0, 2]

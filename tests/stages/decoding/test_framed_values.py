@@ -117,6 +117,6 @@ def test_extra_that_is_not_installed_is_named(mode: str, monkeypatch: pytest.Mon
     def lacking(name: str) -> None:
         raise ModuleNotFoundError(name=name)
 
-    monkeypatch.setattr("tokenmill.stages.decoding.opening.import_module", lacking)
+    monkeypatch.setattr("tokenmill.stages.decoding.import_module", lacking)
     with pytest.raises(SettingsError, match=r"pip install '\.\[registry\]'"):
         opened(mode, schemas=Registry({1: avro(AVRO)}))

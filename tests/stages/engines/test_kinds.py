@@ -18,9 +18,17 @@ from tokenizers import Tokenizer
 from tests import vocabularies
 from tests.vocabularies.texts import COLLECTION, LONG, SPECIAL_LOOKING, mixtures
 from tokenmill.errors import SettingsError
-from tokenmill.stages.engines import Engine, TokenizerFile, choose_engine, dtype_for, end_of_document_id, open_engine
+from tokenmill.stages.engines import (
+    Choice,
+    Engine,
+    EngineName,
+    TokenizerFile,
+    choose_engine,
+    dtype_for,
+    end_of_document_id,
+    open_engine,
+)
 from tokenmill.stages.engines.gigatoken import SINGLY_CHARACTERS
-from tokenmill.stages.engines.opening import Choice, EngineName
 
 
 @dataclass(frozen=True)

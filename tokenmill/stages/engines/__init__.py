@@ -4,22 +4,19 @@
 package imports no tokenizer library; opening an engine imports the one that it needs.
 """
 
-from tokenmill.stages.engines.opening import (
-    AUTO,
-    REFERENCE,
-    Choice,
-    EngineName,
-    choose_engine,
-    open_engine,
-    reference_of,
-)
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from tokenmill.errors import SettingsError
 from tokenmill.stages.engines.probe import PROBE, probe
 from tokenmill.stages.engines.protocol import TOKENIZER_FAILED, Encoder, Engine, TokenBatch, joined
+from tokenmill.stages.engines.raw_bytes import RawBytes
 from tokenmill.stages.engines.tokenizer_file import RAW_BYTES, TokenizerFile, load_tokenizer
 from tokenmill.stages.engines.vocabulary import dtype_for, end_of_document_id
 
 __all__ = [
     "AUTO",
+    "FAST",
     "PROBE",
     "RAW_BYTES",
     "REFERENCE",
@@ -36,6 +33,77 @@ __all__ = [
     "joined",
     "load_tokenizer",
     "open_engine",
+    "open_fast",
     "probe",
     "reference_of",
 ]
+
+EngineName: TypeAlias = Literal["auto", "gigatoken", "tokenizers"]
+"""What people can ask for. The ids are the same, so it is no part of a recipe."""
+AUTO: Final = "auto"
+"""The fast engine where it can do the tokenizer and agrees, else the reference."""
+FAST: Final = "gigatoken"
+REFERENCE: Final = "tokenizers"
+"""The engine that says which ids are right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An engine, and why it is not a faster one."""
+
+    engine: Engine
+    refused: str = ""
+    """Why the fast engine is not used; empty if it is, or was not asked for."""
+
+
+def choose_engine(tokenizer: TokenizerFile, name: EngineName = AUTO) -> Choice:
+    """Return the engine ``name`` for ``tokenizer``; ``auto``: the fast one, if it can do the tokenizer and agrees.
+
+    Raw bytes need no engine, whatever the name.
+
+    Raises:
+        SettingsError: the file is no tokenizer, or one that cannot encode every text; or the engine that was asked for
+            cannot do it, gives other ids than `tokenizers`, or is not installed.
+
+    """
+    if tokenizer.content is None:
+        return Choice(RawBytes())
+    # imported here: who needs raw bytes, or only the protocol, needs no tokenizer library
+    from tokenmill.stages.engines.checked import Checked  # noqa: PLC0415
+    from tokenmill.stages.engines.hugging_face import HuggingFace  # noqa: PLC0415
+
+    reference = HuggingFace(tokenizer.content)
+    if name == REFERENCE:
+        return Choice(reference)
+    try:
+        return Choice(Checked(FAST, open_fast(tokenizer.content), reference))
+    except SettingsError as error:
+        if name != AUTO:
+            raise SettingsError(f'{error}: set engine to "{AUTO}" or "{REFERENCE}"') from error
+        return Choice(reference, str(error))
+
+
+def open_engine(tokenizer: TokenizerFile, name: EngineName = AUTO) -> Engine:
+    """Return the engine of `choose_engine`."""
+    return choose_engine(tokenizer, name).engine
+
+
+def reference_of(engine: Engine) -> Engine:
+    """Return the engine that says which ids ``engine`` must give; itself, if it is that one."""
+    from tokenmill.stages.engines.checked import Checked  # noqa: PLC0415 - as above
+
+    return engine.reference if isinstance(engine, Checked) else engine
+
+
+def open_fast(content: bytes) -> Encoder:
+    """Return the fast encoder of a ``tokenizer.json``, unchecked.
+
+    Raises:
+        SettingsError: it cannot do the tokenizer, or is not installed.
+
+    """
+    try:
+        from tokenmill.stages.engines.gigatoken import Gigatoken  # noqa: PLC0415 - optional
+    except ImportError as error:
+        raise SettingsError(f"{FAST} is not installed ({error})") from error
+    return Gigatoken(content)

@@ -1,7 +1,58 @@
 """What happens to a document before it is tokenized: transforms and filters, one module each, behind `Step`."""
 
-from tokenmill.stages.steps.custom import CustomStep
-from tokenmill.stages.steps.opening import open_steps
+from collections.abc import Sequence
+from typing import cast
+
+from tokenmill.documents import Limits
+from tokenmill.errors import SettingsError
+from tokenmill.stages.engines.tokenizer_file import TokenizerFile
+from tokenmill.stages.steps.custom import CustomStep, open_function
+from tokenmill.stages.steps.min_chars import MinChars
+from tokenmill.stages.steps.normalize import FORMS, Form, Normalize
+from tokenmill.stages.steps.normalized_length import NormalizedLength, normalized_limit
+from tokenmill.stages.steps.not_empty import NotEmpty
 from tokenmill.stages.steps.protocol import Rejected, Step
 
 __all__ = ["CustomStep", "Rejected", "Step", "open_steps"]
+
+
+def open_steps(
+    *,
+    normalize: str = "none",
+    min_chars: int = 0,
+    function: str | None = None,
+    carry: Sequence[str] = (),
+    limits: Limits,
+    tokenizer: TokenizerFile | None = None,
+) -> tuple[Step, ...]:
+    """Return the steps in the order in which they are applied: normalise, function, not empty, minimum length.
+
+    A step that would change nothing is left out: ``normalize = "none"``, ``min_chars = 0``, no function. The filters
+    come last and so speak of the text that would be tokenized. ``carry`` and ``limits`` are those of the decoder and
+    hold for what the function returns as well. ``tokenizer`` is one that an engine could be opened for: where a file
+    makes tokens of normalized texts, their length is limited, after all else.
+
+    Raises:
+        SettingsError: an unknown form, a negative minimum, or a function that cannot be used.
+
+    """
+    steps: list[Step] = []
+    if normalize != "none":
+        if normalize not in FORMS:
+            raise SettingsError(f'normalize = "{normalize}" is unknown: set it to none, {", ".join(FORMS)}')
+        steps.append(Normalize(cast("Form", normalize)))
+    if function:
+        steps.append(open_function(function, carry=carry, limits=limits))
+    steps.append(NotEmpty())
+    if min_chars < 0:
+        raise SettingsError(f"min_chars = {min_chars}: set it to 0 (no filter) or more")
+    if min_chars:
+        steps.append(MinChars(min_chars))
+    if tokenizer is not None and tokenizer.content is not None:
+        # imported here: who needs raw bytes, or no tokenizer, needs no tokenizer library
+        from tokenmill.stages.engines.lengthening import lengthening  # noqa: PLC0415
+
+        own = lengthening(tokenizer.content)
+        if own is not None or normalize != "none":
+            steps.append(NormalizedLength(normalized_limit(limits.max_text_bytes), own))
+    return tuple(steps)

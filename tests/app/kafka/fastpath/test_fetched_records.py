@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import TopicFactory
 from tokenmill.app.kafka.clients import consumer, producer
-from tokenmill.app.kafka.fastpath.fetched_records import HEAD, Batches, FetchedRecords
+from tokenmill.app.kafka.fastpath.fetched_records import HEAD, FetchedBatches, FetchedRecords, partition_records
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 
@@ -50,7 +50,7 @@ def taken(unpacked: Any) -> list[tuple[Any, ...]]:
 
 def ours(data: bytes | memoryview, position: int = 0, *, check: bool = True) -> FetchedRecords:
     """Return a fetch as we unpack it."""
-    return FetchedRecords(PARTITION, Batches(data), None, position, None, None, check, READ_COMMITTED)
+    return FetchedRecords(PARTITION, FetchedBatches(data), None, position, None, None, check, READ_COMMITTED)
 
 
 @given(st.lists(batches, max_size=4), st.integers(0, 25), st.integers(0, 30))
@@ -62,7 +62,7 @@ def test_records_are_those_that_aiokafka_unpacks(found: list[Any], position: int
     mine = ours(memoryview(data), position)
     assert taken(list(mine)) == taken(list(expected))
     assert mine.next_fetch_offset == expected.next_fetch_offset
-    assert Batches(data).has_next() == MemoryRecords(data).has_next()
+    assert FetchedBatches(data).has_next() == MemoryRecords(data).has_next()
 
 
 @given(st.lists(batches, max_size=4))
@@ -87,7 +87,7 @@ def test_a_changed_batch_is_refused(batch: Any, data: st.DataObject) -> None:
     wrong[bit // 8] ^= 1 << bit % 8
     with pytest.raises(CorruptRecordException, match=r"offset 7 of raw\[3\]: the batch fails its CRC"):
         list(ours(bytes(wrong)))
-    assert Batches(bytes(wrong)).next_batch(PARTITION, check=False).base_offset == 7
+    assert FetchedBatches(bytes(wrong)).next_batch(PARTITION, check=False).base_offset == 7
 
 
 @pytest.mark.parametrize("version", [0, 1])
@@ -108,9 +108,10 @@ def test_what_is_too_short_to_be_a_batch_is_refused() -> None:
         list(ours(bytes(8) + (2).to_bytes(4) + bytes(2)))
 
 
+@pytest.mark.usefixtures("fast")
 async def test_aiokafka_unpacks_through_it(broker: Broker, topic: TopicFactory) -> None:
     """All at once, some at once and one by one: each record once, in order. Fails where a new aiokafka differs."""
-    assert (fetcher.MemoryRecords, fetcher.PartitionRecords) == (Batches, FetchedRecords)
+    assert (fetcher.MemoryRecords, fetcher.PartitionRecords) == (FetchedBatches, partition_records)
     settings, partition = Settings(bootstrap_servers=broker.bootstrap_servers), TopicPartition(topic(), 0)
     values = [b"%d" % number for number in range(300)]
     async with producer(settings, linger_ms=20) as client:

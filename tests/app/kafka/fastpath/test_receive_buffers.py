@@ -26,8 +26,8 @@ from tokenmill.app.kafka.fastpath.receive_buffers import (
     SMALL_BYTES,
     VIEW_BYTES,
     WAKING_BYTES,
-    Frame,
     FrameProtocol,
+    LargeAnswer,
 )
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
@@ -165,7 +165,7 @@ async def test_a_large_answer_is_whoevers_that_holds_it() -> None:
 def test_a_large_answer_is_read_as_a_file_is(sizes: list[int]) -> None:
     """To its end and over it. Only a part that is a good part of it keeps all of it; others are bytes of their own."""
     data = bytes(range(256)) * (MOST_KEPT * SMALL_BYTES // 256)
-    ours, file = Frame(memoryview(data)), io.BytesIO(data)
+    ours, file = LargeAnswer(memoryview(data)), io.BytesIO(data)
     for size in sizes:
         part = ours.read(size)
         assert bytes(part) == file.read(size)
@@ -174,7 +174,7 @@ def test_a_large_answer_is_read_as_a_file_is(sizes: list[int]) -> None:
 
 def test_what_could_be_a_string_is_never_a_view() -> None:
     """Strings are decoded from bytes, and may be a good part of an answer that is just large."""
-    frame = Frame(memoryview(bytes(SMALL_BYTES + 1)))
+    frame = LargeAnswer(memoryview(bytes(SMALL_BYTES + 1)))
     assert isinstance(frame.read(VIEW_BYTES - 1), bytes)
     assert isinstance(frame.read(VIEW_BYTES), memoryview)
 
@@ -240,6 +240,7 @@ async def test_what_came_before_the_end_is_still_read() -> None:
             await reader.readexactly(1)
 
 
+@pytest.mark.usefixtures("fast")
 async def test_aiokafka_receives_through_it(
     broker: Broker, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,11 @@
 """What is sent is what aiokafka would send, byte for byte: batches of one large record, and every request."""
 
+import asyncio
+import gc
 import inspect
 import pkgutil
+import socket
+import weakref
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
@@ -18,8 +22,14 @@ from hypothesis import strategies as st
 
 from tests.conftest import TopicFactory
 from tokenmill.app.kafka.clients import consumer, producer, read_range
-from tokenmill.app.kafka.fastpath.buffer_parts import Parts
-from tokenmill.app.kafka.fastpath.send_buffers import LARGE_BYTES, BatchBuilder, LargeRecordBatch, encode
+from tokenmill.app.kafka.fastpath.send_buffers import (
+    LARGE_BYTES,
+    BatchBuilder,
+    LargeRecordBatch,
+    SendBuffers,
+    encode,
+    take_buffers,
+)
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
 
@@ -122,11 +132,11 @@ def test_a_large_record_in_a_request_is_encoded_as_its_bytes_are(other: bytes, e
             transactional_id=None,
             required_acks=-1,
             timeout=1,
-            topics=[("topic", [(0, Parts(each)), (1, other)]), ("second", [(2, Parts(each))])],
+            topics=[("topic", [(0, SendBuffers(each)), (1, other)]), ("second", [(2, SendBuffers(each))])],
         ),
     )
     encoded = b"size" + (b"header" + encode(parts))
-    assert isinstance(encoded, Parts)
+    assert isinstance(encoded, SendBuffers)
     assert b"".join(encoded.each) == b"sizeheader" + encode(whole)
     assert len(encoded) == len(b"sizeheader" + encode(whole))
 
@@ -142,9 +152,10 @@ def test_a_request_with_a_value_too_few_is_refused() -> None:
     """A field that was forgotten would shift all others."""
     request = ProduceRequest_v7(transactional_id=None, required_acks=-1, timeout=1, topics=[("topic", [(0,)])])
     with pytest.raises(ValueError, match="1 values for the fields"):
-        request.encode()
+        encode(request)
 
 
+@pytest.mark.usefixtures("fast")
 async def test_large_and_small_records_arrive_as_they_were_sent(broker: Broker, topic: TopicFactory) -> None:
     """Through a real broker, which checks them, and back, in order."""
     assert message_accumulator.BatchBuilder is BatchBuilder
@@ -157,3 +168,46 @@ async def test_large_and_small_records_arrive_as_they_were_sent(broker: Broker, 
     async with consumer(settings) as client:
         found = [record async for record in read_range(client, TopicPartition(name, 0), 0, len(sent))]
     assert [(r.key, bytes(r.value or b""), list(r.headers)) for r in found] == sent
+
+
+def test_parts_are_as_long_as_they_are_together() -> None:
+    """With what was put before them."""
+    parts = b"head" + SendBuffers([b"one", bytearray(b"two"), memoryview(b"three")])
+    assert (len(parts), b"".join(parts.each)) == (15, b"headonetwothree")
+
+
+async def test_a_transport_sends_parts_in_their_order_among_other_bytes() -> None:
+    """More of them than the socket takes at once, so most wait in the transport."""
+    loop = asyncio.get_running_loop()
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    transport, _ = await loop.create_connection(asyncio.Protocol, sock=ours)
+    take_buffers(transport)
+    sent = [b"%d" % number * 300_000 for number in range(10)]
+    transport.write(sent[0])
+    transport.write(SendBuffers([sent[1], memoryview(sent[2]), bytearray(sent[3])]))  # type: ignore[arg-type]
+    transport.write(sent[4])
+    transport.write(sent[5] + SendBuffers(sent[6:]))  # type: ignore[arg-type]
+    wanted, found = b"".join(sent), bytearray()
+    while len(found) < len(wanted):
+        found += await loop.sock_recv(theirs, 1 << 20)
+    assert found == wanted
+    transport.close()
+    theirs.close()
+
+
+def test_a_transport_that_takes_parts_goes_when_it_is_let_go() -> None:
+    """Without a look for garbage: TLS's has large buffers."""
+
+    class Transport(asyncio.WriteTransport):
+        """One that holds nothing."""
+
+    transport = Transport()
+    take_buffers(transport)
+    gone = weakref.ref(transport)
+    gc.disable()
+    try:
+        del transport
+        assert gone() is None
+    finally:
+        gc.enable()

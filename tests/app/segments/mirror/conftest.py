@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
-from tokenmill.app.segments import token_partition as partition_module
-from tokenmill.app.segments.mirror import flow as flow_module
-from tokenmill.app.segments.mirror import run as run_module
+from tokenmill.app.segments import block_appender
+from tokenmill.app.segments.mirror import store_mirror as run_module
+from tokenmill.app.segments.mirror import stream_flow as flow_module
 from tokenmill.app.settings import Settings
+from tokenmill.reading import following
 from tokenmill.store import Store
 
 
@@ -21,9 +22,9 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> MemoryKafka:
     monkeypatch.setattr(run_module, "CHECK_SECONDS", 0.001)
     monkeypatch.setattr(run_module, "LOOK_SECONDS", 0.001)
     monkeypatch.setattr("tokenmill.app.segments.era_bringing.LOOK_SECONDS", 0.001)
-    monkeypatch.setattr(partition_module, "COMMIT_SECONDS", 0.0)
-    monkeypatch.setattr(partition_module, "GAP_SECONDS", 0.001)
-    monkeypatch.setattr(partition_module, "LONGEST_GAP_SECONDS", 0.001)
+    monkeypatch.setattr(block_appender, "COMMIT_SECONDS", 0.0)
+    monkeypatch.setattr(following, "GAP_SECONDS", 0.001)
+    monkeypatch.setattr(following, "LONGEST_GAP_SECONDS", 0.001)
     return kafka
 
 

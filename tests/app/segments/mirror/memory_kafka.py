@@ -25,7 +25,7 @@ from tokenmill.wire.control_log import ControlLog
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 
-MODULES = ("segments.mirror.flow", "segments.mirror.run", "segments.token_partition", "kafka.asking")
+MODULES = ("segments.mirror.stream_flow", "segments.mirror.store_mirror", "segments.token_partition", "kafka.retry")
 """Of the app, those that open a consumer by themselves."""
 
 

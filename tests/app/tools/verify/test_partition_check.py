@@ -14,7 +14,7 @@ import pytest
 
 from tests.app.tools.verify.published import Published, settled
 from tests.conftest import TopicFactory
-from tokenmill.app.kafka.discovery import settled_stream
+from tokenmill.app.kafka.settled_streams import settled_stream
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.tools.verify import partition_check
 from tokenmill.app.tools.verify.chain_check import ChainTask
@@ -128,7 +128,7 @@ class Crew:
 
     def _work(self, pipe: Any) -> None:
         try:
-            partition_check._work(pipe, 1)
+            partition_check._work(pipe, 1, fast=False)
         except KeyboardInterrupt:
             pass  # it died: the pipe closes, and nothing was said
         finally:

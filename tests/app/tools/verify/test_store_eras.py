@@ -12,7 +12,7 @@ from aiokafka import TopicPartition
 from tests.milled import Milled
 from tests.store.eras import with_offsets
 from tokenmill.app.kafka.clients import consumer, offsets
-from tokenmill.app.kafka.discovery import settled_stream
+from tokenmill.app.kafka.settled_streams import settled_stream
 from tokenmill.app.tools.verify import EraResult
 from tokenmill.app.tools.verify.comparison import TopicRun
 from tokenmill.app.tools.verify.earlier import VerifiedEras

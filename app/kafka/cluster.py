@@ -1,0 +1,120 @@
+"""What aiokafka knows of the cluster and of its connections, which it shows nobody: leaders, connections, metadata.
+
+Nothing else in the project asks aiokafka's private parts about them. The parts are named in `CALLED` and `ATTRIBUTES`
+and checked before the first client starts (`tokenmill.app.kafka.connections`).
+"""
+
+from collections.abc import Mapping, Sequence
+from inspect import signature
+from typing import Any, Final, TypeAlias
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.cluster import ClusterMetadata
+from aiokafka.conn import AIOKafkaConnection, CloseReason
+
+NO_LEADER: Final = -1
+"""What the metadata say of a partition that has no leader at the moment."""
+
+Owner: TypeAlias = AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminClient
+"""Each has one `AIOKafkaClient`, which holds the connections."""
+Parts: TypeAlias = Mapping[tuple[Any, str], Sequence[str]]
+"""(class or module, name) → the parameters of what has that name there."""
+Attributes: TypeAlias = Mapping[type, Sequence[str]]
+"""Class → the attributes that its instances have."""
+
+CALLED: Final[Parts] = {
+    (AIOKafkaClient, "_metadata_update"): ["self", "cluster_metadata", "topics"],
+    (AIOKafkaClient, "add_topic"): ["self", "topic"],
+    (AIOKafkaClient, "fetch_all_metadata"): ["self"],
+    (AIOKafkaClient, "force_metadata_update"): ["self"],
+    (AIOKafkaConnection, "close"): ["self", "reason", "exc"],
+    (AIOKafkaConnection, "connected"): ["self"],
+    (ClusterMetadata, "leader_for_partition"): ["self", "partition"],
+    (ClusterMetadata, "partitions_for_topic"): ["self", "topic"],
+}
+ATTRIBUTES: Final[Attributes] = {
+    AIOKafkaAdminClient: ["_client"],
+    AIOKafkaClient: ["_conns", "cluster"],
+    AIOKafkaConnection: ["_requests"],
+    AIOKafkaConsumer: ["_client"],
+    AIOKafkaProducer: ["client"],
+}
+
+
+def differences(called: Parts, attributes: Attributes) -> list[str]:
+    """Return the names of the parts that are not there, or whose parameters are others."""
+    found = [f"{_name(owner)}.{part}" for (owner, part), wanted in called.items() if _parameters(owner, part) != wanted]
+    lacking = [(owner, part) for owner, parts in attributes.items() for part in parts if not _has(owner, part)]
+    return found + [f"{_name(owner)}.{part}" for owner, part in lacking]
+
+
+def _name(owner: Any) -> str:
+    name: str = owner.__name__
+    return name
+
+
+def _parameters(owner: Any, part: str) -> list[str] | None:
+    found = getattr(owner, part, None)
+    try:
+        return None if found is None else list(signature(found).parameters)
+    except ValueError:  # it is compiled, and says nothing of its parameters
+        return None
+
+
+def _has(owner: Any, attribute: str) -> bool:
+    """Return whether a class has an attribute, declares it, or names it where its instances are made."""
+    return (
+        hasattr(owner, attribute)
+        or any(attribute in vars(base).get("__annotations__", ()) for base in owner.__mro__)
+        or attribute in getattr(getattr(owner.__init__, "__code__", None), "co_names", ())
+    )
+
+
+def client_of(owner: Owner) -> AIOKafkaClient:
+    """Return the client that holds the connections of a producer, a consumer or an admin client."""
+    return owner.client if isinstance(owner, AIOKafkaProducer) else owner._client  # noqa: SLF001 - see above
+
+
+def is_connected(owner: Owner) -> bool:
+    """Return whether a connection to a broker is open."""
+    return any(connection.connected() for connection in list(client_of(owner)._conns.values()))  # noqa: SLF001
+
+
+def leader(owner: Owner, tp: TopicPartition) -> int | None:
+    """Return the broker that leads a partition; `NO_LEADER` or None where none is known."""
+    found: int | None = client_of(owner).cluster.leader_for_partition(tp)
+    return found
+
+
+def leader_and_connection(owner: Owner, tp: TopicPartition) -> object:
+    """Return what identifies a partition's leader and the connection to it; differs after either changed."""
+    client = client_of(owner)
+    node = client.cluster.leader_for_partition(tp)
+    return node, client._conns.get((node, ConnectionGroup.DEFAULT))  # noqa: SLF001
+
+
+async def all_metadata(owner: Owner) -> ClusterMetadata:
+    """Return the metadata of all topics, in one request: a client knows only the topics that it uses."""
+    return await client_of(owner).fetch_all_metadata()
+
+
+async def update_metadata(owner: Owner) -> None:
+    """Ask for the metadata of the topics that a client uses; they are known on return, if a broker answered."""
+    await client_of(owner).force_metadata_update()
+
+
+async def learn_partition(producer: AIOKafkaProducer, topic: str, partition: int) -> None:
+    """Return when a producer knows a partition that exists, perhaps since a moment ago; it sends to no other."""
+    client = client_of(producer)
+    await client.add_topic(topic)
+    while partition not in (client.cluster.partitions_for_topic(topic) or ()):
+        await client.force_metadata_update()
+
+
+def close_unanswered(client: AIOKafkaClient) -> None:
+    """Close the connections with requests that nobody waits for any more, because their time ran out."""
+    for connection in list(client._conns.values()):  # noqa: SLF001
+        if any(answer.cancelled() for _, _, answer in connection._requests):  # noqa: SLF001
+            connection.close(reason=CloseReason.CONNECTION_TIMEOUT)

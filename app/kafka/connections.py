@@ -1,0 +1,176 @@
+"""Connections while brokers are away: pauses that grow, nothing left behind, and knowing when a broker answered.
+
+aiokafka lacks four things, with or without the fast path:
+
+1. It connects again as soon as a client needs a broker, several times a second for each client of a process. Where
+   connections are refused, that costs little. Where they are accepted and reset at once, as by a proxy whose brokers
+   are away, each costs two sockets, and memory: the error holds the frames that it passed, these hold the connection
+   with its buffer, and the connection holds the error. Python frees such a cycle only when it collects garbage, and
+   here it collects seldom (`tokenmill.app.gc_tuning`). So `connect` pauses, and frees what the error holds.
+2. It does not say when a broker answered: `ContactProtocol` does (`tokenmill.app.broker_contact`).
+3. It asks for metadata again at once when it got none: a producer with something to send does so thousands of times a
+   second, which takes a whole core for as long as the brokers are away (`aiokafka.producer.sender`, where it waits for
+   unknown leaders).
+4. It asks again on the same connection when no answer came in time, though it closes one on which any other request
+   was not answered. If that connection is dead without a word (a router that forgot it, a host that vanished), a
+   client that needs metadata first waits for as long as TCP tries: a quarter of an hour.
+"""
+
+import asyncio
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiokafka.client
+import aiokafka.conn
+from aiokafka.client import AIOKafkaClient
+from aiokafka.conn import AIOKafkaConnection, AIOKafkaProtocol, create_conn
+from aiokafka.errors import KafkaConnectionError
+
+from ..broker_contact import CONTACT
+from .cluster import ATTRIBUTES, CALLED, Owner, Parts, client_of, close_unanswered, differences
+
+FIRST_PAUSE: Final = 0.1
+"""Seconds between the first attempt that failed at an address and the next; doubled each time ..."""
+LONGEST_PAUSE: Final = 2.0
+"""... up to this: a broker that is back is noticed soon."""
+QUICK_LOOKS: Final = 5
+"""Requests for metadata that may follow each other at once: a client that starts needs two or three."""
+METADATA_PAUSE: Final = 0.1
+"""Seconds that each then waits, as aiokafka's other requests do between two tries (retry_backoff_ms)."""
+REPLACED: Final[Parts] = {
+    (aiokafka.client, "create_conn"): [
+        *("host", "port", "client_id", "request_timeout_ms", "ssl_context", "security_protocol", "max_idle_ms"),
+        *("on_close", "sasl_mechanism", "sasl_plain_username", "sasl_plain_password", "sasl_kerberos_service_name"),
+        *("sasl_kerberos_domain_name", "sasl_oauth_token_provider"),
+    ],
+    (AIOKafkaProtocol, "__init__"): ["self", "closed_fut", "args", "loop", "kw"],
+    (AIOKafkaProtocol, "data_received"): ["self", "data"],
+}
+"""What is replaced in aiokafka for the whole process."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAttempts:
+    """Attempts at one address, of which the last failed."""
+
+    attempts: int
+    until: float
+    """No attempt is made before this moment of the clock, in seconds."""
+    reason: str
+
+
+class Pauses:
+    """Which addresses are left alone for the moment; of all clients of a process together, in any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Leave none alone."""
+        self._clock = clock
+        self._failed: dict[tuple[str, int], FailedAttempts] = {}
+
+    def left(self, host: str, port: int) -> tuple[float, str]:
+        """Return for how many seconds an address is still left alone, and why; 0 where it may be tried."""
+        failed = self._failed.get((host, port))
+        return (max(0.0, failed.until - self._clock()), failed.reason) if failed is not None else (0.0, "")
+
+    def failed(self, host: str, port: int, reason: str) -> None:
+        """Note that an attempt failed. One that began before the last pause did makes it no longer."""
+        before = self._failed.get((host, port))
+        if before is not None and before.until > self._clock():
+            return
+        attempts = before.attempts + 1 if before is not None else 1
+        pause = min(FIRST_PAUSE * 2 ** min(attempts - 1, 10), LONGEST_PAUSE)
+        self._failed[host, port] = FailedAttempts(attempts, self._clock() + pause, reason)
+
+    def connected(self, host: str, port: int) -> None:
+        """Note that a broker has answered there."""
+        self._failed.pop((host, port), None)
+
+
+PAUSES: Final = Pauses()
+
+
+async def connect(host: str, port: int, **options: Any) -> AIOKafkaConnection:
+    """Return a connection on which a broker has answered; used in place of aiokafka's ``create_conn``.
+
+    While an address is left alone, a client that starts waits, and one that has several brokers to talk to is refused
+    at once: it may reach another one.
+
+    Raises:
+        OSError, KafkaError: as aiokafka's; what they hold of the attempt is freed.
+
+    """
+    pause, reason = PAUSES.left(host, port)
+    if pause and options.get("on_close") is not None:
+        raise KafkaConnectionError(f"{host}:{port} is not tried for {pause:.1f} s: {reason}")
+    await asyncio.sleep(pause)
+    try:
+        connection = await create_conn(host, port, **options)
+    except Exception as error:
+        PAUSES.failed(host, port, str(error) or type(error).__name__)
+        release(error)
+        raise
+    PAUSES.connected(host, port)
+    return connection
+
+
+def release(error: BaseException) -> None:
+    """Let an error, and those that caused it, hold nothing of the places where they were raised."""
+    found: BaseException | None = error
+    while found is not None:
+        traceback.clear_frames(found.__traceback__)
+        found.__traceback__ = None
+        found = found.__cause__ or found.__context__
+
+
+class ContactProtocol(AIOKafkaProtocol):  # type: ignore[misc]  # untyped there
+    """aiokafka's protocol; notes when bytes of an answer arrive."""
+
+    def data_received(self, data: bytes) -> None:
+        """Note it, and take them as aiokafka does."""
+        CONTACT.heard()
+        super().data_received(data)
+
+
+def prepare(owner: Owner) -> None:
+    """Give a client that has not started what aiokafka lacks; call this for every client that is made.
+
+    Point 1 and 2 are for all connections of the process, from the first call on; 3 and 4 are for this client.
+
+    Raises:
+        ImportError: aiokafka has changed a part that this relies on; names it.
+
+    """
+    if aiokafka.client.create_conn is not connect:
+        if changed := differences({**CALLED, **REPLACED}, ATTRIBUTES):
+            raise ImportError(f"aiokafka {aiokafka.__version__} changed {', '.join(changed)}: install 0.14.0")
+        aiokafka.client.create_conn = connect
+    if aiokafka.conn.AIOKafkaProtocol is AIOKafkaProtocol:  # else it is the fast path's, which notes answers as well
+        aiokafka.conn.AIOKafkaProtocol = ContactProtocol
+    back_off(client_of(owner))
+
+
+def back_off(client: AIOKafkaClient) -> None:
+    """Make a client pause between requests for metadata that follow each other at once.
+
+    And make it close the connections on which requests were not answered in time, so that the next one has others.
+    """
+    ask = client._metadata_update  # noqa: SLF001 - aiokafka has no setting for it
+    loop = asyncio.get_running_loop()
+    ended, quick = -METADATA_PAUSE, 0
+
+    async def ask_after_a_pause(*arguments: Any) -> bool:
+        nonlocal ended, quick
+        quick = quick + 1 if loop.time() - ended < METADATA_PAUSE else 0
+        if quick >= QUICK_LOOKS:
+            await asyncio.sleep(METADATA_PAUSE)
+            quick = QUICK_LOOKS - 1
+        found: bool = await ask(*arguments)
+        ended = loop.time()
+        if not found:
+            close_unanswered(client)
+        return found
+
+    client._metadata_update = ask_after_a_pause  # noqa: SLF001

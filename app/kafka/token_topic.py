@@ -1,0 +1,169 @@
+"""Reading token topics: records as messages, offering them to a chain, finding a block, and the last messages.
+
+What a reader cannot take is refused with an error that names topic, partition and offset, and says what to do.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from tokenmill.errors import DamagedError, DifferenceError, FingerprintError
+from tokenmill.reading.acceptance import Acceptor, Dropped, Gap, Taken
+from tokenmill.reading.continuing import FIRST_TAIL
+from tokenmill.records import SourceRecord
+from tokenmill.wire.ignoring import IgnoreList
+from tokenmill.wire.message import HEADER_NAME, Message, decode_message
+
+from .clients import offsets, read_range
+
+REFUSALS: Final = (DamagedError, DifferenceError, FingerprintError)
+"""What a reader raises over a message that it can never take."""
+
+
+def message_of(record: SourceRecord, tokens: TopicPartition) -> Message:
+    """Return the message that a record of the token topic's partition ``tokens`` is.
+
+    Raises:
+        DamagedError: it is none of TokenMill's; names topic, partition and offset, and what to do.
+
+    """
+    try:
+        return _decoded(record)
+    except DamagedError as error:
+        raise refused(error, tokens, record.offset) from error
+
+
+def readable(record: SourceRecord, fingerprint: bytes | None = None) -> Message | None:
+    """Return the message that a record is, None if it is none, or another stream's than the one of ``fingerprint``.
+
+    For who looks for a place and accepts nothing there: whoever does meets the record again.
+    """
+    try:
+        message = _decoded(record)
+    except DamagedError:
+        return None
+    return message if fingerprint in {None, message.fingerprint} else None
+
+
+def _decoded(record: SourceRecord) -> Message:
+    return decode_message(dict(record.headers).get(HEADER_NAME) or b"", record.value)
+
+
+def refused(error: Exception, tokens: TopicPartition, offset: int) -> Exception:
+    """Return an error of the same kind that says as well at which offset it was met, and what a person can do."""
+    place = f"{tokens.topic} {tokens.partition} {offset}"
+    text = (
+        f"offset {offset} of {tokens.topic}[{tokens.partition}]: {error}. What is there can be seen with "
+        f"`tokenmill inspect message {place}`; if it is not the mill's, `tokenmill ignore {place}` lets all readers "
+        'pass it over, and they go on by themselves (docs/reliability.md, "Foreign messages")'
+    )
+    return type(error)(text)
+
+
+def offered(
+    acceptor: Acceptor, record: SourceRecord, tokens: TopicPartition, ignored: IgnoreList
+) -> tuple[Message, Taken | Dropped | Gap] | None:
+    """Offer a record to a chain; return its message and the verdict, None for one that is passed over (`ignored`).
+
+    Every reader that accepts blocks does it here: the chain is asked first, and the list only about what it does not
+    take. So no list changes which blocks are taken.
+
+    Raises:
+        DamagedError, DifferenceError, FingerprintError: the chain can never take it; names the offset.
+
+    """
+    try:
+        message = _decoded(record)
+        verdict = acceptor.offer(message)
+    except REFUSALS as error:
+        if ignored.names(tokens.partition, record):
+            return None
+        raise refused(error, tokens, record.offset) from error
+    if isinstance(verdict, Gap) and ignored.names(tokens.partition, record):
+        return None
+    return message, verdict
+
+
+async def record_at(client: AIOKafkaConsumer, tokens: TopicPartition, start: int, end: int) -> SourceRecord | None:
+    """Return the first record at or after ``start``; None where there is none before ``end``."""
+    return await anext(read_range(client, tokens, start, end), None)
+
+
+async def message_at(
+    client: AIOKafkaConsumer, tokens: TopicPartition, fingerprint: bytes, span: tuple[int, int]
+) -> Message | None:
+    """Return the first message within ``span`` of the stream with this fingerprint; None where there is none.
+
+    Records that are none of its messages are passed over: whoever accepts blocks meets them again.
+    """
+    async for record in read_range(client, tokens, *span):
+        message = readable(record, fingerprint)
+        if message is not None:
+            return message
+    return None
+
+
+async def offset_before(
+    client: AIOKafkaConsumer, tokens: TopicPartition, fingerprint: bytes, block: int, span: tuple[int, int]
+) -> int:
+    """Return an offset of ``span`` from which on to read for a block: its message does not lie below it.
+
+    That holds where numbers rise with offsets, as they nearly always do. Where writers wrote blocks again, the block
+    may also lie below; who misses it reads from the start of ``span``.
+    """
+    low, high = span
+    while high - low > 1:
+        middle = (low + high) // 2
+        message = await message_at(client, tokens, fingerprint, (middle, span[1]))
+        if message is not None and message.first <= block:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+async def message_with(
+    client: AIOKafkaConsumer, tokens: TopicPartition, fingerprint: bytes, block: int, span: tuple[int, int]
+) -> SourceRecord | None:
+    """Return the message of ``span`` with a block: searched by number; where these do not rise, by reading all."""
+    first, end = span
+    low = await offset_before(client, tokens, fingerprint, block, span)
+    for start, stop in ((low, min(low + 1, end)), (first, end)):
+        async for record in read_range(client, tokens, start, stop):
+            message = readable(record, fingerprint)
+            if message is not None and message.first <= block < message.end:
+                return record
+    return None
+
+
+async def last_messages(
+    client: AIOKafkaConsumer, tokens: TopicPartition, ignored: IgnoreList | None = None
+) -> list[Message]:
+    """Return the last messages on a token partition, at most `FIRST_TAIL`, carries included, in their offsets' order.
+
+    Those that are ``ignored`` are left out. ``client`` is used by nobody else meanwhile.
+
+    Raises:
+        DamagedError: one of them is none of TokenMill's.
+
+    """
+    first, end = (await offsets(client, [tokens]))[tokens]
+    start = max(first, end - FIRST_TAIL)
+    return [
+        message_of(record, tokens)
+        async for record in read_range(client, tokens, start, end)
+        if ignored is None or not ignored.names(tokens.partition, record)
+    ]
+
+
+def furthest(messages: Sequence[Message]) -> Message | None:
+    """Return the message with the furthest cursor; None where there is none."""
+    return max(messages, key=lambda message: message.cursor.place, default=None)
+
+
+async def published_head(
+    client: AIOKafkaConsumer, tokens: TopicPartition, ignored: IgnoreList | None = None
+) -> Message | None:
+    """Return the message with the furthest cursor among the last on a token partition; raises as `last_messages`."""
+    return furthest(await last_messages(client, tokens, ignored))

@@ -1,1 +1,0 @@
-"""Eras on Kafka."""

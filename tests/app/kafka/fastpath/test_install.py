@@ -1,0 +1,140 @@
+"""The fast path acts where it is installed and fits; all else in the process has aiokafka as it is."""
+
+import subprocess
+import sys
+from itertools import islice
+
+import aiokafka
+import pytest
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.consumer.fetcher import PartitionRecords
+from structlog.testing import capture_logs
+
+from tests.app.kafka.conftest import REPLACED
+from tests.conftest import TopicFactory
+from tokenmill.app.kafka import fastpath
+from tokenmill.app.kafka.clients import consumer, producer, read_range
+from tokenmill.app.kafka.fastpath import fetched_records, receive_buffers, send_buffers
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.settings import Settings
+
+IMPORTING = """
+import aiokafka.client, aiokafka.conn, aiokafka.consumer.fetcher, aiokafka.producer.message_accumulator
+import aiokafka.protocol.struct
+def found():
+    return [
+        aiokafka.client.create_conn, aiokafka.conn.AIOKafkaProtocol, aiokafka.conn.io,
+        aiokafka.consumer.fetcher.MemoryRecords, aiokafka.consumer.fetcher.PartitionRecords,
+        aiokafka.producer.message_accumulator.BatchBuilder, aiokafka.protocol.struct.Struct.encode,
+    ]
+before = found()
+import tokenmill.app.mill.app, tokenmill.app.segments.app, tokenmill.app.worker.run, tokenmill.app.tools.verify
+import tokenmill.app.kafka.fastpath.fetched_records, tokenmill.app.kafka.fastpath.send_buffers
+import tokenmill.app.kafka.fastpath.receive_buffers, tokenmill.app.segments.mirror, tokenmill.app.cli.produce
+assert before == found()
+"""
+PARTS = [
+    (module, part)
+    for module in (fetched_records, receive_buffers, send_buffers)
+    for part in sorted(module.RELIED_ON, key=str)
+]
+COUNT = 300
+
+
+def replaced() -> list[object]:
+    """Return what stands where `fastpath.install` replaces something."""
+    return [getattr(owner, name) for owner, name in REPLACED]
+
+
+def test_importing_replaces_nothing_in_aiokafka() -> None:
+    """Neither the service's modules nor those of the fast path; in a process of its own, for this one has clients."""
+    subprocess.run([sys.executable, "-c", IMPORTING], check=True)
+
+
+def test_it_is_installed_once_and_for_all(fast: None) -> None:
+    """A second call finds what the first one did, and changes nothing."""
+    assert all(thing.__module__.startswith("tokenmill.") for thing in replaced() if hasattr(thing, "__module__"))
+    before = replaced()[0], replaced()[2:]
+    assert fastpath.install()
+    assert (replaced()[0], replaced()[2:]) == before
+
+
+def refused(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return why the fast path is not installed: one line in the log, and aiokafka is as it was."""
+    before = replaced()
+    with capture_logs() as lines:
+        assert not fastpath.install()
+    assert replaced() == before
+    (line,) = lines
+    assert line["log_level"] == "warning"
+    return str(line["reason"])
+
+
+def test_another_aiokafka_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line names both versions."""
+    monkeypatch.setattr(aiokafka, "__version__", "0.99.0")
+    assert refused(monkeypatch) == "it was written for aiokafka 0.14.0, not 0.99.0"
+
+
+@pytest.mark.parametrize(("module", "part"), PARTS)
+def test_every_part_that_is_relied_on_is_checked(
+    module: object, part: tuple[type, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One with other parameters is named, and nothing of the fast path is installed."""
+    monkeypatch.setitem(module.RELIED_ON, part, ["self", "something", "new"])  # type: ignore[attr-defined]
+    assert refused(monkeypatch) == f"aiokafka changed {part[0].__name__.rpartition('.')[2]}.{part[1]}"
+
+
+def test_a_part_that_changed_or_is_gone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In aiokafka itself: a method that takes something else, and an attribute that nobody sets any more."""
+    monkeypatch.setattr(PartitionRecords, "_contains_abort_marker", lambda self, something, new: None)  # noqa: ARG005
+    assert refused(monkeypatch) == "aiokafka changed PartitionRecords._contains_abort_marker"
+    monkeypatch.undo()
+    monkeypatch.setattr(aiokafka.conn.AIOKafkaConnection, "_read", None)
+    assert refused(monkeypatch) == "aiokafka changed AIOKafkaConnection._read"
+
+
+async def test_other_consumers_of_the_process_get_aiokafkas_own_records(
+    broker: Broker, topic: TopicFactory, fast: None
+) -> None:
+    """With topic and partition, and positions behind each record, also where some are taken at once."""
+    settings, partition = Settings(bootstrap_servers=broker.bootstrap_servers), TopicPartition(topic(), 0)
+    values = [b"%d" % number for number in range(COUNT)] + [b"x" * 300_000]
+    async with producer(settings, linger_ms=20) as client:
+        for sent in [await client.send(partition.topic, value, partition=0) for value in values]:
+            await sent
+    other = AIOKafkaConsumer(bootstrap_servers=broker.bootstrap_servers)
+    await other.start()
+    try:
+        other.assign([partition])
+        other.seek(partition, 5)
+        found = (await other.getmany(timeout_ms=5000, max_records=10))[partition]
+        assert await other.position(partition) == 15
+        while len(found) < len(values) - 5:
+            found += (await other.getmany(timeout_ms=5000)).get(partition, [])
+    finally:
+        await other.stop()
+    assert {type(record) for record in found} == {ConsumerRecord}
+    assert {(record.topic, record.partition) for record in found} == {partition}
+    assert [record.value for record in found] == list(islice(values, 5, None))
+    async with consumer(settings) as client:
+        ours = [record async for record in read_range(client, partition, 5, len(values))]
+    assert not any(isinstance(record, ConsumerRecord) for record in ours)
+    assert [(one.offset, one.key, bytes(one.value or b"")) for one in ours] == [
+        (one.offset, one.key, one.value) for one in found
+    ]
+
+
+@pytest.mark.usefixtures("both_ways")
+async def test_records_are_the_same_both_ways(broker: Broker, topic: TopicFactory) -> None:
+    """Small ones and large ones, with keys, headers and timestamps: all as they were sent."""
+    settings, partition = Settings(bootstrap_servers=broker.bootstrap_servers), TopicPartition(topic(), 0)
+    sent = [(b"%d" % n, b"%d" % n * (70_000 if n % 3 else 1), 1000 + n, [("header", b"h" * n)]) for n in range(30)]
+    async with producer(settings) as client:
+        for answer in [
+            await client.send(partition.topic, v, key=k, timestamp_ms=t, headers=h, partition=0) for k, v, t, h in sent
+        ]:
+            await answer
+    async with consumer(settings) as client:
+        found = [record async for record in read_range(client, partition, 0, len(sent))]
+    assert [(r.key, bytes(r.value or b""), r.timestamp, list(r.headers)) for r in found] == sent

@@ -1,0 +1,203 @@
+"""A partition whose records name schemas: it waits for the registry, and for nothing else does it make a difference."""
+
+import asyncio
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.app.mill.test_raw_partition import EPOCH, resumed
+from tests.conftest import TopicFactory
+from tests.registry_servers import SmallRegistry, small_registry
+from tests.service import Raw, Service, raw_records, reference_blocks, send, service_settings
+from tests.stages.decoding.registered import framed, written
+from tokenmill.app.local.broker import Broker
+from tokenmill.app.mill.raw_partition import RawPartition
+from tokenmill.app.settings import Settings
+from tokenmill.app.tools.inspect.block_trace import trace_block
+from tokenmill.app.tools.skip_and_ignore import skip
+from tokenmill.app.tools.verify.verification import verify
+from tokenmill.app.worker.ownership import FetchedBatch
+from tokenmill.errors import RegistryError
+
+TEXT = {"type": "record", "name": "T", "fields": [{"name": "text", "type": "string"}]}
+NEWER: Any = {
+    "type": "record",
+    "name": "T",
+    "fields": [{"name": "id", "type": "long"}, {"name": "text", "type": "string"}],
+}
+HANG_SECONDS = 0.05
+
+
+@pytest.fixture
+def registry() -> Iterator[SmallRegistry]:
+    """Run a small registry with two schemas."""
+    with small_registry() as small:
+        small.register("pages-value", json.dumps(TEXT))
+        small.register("pages-value", json.dumps(NEWER))
+        yield small
+
+
+def settings_for(registry: SmallRegistry, broker: Broker, raw_topic: str, directory: Path) -> Settings:
+    """Return settings for Avro."""
+    return service_settings(
+        broker, raw_topic, directory, splits={"train": 1000}, decode="avro", schema_registry_url=registry.url
+    )
+
+
+def pages() -> list[Raw]:
+    """Return records of both schemas, and some that are none."""
+    old = [Raw(framed(written(TEXT, {"text": f"old page {number}"}))) for number in range(20)]
+    new = [Raw(framed(written(NEWER, {"text": f"new page {number}", "id": number}), 2)) for number in range(20)]
+    return [*old, Raw(b"no frame"), Raw(None), Raw(framed(b"\x09")), *new]
+
+
+async def until(words: str, partition: RawPartition) -> None:
+    """Wait until the partition waits for something that has these words."""
+    while words not in str(partition.waiting):  # noqa: ASYNC110 - it tells nobody
+        await asyncio.sleep(0.01)
+
+
+async def test_partition_waits_for_a_registry_that_is_away(
+    registry: SmallRegistry, broker: Broker, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says for what, blames no record, dead-letters none, and goes on when the registry is back."""
+    monkeypatch.setattr("tokenmill.app.mill.raw_partition.HANG_SECONDS", HANG_SECONDS)
+    settings = settings_for(registry, broker, topic(), tmp_path)
+    send(settings, pages())
+    (records,) = raw_records(settings, settings.raw_topics[0])
+    registry.stop()
+    with capture_logs() as logs:
+        async with resumed(settings) as partition:
+            fed = asyncio.create_task(partition.feed(FetchedBatch(partition.tp, records, len(records), EPOCH)))
+            await until("offset 0 of ", partition)
+            await until("does not answer", partition)
+            registry.start()
+            registry.status = 503
+            await until("503", partition)
+            await partition.tick()
+            assert (partition.halted, partition.position) == (None, 0)
+            assert partition.standing().state == "waiting"
+            registry.status = 0
+            await fed
+            assert (partition.waiting, partition.position) == (None, len(records))
+            assert partition._mill is not None
+            totals = partition._mill.chains["train"].totals
+            assert (totals.kept, totals.tombstones) == (40, 1)
+            assert totals.dead_lettered == {"not_framed": 1, "schema_mismatch": 1}
+    said = [line["reason"] for line in logs if line["event"] == "waiting for the schema registry"]
+    assert len(said) == len(set(said)) == 2  # once for each state, however often it was tried
+    assert [line["schema"] for line in logs if line["event"] == "the schema registry has answered"] == [1]
+
+
+async def test_schema_that_is_lost_waits_for_a_person(
+    registry: SmallRegistry, broker: Broker, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Who restores it, or skips the record; the status has the command's words."""
+    settings = settings_for(registry, broker, topic(), tmp_path)
+    send(settings, [Raw(framed(b"", 77)), *pages()])
+    (records,) = raw_records(settings, settings.raw_topics[0])
+    async with resumed(settings) as partition:
+        fed = asyncio.create_task(partition.feed(FetchedBatch(partition.tp, records, len(records), EPOCH)))
+        await until("offset 0 of ", partition)
+        await until("schema 77 is not in the schema registry", partition)
+        await until("tokenmill skip", partition)
+        await skip(settings, settings.raw_topics[0], 0, 0)
+        fed.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await fed
+        assert partition.waiting is None
+    async with resumed(settings) as partition:  # the next owner, who takes the wish over
+        await partition.feed(FetchedBatch(partition.tp, records, len(records), EPOCH))
+        assert partition._mill is not None
+        assert partition._mill.chains["train"].totals.dead_lettered["skipped"] == 1
+
+
+async def test_partition_that_is_given_up_while_it_waits_mills_nothing(
+    registry: SmallRegistry, broker: Broker, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Another worker has it then."""
+    settings = settings_for(registry, broker, topic(), tmp_path)
+    send(settings, pages())
+    (records,) = raw_records(settings, settings.raw_topics[0])
+    registry.status = 500
+    async with resumed(settings) as partition:
+        fed = asyncio.create_task(partition.feed(FetchedBatch(partition.tp, records, len(records), EPOCH)))
+        await until("500", partition)
+        partition.stop()
+        registry.status = 0
+        await fed
+        assert partition.position == 0
+
+
+def test_mill_whose_registry_comes_and_goes_makes_the_blocks_of_the_reference(
+    registry: SmallRegistry, broker: Broker, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """With real workers; afterwards verification asks the registry itself, and finds the same."""
+    settings = settings_for(registry, broker, topic(), tmp_path)
+    sent = pages()
+    registry.stop()
+    send(settings, sent[:10])
+    with Service(settings, tmp_path) as service:
+        (mill,) = service.mill()
+        service.segment()
+        service.wait_until(lambda: _waits(mill.partitions.values()))
+        registry.start()
+        send(settings, sent[10:])
+        service.wait_until_complete()
+        registry.stop()
+        send(settings, sent)  # of known schemas: nothing is asked any more
+        registry.start()
+        expected = service.wait_until_complete()
+        assert mill.running
+        service.stop()
+    assert sum(map(len, expected.values())) > 10
+    result = verify(settings, store=settings.store, processes=1, reference=True)
+    assert result.ok
+    (chain,) = result.chains
+    assert chain.reference_blocks == len(next(iter(expected.values())))
+    _shows_texts(settings)
+    _differs_with_another_registry(settings)
+
+
+def _shows_texts(settings: Settings) -> None:
+    """Show a block's records as their texts; without a registry, the block alone, and what to set."""
+    (stream,) = settings.streams()
+    shown = asyncio.run(trace_block(settings, stream.name, 0, 0))
+    assert shown.pieces[0].record is not None
+    assert shown.pieces[0].record.text == "old page 0"
+    alone = asyncio.run(
+        trace_block(settings.model_copy(update={"schema_registry_url": None}), stream.name, 0, 0, store=settings.store)
+    )
+    assert alone.pieces[0].record is None
+    assert "set schema_registry_url" in str(alone.note)
+
+
+def _differs_with_another_registry(settings: Settings) -> None:
+    """Under the same ids it has other schemas, by which other documents come out; verification names it."""
+    with small_registry() as other:
+        longer = {**NEWER, "fields": [*NEWER["fields"], {"name": "more", "type": "int"}]}
+        other.register("pages-value", json.dumps(longer))
+        other.register("pages-value", json.dumps(TEXT))
+        elsewhere = settings.model_copy(update={"schema_registry_url": other.url})
+        result = verify(elsewhere, store=settings.store, processes=1)
+        assert not result.ok
+        assert any(other.url in note for note in result.notes)
+
+
+def _waits(partitions: Iterable[object]) -> bool:
+    return any("does not answer" in str(status) for status in partitions)
+
+
+def test_reference_refuses_to_guess(
+    registry: SmallRegistry, broker: Broker, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Without its registry there is no answer."""
+    settings = settings_for(registry, broker, topic(), tmp_path)
+    send(settings, pages())
+    registry.stop()
+    with pytest.raises(RegistryError):
+        reference_blocks(settings)

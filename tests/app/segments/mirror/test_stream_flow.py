@@ -1,0 +1,383 @@
+"""A stream's partitions on their way into a mirror's store: real partitions and stores, brokers in memory."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Self
+
+import pytest
+from aiokafka import TopicPartition
+
+from tests.app.segments.mirror.memory_kafka import MemoryKafka, MemoryStream
+from tokenmill.app.kafka.cluster import NO_LEADER
+from tokenmill.app.segments.mirror import stream_flow as flow_module
+from tokenmill.app.segments.mirror.store_mirror import Mirror, StreamFinder
+from tokenmill.app.segments.mirror.stream_flow import CopyMeasure, FurthestBlocks, StreamFlow
+from tokenmill.app.segments.store_opening import bring_stream
+from tokenmill.app.segments.token_partition import TokenPartition
+from tokenmill.app.settings import Settings
+from tokenmill.errors import BrokerError, DamagedError, GapError, MovedError, SettingsError, TopicError
+from tokenmill.store import Store, open_eras, open_partition
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def stored(store: Store, stream: MemoryStream) -> list[int]:
+    """Return how many blocks the store has of each partition."""
+    return [open_partition(store.path, stream.stream.name, number).blocks for number in (0, 1)]
+
+
+async def until(condition: Callable[[], bool], *tasks: "asyncio.Task[Any]") -> None:
+    """Wait for something that the tasks do, which must not end before."""
+    async with asyncio.timeout(20):
+        while not condition():
+            assert not any(task.done() for task in tasks), [task.exception() for task in tasks if task.done()]
+            await asyncio.sleep(0.001)
+
+
+async def settle(steps: int = 50) -> None:
+    """Let everything go on that can."""
+    for _ in range(steps):
+        await asyncio.sleep(0.001)
+
+
+class Following:
+    """A flow of a stream that runs until the block's end."""
+
+    def __init__(self, settings: Settings, store: Store, stream: MemoryStream) -> None:
+        """Do nothing yet."""
+        self.flow = StreamFlow(settings, store, stream.settled, range(2))
+        self.store, self.stream = store, stream
+
+    async def __aenter__(self) -> Self:
+        await bring_stream(self.store, self.stream.settled)
+        self.task = asyncio.create_task(self.flow.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.task.cancel()
+        await asyncio.wait({self.task})
+        assert not self.flow.partitions
+        assert not self.flow.reached
+
+    async def have(self, *blocks: int) -> None:
+        """Wait until the store has these."""
+        await until(lambda: stored(self.store, self.stream) == list(blocks), self.task)
+
+
+async def test_blocks_are_appended_as_they_come(
+    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream
+) -> None:
+    """Of all partitions; what was reached is what is durable, and the position is where the topic was read to."""
+    stream.send(0, 3)
+    async with Following(settings, store, stream) as following:
+        await following.have(3, 0)
+        stream.send(1, 6)
+        stream.send(0, 12)
+        await following.have(12, 6)
+        flow = following.flow
+        await until(lambda: flow.reached == dict(zip(flow.topics, (12, 6), strict=True)))
+        assert flow.ends() == flow.reached
+        assert (flow.connected, kafka.clients != []) == (True, True)
+        assert [flow.has_reached(tp, end) for tp in flow.topics for end in (6, 7, 12, 13)] == [
+            True, True, True, False, True, False, False, False,
+        ]  # fmt: skip
+    assert (flow.connected, dict(flow.ends()), kafka.clients) == (False, {}, [])
+    assert not any(flow.has_reached(tp, 0) for tp in flow.topics)
+
+
+async def test_a_change_of_leader_is_looked_at_anew(
+    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing that came with the change is appended: the new leader may have lost the log's end. Then all goes on."""
+    fed: list[TokenPartition] = []
+    real = TokenPartition.feed
+
+    async def feed(partition: TokenPartition, batch: Any) -> None:
+        fed.append(partition)
+        await real(partition, batch)
+
+    monkeypatch.setattr(TokenPartition, "feed", feed)
+    stream.send(0, 4)
+    async with Following(settings, store, stream) as following:
+        await following.have(4, 0)
+        first = following.flow.partitions
+        tp = following.flow.topics[0]
+        fed.clear()
+        kafka.leaders[tp] = 1
+        stream.send(0, 8)
+        await following.have(8, 0)
+        assert fed
+        assert not set(fed) & set(first.values())  # a new start, with its look at what the store holds
+        assert not following.task.done()
+
+
+async def test_a_change_of_leader_stops_what_was_fetched_before_it_is_fed(
+    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream
+) -> None:
+    """One follow of one partition, step by step."""
+    flow = StreamFlow(settings, store, stream.settled, [0])
+    (tp,) = flow.topics
+    async with kafka.consumer(settings) as client:
+        flow._leaders = {tp: 0}
+        flow._require_leader(client, tp)
+        kafka.leaders[tp] = 1
+        with pytest.raises(MovedError, match=r"the leader of tokens.* changed"):
+            flow._require_leader(client, tp)
+        for unknown in (NO_LEADER, None):  # it was not known before: then this is the one that was looked at
+            flow._leaders = {tp: unknown}
+            flow._require_leader(client, tp)
+            assert flow._leaders == {tp: 1}
+        kafka.leaders[tp] = NO_LEADER
+        with pytest.raises(MovedError):
+            flow._require_leader(client, tp)
+
+
+async def test_nothing_is_fetched_before_a_partition_knows_its_place(
+    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream
+) -> None:
+    """It begins paused; a start seeks to where the store's chain goes on, and lets it flow."""
+    stream.send(0, 6)
+    async with Following(settings, store, stream) as following:
+        await following.have(6, 0)
+    stream.send(0, 8)
+    async with Following(settings, store, stream) as following:
+        await following.have(8, 0)
+        (client,) = (client for client in kafka.clients if len(client.places) == 2)
+        tp = following.flow.topics[0]
+        assert [what for what, told in client.told if told == tp] == ["pause", "seek", "seek", "resume"]
+    assert await following.flow._start_partition(tp, 0) is None  # nobody is there to seek
+
+
+@pytest.mark.parametrize("error", [BrokerError("away"), MovedError("moved"), OSError("disk")])
+async def test_what_passes_is_started_over(
+    settings: Settings, store: Store, stream: MemoryStream, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Ever later, up to a limit; the pause is short again where a run lasted."""
+    pauses: list[float] = []
+    real_sleep = asyncio.sleep
+    flow = StreamFlow(settings, store, stream.settled, range(2))
+
+    async def fails() -> None:
+        raise error
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 5:
+            raise asyncio.CancelledError
+        await real_sleep(0)
+
+    monkeypatch.setattr(flow, "_run", fails)
+    monkeypatch.setattr(flow_module, "FIRST_PAUSE", 2.0)
+    monkeypatch.setattr("tokenmill.app.segments.mirror.stream_flow.asyncio.sleep", sleep)
+    with pytest.raises(asyncio.CancelledError):
+        await flow.run()
+    assert pauses == [2.0, 4.0, 8.0, 10.0, 10.0]
+
+
+async def test_what_does_not_pass_ends_the_flow(settings: Settings, store: Store, stream: MemoryStream) -> None:
+    """It is raised, after all was ended."""
+    flow = StreamFlow(settings, store, stream.settled, range(2))
+
+    async def fails() -> None:
+        raise SettingsError("wrong")
+
+    flow._run = fails  # type: ignore[method-assign]
+    with pytest.raises(SettingsError):
+        await flow.run()
+
+
+async def test_a_partitions_failure_starts_all_over(
+    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream
+) -> None:
+    """A disk that refused, for example: whoever is told is this flow."""
+    stream.send(0, 2)
+    async with Following(settings, store, stream) as following:
+        await following.have(2, 0)
+        first = following.flow.partitions
+        following.flow._fail(OSError("the disk"))
+        following.flow._fail(OSError("once is enough"))
+        await until(lambda: following.flow.partitions is not first and bool(following.flow.reached), following.task)
+        stream.send(0, 4)
+        await following.have(4, 0)
+
+
+async def test_a_halted_partition_stands_alone(
+    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream
+) -> None:
+    """Its problem is named; the other one goes on, and the head is reached as far as it can be."""
+    stream.send(0, 2)
+    kafka.append(stream.stream.tokens_topic, 0, b"nobody's")
+    stream.send(1, 6)
+    async with Following(settings, store, stream) as following:
+        await following.have(2, 6)
+        one, other = following.flow.topics
+        await until(lambda: following.flow.problem(one) is not None)
+        assert isinstance(following.flow.problem(one), DamagedError)
+        assert following.flow.problem(other) is None
+        assert following.flow.has_reached(one, 3)
+        assert not following.flow.has_reached(other, 7)
+
+
+async def test_a_missing_block_is_a_problem_once_it_was_looked_for(
+    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream
+) -> None:
+    """In all that the topic holds; and none any more when it comes."""
+    stream.send(0, 2)
+    stream.send(0, 6, first=4)
+    async with Following(settings, store, stream) as following:
+        await until(lambda: following.flow.problem(following.flow.topics[0]) is not None, following.task)
+        found = following.flow.problem(following.flow.topics[0])
+        assert isinstance(found, GapError)
+        assert "start one, or wait" in str(found)
+        assert following.flow.has_reached(following.flow.topics[0], 4)
+        stream.send(0, 6, first=2)
+        await following.have(6, 0)
+        await until(lambda: following.flow.problem(following.flow.topics[0]) is None, following.task)
+
+
+async def test_once_waits_for_the_head_of_every_partition(
+    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And for the eras; what comes after the beginning is not waited for. The look at the end tells where it is."""
+    stream.send(0, 8)
+    stream.send(1, 5)
+    stream.close_era()
+    held = asyncio.Event()
+    real = TokenPartition.feed
+
+    async def feed(partition: TokenPartition, batch: Any) -> None:
+        if partition.tp.partition == 1:
+            await held.wait()
+        await real(partition, batch)
+
+    monkeypatch.setattr(TokenPartition, "feed", feed)
+    mirror = Mirror(settings, store, once=True)
+    run = asyncio.create_task(mirror.run())
+    await until(lambda: store_has(store, stream, 0, 8), run)
+    await settle()
+    assert not run.done()
+    held.set()
+    async with asyncio.timeout(20):
+        await run
+    assert stored(store, stream) == [8, 5]
+    assert open_eras(store.path, stream.stream.name).eras == 1
+    (behind,) = mirror.behind
+    assert (behind.blocks, behind.eras, behind.stored, behind.trainable, behind.standing) == (0, 0, 13, 1, ())
+    assert not mirror.problems
+
+
+def store_has(store: Store, stream: MemoryStream, partition: int, blocks: int) -> bool:
+    """Return whether a partition of the store has as many blocks; the store may not know the stream yet."""
+    known = (store.path / stream.stream.name / "stream.json").exists()
+    return known and open_partition(store.path, stream.stream.name, partition).blocks == blocks
+
+
+async def test_once_waits_for_the_eras(
+    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though all blocks are there."""
+    stream.send(0, 4)
+    stream.close_era()
+    mirror = Mirror(settings, store, once=True)
+    open_ = asyncio.Event()
+    real = mirror._bringer._step
+
+    async def step(*arguments: Any) -> None:
+        await open_.wait()
+        await real(*arguments)
+
+    monkeypatch.setattr(mirror._bringer, "_step", step)
+    run = asyncio.create_task(mirror.run())
+    await until(lambda: store_has(store, stream, 0, 4), run)
+    await settle()
+    assert not run.done()
+    open_.set()
+    async with asyncio.timeout(20):
+        await run
+    assert open_eras(store.path, stream.stream.name).eras == 1
+
+
+async def test_once_ends_where_a_stream_is_missing(kafka: MemoryKafka, settings: Settings, store: Store) -> None:
+    """There is nothing to wait for: by name, and where there is none at all."""
+    kafka.logs[TopicPartition("control.begun", 0)] = []
+    for names in (["other"], [], ["begun"]):
+        with pytest.raises(TopicError, match="is not settled on these brokers"):
+            await Mirror(settings, store, names, once=True).run()
+
+
+async def test_once_tells_of_problems(
+    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream
+) -> None:
+    """It ends; the caller raises them."""
+    stream.send(0, 2)
+    stream.send(0, 6, first=4)
+    mirror = Mirror(settings, store, once=True)
+    async with asyncio.timeout(20):
+        await mirror.run()
+    assert [type(problem) for problem in mirror.problems] == [GapError]
+    (behind,) = mirror.behind
+    assert (len(behind.standing), behind.stored) == (1, 2)
+
+
+async def test_a_mirror_follows_new_streams_and_partitions(
+    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream
+) -> None:
+    """Until it is cancelled; then everything is closed."""
+    kafka.logs.pop(TopicPartition(stream.stream.tokens_topic, 1))
+    stream.send(0, 4)
+    seen: list[int] = []
+    mirror = Mirror(settings, store, progress=lambda behind: seen.append(sum(one.blocks for one in behind)))
+    run = asyncio.create_task(mirror.run())
+    await until(lambda: store_has(store, stream, 0, 4), run)
+    kafka.logs[TopicPartition(stream.stream.tokens_topic, 1)] = []
+    stream.send(1, 6)
+    await until(lambda: store_has(store, stream, 1, 6), run)
+    other = MemoryStream(kafka, settings.model_copy(update={"stream_suffix": "-v2"}), [3])
+    other.send(0, 3)
+    await until(lambda: store_has(store, other, 0, 3), run)
+    await until(lambda: seen[-1:] == [0] and len(mirror.behind) == 2, run)
+    run.cancel()
+    await asyncio.wait({run})
+    assert kafka.clients == []
+
+
+async def test_a_named_stream_is_the_only_one(
+    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream
+) -> None:
+    """Each new partition is found once; what is missing is named."""
+    MemoryStream(kafka, settings.model_copy(update={"stream_suffix": "-v2"}), [1])
+    async with kafka.consumer(settings) as client:
+        finder = StreamFinder([stream.stream.name, "missing"])
+        (found,) = await finder.look(client)
+        assert (found.settled.stream, found.partitions, finder.missing) == (stream.stream, range(2), ["missing"])
+        assert await finder.look(client) == []
+        kafka.logs[TopicPartition(stream.stream.tokens_topic, 2)] = []
+        (more,) = await finder.look(client)
+        assert more.partitions == range(2, 3)
+        every = StreamFinder()
+        assert len(await every.look(client)) == 2
+        assert every.missing == []
+
+
+async def test_what_a_store_lacks_is_counted(
+    kafka: MemoryKafka, settings: Settings, store: Store, stream: MemoryStream
+) -> None:
+    """By the last message of each partition, which is read only where something is new that the flow has not read."""
+    await bring_stream(store, stream.settled)
+    stream.send(0, 3)
+    flow, heads = StreamFlow(settings, store, stream.settled, range(2)), FurthestBlocks()
+    measure = CopyMeasure(store.path, stream.stream.name)
+    async with kafka.consumer(settings) as client:
+        await heads.look(client, flow)
+        assert heads.found == {flow.topics[0]: 3}
+        found = measure.take([flow], heads.found)
+        assert (found.blocks, found.bytes, found.stored) == (3, 3 * stream.recipe.block_bytes, 0)
+        looks = len(client.seeks)
+        await heads.look(client, flow)
+        assert len(client.seeks) == looks
+        stream.send(0, 2, first=1)  # a late writer's message does not lower the head
+        stream.send(1, 2)
+        flow.reached[flow.topics[1]] = 2
+        await heads.look(client, flow)
+        assert heads.found == {flow.topics[0]: 3}
+        assert {tp for tp, _ in client.seeks[looks:]} == {flow.topics[0]}

@@ -1,0 +1,116 @@
+"""What one chain makes of a fetch: the documents that it packs, and how all records are counted."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.milling.columns import KeptDocuments, OutcomeColumns, RecordColumns
+from tokenmill.milling.outcomes import NO_TOKENS, Kind
+from tokenmill.milling.packing import TokenizedDocuments
+from tokenmill.recipe import Recipe
+from tokenmill.stages.document_columns import document_metas
+from tokenmill.stages.engines import TokenBatch
+from tokenmill.wire.totals import Totals
+
+
+@dataclass(frozen=True, slots=True)
+class ChainOutcomes:
+    """The outcomes of a fetch, or of a part of one, as the chain of one recipe sees them; it holds no text.
+
+    All indices are those of the whole fetch's records.
+    """
+
+    fetch: RecordColumns
+    kept: npt.NDArray[np.int64]
+    """The index of each kept document's record; shape ``[documents]``."""
+    documents: TokenizedDocuments
+    """The kept documents."""
+    others: list[tuple[int, Kind, str]]
+    """The outcomes of the chain that are no kept documents, with their reasons; ascending."""
+
+    @classmethod
+    def of(
+        cls,
+        recipe: Recipe,
+        fetch: RecordColumns,
+        columns: OutcomeColumns,
+        kept: KeptDocuments,
+        tokens: TokenBatch,
+        *,
+        first: int = 0,
+    ) -> Self:
+        """Look at ``columns``, and at the documents ``kept`` of the chain's split that it wants, with their ``tokens``.
+
+        The columns' records begin at ``first`` of the fetch; the documents may begin in the middle of these, at the
+        first record that the chain has not passed.
+        """
+        others = [
+            (first + index, outcome.kind, outcome.reason)
+            for index, outcome in columns.others
+            if outcome.kind_in(recipe.split) is not Kind.OTHER_SPLIT
+        ]
+        failed = [(first + int(kept.indices[at]), error.reason) for at, error in tokens.failed.items()]
+        others += [(index, Kind.DEAD_LETTERED, reason) for index, reason in failed]
+        lengths = np.diff(tokens.offsets)
+        bounds, documents, indices = tokens.offsets, kept.documents, first + kept.indices
+        if not lengths.all():
+            refused = {index for index, _ in failed}
+            none = indices[lengths == 0].tolist()
+            others += [(index, Kind.FILTERED, NO_TOKENS) for index in none if index not in refused]
+            others.sort()
+            some = lengths > 0
+            documents, indices, bounds = documents.chosen(some), indices[some], np.append(bounds[:-1][some], bounds[-1])
+        tokenized = TokenizedDocuments.of(
+            fetch.offsets[indices],
+            TokenBatch(tokens.ids, bounds),
+            document_metas(documents, recipe.carry),
+            recipe.end_of_document,
+            recipe.token_dtype,
+        )
+        return cls(fetch, indices, tokenized, others)
+
+    @classmethod
+    def concatenate(cls, fetch: RecordColumns, parts: Sequence["ChainOutcomes"]) -> "ChainOutcomes":
+        """Return the outcomes of all parts of a fetch, in order."""
+        return cls(
+            fetch,
+            np.concatenate([np.empty(0, np.int64), *(part.kept for part in parts)]),
+            TokenizedDocuments.concatenate([part.documents for part in parts]),
+            [other for part in parts for other in part.others],
+        )
+
+    def flushes(self, first: int) -> list[int]:
+        """Return the indices of the flushes from ``first`` on."""
+        return [index for index, kind, _ in self.others if kind is Kind.FLUSH and index >= first]
+
+    def between(self, low: int, high: int) -> tuple[TokenizedDocuments, npt.NDArray[np.int64]]:
+        """Return the kept documents of records ``[low, high)``, and the records' indices."""
+        first, last = np.searchsorted(self.kept, (low, high)).tolist()
+        return self.documents.part(first, last), self.kept[first:last]
+
+    def count(self, totals: Totals, low: int, high: int) -> None:
+        """Add records ``[low, high)`` to ``totals``; the chain must want all of them."""
+        first, last = np.searchsorted(self.kept, (low, high)).tolist()
+        others = self.others[bisect_left(self.others, (low,)) : bisect_left(self.others, (high,))]
+        totals.records += high - low
+        totals.kept += last - first
+        totals.tokens += int(self.documents.bounds[last] - self.documents.bounds[first])
+        totals.value_bytes += int(self.fetch.sizes[self.kept[first:last]].sum())
+        totals.other_split += high - low - (last - first) - len(others)
+        for _, kind, reason in others:
+            _count_one(totals, kind, reason)
+
+
+def _count_one(totals: Totals, kind: Kind, reason: str) -> None:
+    if kind is Kind.FILTERED:
+        totals.filtered[reason] += 1
+    elif kind is Kind.DEAD_LETTERED:
+        totals.dead_lettered[reason] += 1
+    elif kind is Kind.TOMBSTONE:
+        totals.tombstones += 1
+    else:
+        totals.flushes += 1

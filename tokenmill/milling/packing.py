@@ -1,0 +1,133 @@
+"""Documents on their way into blocks, and the blocks: what goes into a packing and what comes out (`Packing`)."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.bounds import join_bounds
+from tokenmill.stages.document_columns import Metas
+from tokenmill.stages.engines import TokenBatch
+
+Array = npt.NDArray[np.unsignedinteger]
+
+
+class Stretches:
+    """Consecutive tokens of one dtype in several arrays: they are copied once, into the message that takes them.
+
+    Whoever made the arrays does not change them any more.
+    """
+
+    __slots__ = ("_arrays", "_size")
+
+    def __init__(self, arrays: Iterable[Array]) -> None:
+        """Take arrays of one dimension."""
+        self._arrays = [array for array in arrays if len(array)]
+        self._size = sum(map(len, self._arrays))
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter(self._arrays)
+
+    def between(self, start: int, stop: int) -> "Stretches":
+        """Return a view of the tokens ``[start, stop)``."""
+        return Stretches(self._between(start, stop))
+
+    def _between(self, start: int, stop: int) -> Iterator[Array]:
+        for array in self._arrays:
+            if stop <= 0:
+                return
+            yield array[max(start, 0) : stop]
+            start, stop = start - len(array), stop - len(array)
+
+    def tobytes(self) -> bytes:
+        """Return a copy of the tokens as they are on disk."""
+        return b"".join([array.data for array in self._arrays])
+
+
+class TokenizedDocuments(NamedTuple):
+    """Kept documents on their way into blocks, in columns."""
+
+    offsets: npt.NDArray[np.int64]
+    """Shape ``[documents]``: offsets of the source records, ascending."""
+    tokens: Stretches
+    """Token ids in the stream's dtype, the end-of-document id behind each document."""
+    bounds: npt.NDArray[np.int64]
+    """Shape ``[documents + 1]``: document ``n`` has tokens ``bounds[n]`` to ``bounds[n + 1]``."""
+    metas: Metas
+    """Canonical JSON of each document's id and carried fields, for its pieces."""
+    taken: int = 0
+    """Tokens of the first document that are in blocks already."""
+
+    @classmethod
+    def of(
+        cls,
+        offsets: npt.NDArray[np.int64],
+        batch: TokenBatch,
+        metas: Metas,
+        end_of_document: int,
+        dtype: np.dtype[np.unsignedinteger],
+    ) -> "TokenizedDocuments":
+        """Return the documents of ``batch`` in ``dtype``, each followed by the end-of-document id."""
+        bounds = batch.offsets + np.arange(len(batch.offsets))
+        tokens = np.empty(bounds[-1], dtype)
+        from_documents = np.ones(len(tokens), np.bool_)
+        from_documents[bounds[1:] - 1] = False
+        tokens[bounds[1:] - 1] = end_of_document
+        tokens[from_documents] = batch.ids
+        return cls(offsets, Stretches([tokens]), bounds, metas)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence["TokenizedDocuments"]) -> "TokenizedDocuments":
+        """Return the documents of all parts, in order; none of them is one that `part` returned."""
+        return cls(
+            np.concatenate([np.empty(0, np.int64), *(part.offsets for part in parts)]),
+            Stretches(array for part in parts for array in part.tokens),
+            join_bounds(part.bounds for part in parts),
+            Metas.concatenate([part.metas for part in parts]),
+        )
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return len(self.offsets) > 0
+
+    def part(self, low: int, high: int) -> "TokenizedDocuments":
+        """Return a view of documents ``[low, high)``: the tokens of the others stay in its ``tokens``."""
+        return TokenizedDocuments(
+            self.offsets[low:high], self.tokens, self.bounds[low : high + 1], self.metas.part(low, high)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBlocks:
+    """Blocks that became full, and where each one ended."""
+
+    tokens: Stretches
+    """Those of all blocks, one block after the other, in the stream's dtype; views of what was packed."""
+    entries: Sequence[bytes]
+    """One per block (`tokenmill.wire.pieces`)."""
+    documents: Sequence[int]
+    """For each block, the index among the added documents of the one that its last token belongs to."""
+    taken: Sequence[int]
+    """For each block, how many tokens of that document are in blocks now; 0 when the block ends with the document."""
+
+
+class Packing(Protocol):
+    """Packs documents in the order of their offsets; the result is independent of how they are divided into calls."""
+
+    def add(self, documents: TokenizedDocuments) -> PackedBlocks:
+        """Append documents; return the blocks that became full."""
+        ...
+
+    def fill(self, offset: int) -> PackedBlocks:
+        """Fill the open block with padding that the flush record at ``offset`` asked for; nothing if it is empty."""
+        ...
+
+    @property
+    def open_block(self) -> tuple[bytes, bytes]:
+        """The tokens and the entry of the open block so far; both empty when no block is open."""
+        ...

@@ -1,0 +1,132 @@
+"""From settings to a recipe, from a recipe to opened stages: the same functions for workers and for verification."""
+
+from dataclasses import replace
+from typing import Final
+
+from tokenmill.documents import MAX_TEXT_BYTES, MAX_TOKENIZED_BYTES, Limits
+from tokenmill.errors import FingerprintError
+from tokenmill.milling.outcomes import Stages
+from tokenmill.recipe import Recipe
+from tokenmill.recipe_differences import differences
+from tokenmill.stages.decoding import SchemaSource, open_decoder
+from tokenmill.stages.engines import (
+    AUTO,
+    RAW_BYTES,
+    EngineName,
+    TokenizerFile,
+    choose_engine,
+    dtype_for,
+    end_of_document_id,
+    probe,
+)
+from tokenmill.stages.splits import SplitRule
+from tokenmill.stages.steps import open_steps
+
+OTHER_RULES: Final = "the decoder has other rules since; its blocks stay as they are, and trainers read them"
+LATER_BOUND: Final = "texts that normalizing makes very long are refused since; the stream's blocks stay as they are"
+RAW_BYTES_SHA256: Final = TokenizerFile(RAW_BYTES, None).sha256
+"""What a recipe has where there is no tokenizer file."""
+
+
+def open_stages(
+    recipe: Recipe, tokenizer: TokenizerFile, engine: EngineName = AUTO, schemas: SchemaSource | None = None
+) -> Stages:
+    """Return the stages by which the recipe's raw topic is milled, with this engine.
+
+    ``schemas`` is where records' schemas are, for a recipe whose records name some.
+
+    Raises:
+        SettingsError: a value in the recipe cannot be used.
+
+    """
+    choice = choose_engine(tokenizer, engine)
+    limits = Limits(recipe.max_text_bytes, recipe.max_id_bytes, recipe.max_fields_bytes)
+    return Stages(
+        decoder=open_decoder(
+            recipe.decode,
+            text_fields=recipe.text_fields,
+            id_field=recipe.id_field,
+            carry=recipe.carry,
+            max_text_bytes=recipe.max_text_bytes,
+            max_id_bytes=recipe.max_id_bytes,
+            max_fields_bytes=recipe.max_fields_bytes,
+            schemas=schemas,
+        ),
+        splits=SplitRule(recipe.shards, dict(recipe.splits), recipe.split_by),
+        steps=open_steps(
+            normalize=recipe.normalize,
+            min_chars=recipe.min_chars,
+            function=recipe.function,
+            carry=recipe.carry,
+            limits=limits,
+            tokenizer=tokenizer,
+        ),
+        engine=choice.engine,
+        engine_refused=choice.refused,
+        allow_flush=recipe.allow_flush,
+    )
+
+
+def text_limit_of(tokenizer: TokenizerFile) -> int:
+    """Return the most bytes that a text has in UTF-8 where ``max_text_bytes`` is not set."""
+    return MAX_TEXT_BYTES if tokenizer.content is None else MAX_TOKENIZED_BYTES
+
+
+def complete(
+    draft: Recipe,
+    tokenizer: TokenizerFile,
+    end_of_document: str | int | None,
+    engine: EngineName = AUTO,
+    schemas: SchemaSource | None = None,
+) -> tuple[Recipe, Stages]:
+    """Fill in what only tokenizer and opened stages show: an open limit, steps, vocabulary, ids, dtype, probe.
+
+    Returns the recipe and the stages.
+
+    Raises:
+        SettingsError: a value in the draft cannot be used.
+
+    """
+    if not draft.max_text_bytes:
+        draft = replace(draft, max_text_bytes=text_limit_of(tokenizer))
+    stages = open_stages(draft, tokenizer, engine, schemas)
+    opened = stages.engine
+    recipe = replace(
+        draft,
+        steps=(*stages.decoder.describe(), *(step.describe() for step in stages.steps)),
+        tokenizer_sha256=tokenizer.sha256,
+        end_of_document=end_of_document_id(opened, end_of_document),
+        vocabulary_size=opened.vocabulary_size,
+        probe=probe(opened),
+        dtype=dtype_for(opened.vocabulary_size).name,
+    )
+    return recipe, stages
+
+
+def reopen_stages(
+    recipe: Recipe, tokenizer: TokenizerFile, engine: EngineName = AUTO, schemas: SchemaSource | None = None
+) -> Stages:
+    """Open the stages of a settled recipe, and check that today's libraries and functions still give its answers.
+
+    Raises:
+        FingerprintError: the tokenizer, the probe text's ids or a step's version are not those of the recipe.
+
+    """
+    again, stages = complete(recipe, tokenizer, recipe.end_of_document, engine, schemas)
+    if again.fingerprint != recipe.fingerprint:
+        rules = _rules_since(recipe, again)
+        raise FingerprintError(
+            "the stream was made with other parts than those installed here "
+            f"({'; '.join(differences(recipe, again))}): install what the genesis names (`tokenmill inspect` shows it)"
+            f"{rules}"
+        )
+    return stages
+
+
+def _rules_since(recipe: Recipe, again: Recipe) -> str:
+    """Return which rules have changed since a recipe was settled, for people."""
+    if recipe.decoded_otherwise(again):
+        return f" ({OTHER_RULES})"
+    if recipe.normalized_length is None and again.normalized_length is not None:
+        return f" ({LATER_BOUND})"
+    return ""
