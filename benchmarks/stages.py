@@ -18,7 +18,6 @@ TABLE: Final = (
     ("app/worker/consumer_thread.py", "fetch"),
     ("app/worker/transport.py", "fetch"),
     ("app/kafka/token_topic.py", "decode"),
-    ("app/kafka/chain_logs.py", "decode"),
     ("app/mill/publisher.py", "publish"),
     ("app/segments/store_opening.py", "append"),
     ("app/segments/block_appender.py", "append"),

@@ -29,7 +29,7 @@ from tokenmill.app.kafka.topics import ensure_topics, partition_count
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
-from tokenmill.app.telemetry.heartbeat import HEARTBEAT_VARIABLE
+from tokenmill.app.telemetry.reporting import HEARTBEAT_VARIABLE
 from tokenmill.app.worker.ending import RESUME_CODE
 from tokenmill.errors import BrokerError, StoreError
 from tokenmill.milling.reference import Reference, ReferenceBlock

@@ -18,12 +18,11 @@ from tokenmill.wire.dead_letters import DeadLetter, Place, RecordPlace, parse_pl
 
 from ..settings import Settings
 from ..terminal import escaped
-from ..terminal_console import PlainColumn
 from ..tools.inspect.block_trace import beginning
 from ..tools.resend import ResendOutcome, ResendRequest, count_dead_letters, find_dead_letter, read_dead_letters, resend
 from .inspect import pairs
 from .options import examples, with_settings
-from .output import AsJson, count, say, show, show_json, show_table, size
+from .output import AsJson, PlainColumn, count, say, show, show_json, show_table, size
 from .progress import ProgressLine
 
 LINE_CHARACTERS = 80  # of a value, where it is one of many

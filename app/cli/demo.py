@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from ..local.demo import DemoPlan, run_demo
-from ..local.demo.plan import FEED_SECONDS, TRAIN_SECONDS, own_text, standard_library
+from ..local.demo_plan import FEED_SECONDS, TRAIN_SECONDS, DemoPlan, own_text, standard_library
+from ..local.demo_run import run_demo
 from ..local.local_state import DEMO_DIRECTORY
 from ..local.output_files import require_directory
 from .options import examples

@@ -16,9 +16,8 @@ from ..logs import set_up_logging
 from ..segments.mirror import Mirror, MirroredStream
 from ..settings import Settings
 from ..tasks import run_until_signalled
-from ..terminal_console import PlainColumn
 from .options import KeepFrom, examples, with_settings
-from .output import count, messages, say, size
+from .output import PlainColumn, count, messages, say, size
 from .progress import PLAIN_SECONDS, ProgressLine
 
 Streams = Annotated[

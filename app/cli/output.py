@@ -1,14 +1,38 @@
-"""How commands speak: data on standard output, messages on standard error, sizes and numbers for people."""
+"""How commands speak: data on standard output, messages on standard error, sizes and numbers for people.
+
+What comes from records and names is shown as it is: Rich would read `[bold]`, `[link=…]` and `:smile:` in any text, and
+would pass escape sequences on.
+"""
 
 import sys
+from collections.abc import Iterable
+from functools import partial
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import TextColumn
+from rich.segment import Segment
 from rich.table import Table
 
-from ..terminal import escaped, escaped_json
-from ..terminal_console import EscapingConsole
+from ..terminal import escaped, escaped_json, escaped_lines
+
+PlainColumn: Final = partial(TextColumn, markup=False)
+"""A column of a progress bar whose text is shown as it is."""
+
+
+class EscapingConsole(Console):
+    """A console on which texts are shown as they are, and control characters in them escaped."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        """Write to standard output, or standard error."""
+        super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield what a renderable is made of; only the console's own control segments hold control characters."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=escaped_lines(segment.text))
+
 
 FILE_WIDTH: Final = 1000
 """Characters in a line of a table that goes into a file or a pipe, where lines are not broken."""

@@ -27,10 +27,10 @@ from ..tools.produce import (
     require_flush_allowed,
     shape_for,
 )
+from ..tools.produce.compressed import known_encoding
 from ..tools.produce.conditions import Condition
 from ..tools.produce.formats import Choice
 from ..tools.produce.mapping import CALL_SECONDS, Mapping
-from ..tools.produce.recoding import known_encoding
 from ..tools.produce.run_notes import deciding_options
 from ..tools.produce.summary import OnError
 from .options import examples, with_settings

@@ -9,10 +9,9 @@ from rich.progress import BarColumn, TimeRemainingColumn
 from tokenmill.errors import InputError
 
 from ..settings import Settings
-from ..terminal_console import PlainColumn
 from ..tools.produce import DryRunResult, FolderWalk, PassedOver, Summary
 from ..tools.produce.datasets import DatasetInfo
-from .output import count, say, show, show_json, size
+from .output import PlainColumn, count, say, show, show_json, size
 from .progress import ProgressLine
 
 SHOWN_PARTITIONS = 8  # in the last line; more are summed up, --json has all

@@ -13,11 +13,10 @@ from tokenmill.errors import InputError
 from tokenmill.samples import Source, TracedRecord, TracedSample, TracedView, Tracer, Use, read_state
 
 from ..settings import Settings
-from ..terminal_console import PlainColumn
 from ..tools.inspect.block_trace import RecordText, beginning
 from ..tools.inspect.tracing import Fate, Place, fate_of, record_texts
 from .options import examples, with_settings
-from .output import AsJson, count, say, show, show_json
+from .output import AsJson, PlainColumn, count, say, show, show_json
 from .progress import ProgressLine
 
 State = Annotated[

@@ -11,10 +11,9 @@ from tokenmill.errors import TokenMillError
 
 from ..local.output_files import require_file
 from ..settings import Settings
-from ..terminal_console import PlainColumn
 from ..tools.verify import ChainResult, VerifyProgress, VerifyResult, verify
 from .options import examples, with_settings
-from .output import AsJson, count, say, show, show_json, show_table, size
+from .output import AsJson, PlainColumn, count, say, show, show_json, show_table, size
 from .progress import ProgressLine
 
 Streams = Annotated[

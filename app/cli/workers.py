@@ -12,7 +12,7 @@ from ..logs import set_up_logging
 from ..process import allow_more_files
 from ..settings import Settings
 from ..supervisor import Supervisor, WatchLimits, run_until_signalled
-from ..telemetry.heartbeat import last_words
+from ..telemetry.reporting import last_words
 from .options import examples, with_settings
 
 if TYPE_CHECKING:  # loads Faust, which takes longer than most other commands take to run

@@ -27,8 +27,7 @@ from ..broker_contact import CONTACT, is_unreached
 from ..settings import ConnectionSettings, Settings
 from .connections import prepare
 from .fastpath import whole_batches
-from .refusal import refused_time, why_not
-from .security import client_security
+from .security import client_security, refused_time, why_not
 
 METADATA_MAX_AGE_MS: Final = 3000
 """How old a client's picture of the cluster may be. After a broker restart the picture can be empty; with the default

@@ -24,7 +24,7 @@ from .. import telemetry as metrics
 from ..settings import Settings, Stream
 from .clients import consumer, offsets, producer, read_batches, read_range
 from .cluster import all_metadata
-from .refusal import refused_time
+from .security import refused_time
 
 CONTROL_PREFIX: Final = "control."
 LIBRARIES: Final = ("tokenizers", "numpy", "orjson", "faust-streaming", "aiokafka")

@@ -17,7 +17,8 @@ from ..settings.explain import DEFAULT_ORIGIN
 from ..supervisor import Event, Supervisor, run_until_signalled
 from ..tasks import beside
 from .broker import Broker
-from .live import LiveScene, LiveView, log_to_file, saying_when_cancelled
+from .live_scene import LiveScene
+from .live_view import LiveView, log_to_file, saying_when_cancelled
 from .local_state import LocalState, program
 
 STYLES: Final = {"ended": "red", "not started": "red", "suspected": "red", "took over": "green"}

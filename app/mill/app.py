@@ -16,8 +16,8 @@ from faust.types import TP, StreamT
 from tokenmill.errors import BrokerError
 
 from ..kafka.control_topic import Settled, settle
-from ..kafka.refusal import refused_time
 from ..kafka.retry import ask_repeatedly
+from ..kafka.security import refused_time
 from ..kafka.topics import retention_seconds
 from ..settings import Settings, load_settings
 from ..supervisor.in_flight import Board
@@ -25,10 +25,10 @@ from ..supervisor.self_watchdog import SelfWatchdog
 from ..telemetry import ENGINE
 from ..telemetry.worker_metrics import mill_at_zero
 from ..worker.ending import end_process
-from ..worker.faust_options import faust_options
+from ..worker.faust_setup import faust_options
 from ..worker.ownership import FetchedBatch
+from ..worker.run import StreamWorker
 from ..worker.transport import BatchApp, DurableProducer
-from ..worker.wiring import StreamWorker
 from .era_closing import EraKeeper
 from .raw_partition import MillContext, RawPartition
 from .recipes import RawTopicPlan, plan_topic

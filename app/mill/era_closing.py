@@ -25,10 +25,10 @@ from tokenmill.recipe import Recipe
 from tokenmill.wire.ignoring import IgnoreList
 
 from .. import telemetry as metrics
-from ..kafka.chain_logs import KafkaLogs
 from ..kafka.clients import offsets
 from ..kafka.control_topic import Settled, read_eras, require_topic
 from ..kafka.retry import ask_repeatedly
+from ..kafka.token_topic import KafkaLogs
 from ..settings import Settings
 
 LOOK_SECONDS: Final = 1.0

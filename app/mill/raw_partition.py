@@ -31,9 +31,9 @@ from tokenmill.wire.cursor import Cursor
 from tokenmill.wire.message import Message
 
 from .. import telemetry as metrics
-from ..kafka.chain_logs import messages_between, read_tail
 from ..kafka.clients import consumer
 from ..kafka.control_topic import Settled
+from ..kafka.token_topic import messages_between, read_tail
 from ..settings import Settings, dead_letter_topic
 from ..supervisor.in_flight import Board, Note, Suspects
 from ..telemetry.measuring import Standing, State

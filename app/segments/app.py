@@ -20,14 +20,14 @@ from ..kafka.retry import ask_repeatedly
 from ..settings import Settings, load_settings
 from ..supervisor.self_watchdog import SelfWatchdog
 from ..telemetry import DISK_FREE_BYTES
-from ..telemetry.heartbeat import STORE_VARIABLE
 from ..telemetry.measuring import free_bytes
+from ..telemetry.reporting import STORE_VARIABLE
 from ..telemetry.worker_metrics import store_at_zero
 from ..worker.ending import end_for, end_process
-from ..worker.faust_options import faust_options
+from ..worker.faust_setup import faust_options
 from ..worker.ownership import FetchedBatch
+from ..worker.run import StreamWorker
 from ..worker.transport import BatchApp
-from ..worker.wiring import StreamWorker
 from .era_bringing import EraBringer
 from .store_opening import bring_stream
 from .token_partition import SegmentContext, TokenPartition

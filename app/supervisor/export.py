@@ -14,11 +14,9 @@ from ..telemetry.samples import Fleet, received, taken
 from ..telemetry.server import Probes
 from ..telemetry.status_document import StatusSnapshot
 from ..telemetry.worker_metrics import BROKER, PROCESS
-from .child import Child
 from .cluster import Cluster
-from .status import WorkerStatus
-from .worker_ledger import WorkerLedger
-from .worker_slot import WorkerSlot
+from .status import WorkerLedger, WorkerStatus
+from .worker_slot import Child, WorkerSlot
 
 SUPERVISOR: Final = "supervisor"
 """The label ``worker`` of this process's own numbers."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from ..settings import Settings
-from ..telemetry.heartbeat import HEARTBEAT_VARIABLE
+from ..telemetry.reporting import HEARTBEAT_VARIABLE
 from ..worker.ending import end_for, end_process
 from ..worker.transport import BatchApp
 from .cluster import Cluster

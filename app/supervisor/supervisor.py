@@ -16,14 +16,12 @@ from ..broker_contact import CONTACT, OutageLog
 from ..settings import Settings
 from ..tasks import beside
 from ..telemetry.server import serving
-from .child import Child
 from .cluster import Cluster
 from .export import Export, worker_status
 from .in_flight import Suspicion
-from .status import KnownPartitions, Status, partition_statuses
+from .status import KnownPartitions, Status, WorkerLedger, partition_statuses
 from .watchdog import PartitionsSeen, Watchdog, WatchLimits
-from .worker_ledger import WorkerLedger
-from .worker_slot import WorkerSlot
+from .worker_slot import Child, WorkerSlot
 
 log = structlog.get_logger(__name__)
 Listener = Callable[["Event"], None]

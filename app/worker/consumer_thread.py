@@ -15,7 +15,7 @@ from faust.types import TP
 from ..kafka.cluster import NO_LEADER, is_connected, leader
 from ..kafka.connections import prepare
 from ..kafka.fastpath import whole_batches
-from . import faust_options as faust_settings
+from . import faust_setup as faust_settings
 
 FETCH_WAIT_MS: Final = 500
 """Longest wait of a fetch for its first byte; Faust fixes 1,500, which a partition that starts would have to wait."""

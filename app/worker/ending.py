@@ -10,7 +10,7 @@ import structlog
 from tokenmill.errors import BrokerError, FingerprintError, SettingsError, StoreError, TokenMillError, TopicError
 
 from ..broker_contact import is_unreached
-from ..telemetry.heartbeat import last_words
+from ..telemetry.reporting import last_words
 
 RESUME_CODE: Final = 75
 """EX_TEMPFAIL of sysexits.h: a new start checks everything and continues."""

@@ -30,7 +30,7 @@ from faust.types.tuples import ConsumerMessage
 from ..kafka.cluster import leader_and_connection, learn_partition
 from ..kafka.connections import prepare
 from .consumer_thread import LOGGER, ConsumerThread, PausingListener, StampedRecords
-from .faust_internals import check_faust
+from .faust_setup import check_faust
 from .ownership import FetchedBatch
 
 POLL_SECONDS: Final = 0.1

@@ -7,7 +7,7 @@ import aiokafka
 import faust
 
 from tokenmill.app.cli import main
-from tokenmill.app.worker import faust_internals
+from tokenmill.app.worker import faust_setup as faust_internals
 
 if __name__ == "__main__":
     print("faust-streaming", faust.__version__, "aiokafka", aiokafka.__version__, aiokafka.__file__, flush=True)  # noqa: T201

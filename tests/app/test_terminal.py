@@ -29,13 +29,13 @@ import tokenmill
 from tokenmill.app.cli import inspect as inspect_command
 from tokenmill.app.cli import output, produce_output
 from tokenmill.app.cli.dead_letters import cells, values
+from tokenmill.app.cli.output import EscapingConsole, PlainColumn
 from tokenmill.app.cli.progress import ProgressLine
 from tokenmill.app.kafka.clients import connection
-from tokenmill.app.local.live import LiveView
+from tokenmill.app.local.live_view import LiveView
 from tokenmill.app.logs import set_up_logging
 from tokenmill.app.settings import ConnectionSettings
 from tokenmill.app.terminal import GuardedStream, escaped, escaped_json, escaped_lines
-from tokenmill.app.terminal_console import EscapingConsole, PlainColumn
 from tokenmill.app.tools.produce import PassedOver, Refused
 from tokenmill.app.worker.run import Worker
 from tokenmill.wire.dead_letters import DeadLetter, RecordPlace

@@ -17,9 +17,9 @@ from tests.service import WAIT_SECONDS, Raw, send
 from tokenmill.app.kafka.clients import admin
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.worker import faust_options as faust_settings
+from tokenmill.app.worker import faust_setup as faust_settings
 from tokenmill.app.worker.consumer_thread import FETCH_WAIT_MS, GATHER_WAIT_MS, LeaderChangedError
-from tokenmill.app.worker.faust_options import (
+from tokenmill.app.worker.faust_setup import (
     FETCH_BYTES,
     FETCHED_BYTES,
     LEAST_FETCH_BYTES,

@@ -7,7 +7,7 @@ import pytest
 
 from tests.eras.judging import read_era
 from tokenmill.app.kafka import control_topic
-from tokenmill.app.kafka.chain_logs import KafkaLogs
+from tokenmill.app.kafka.token_topic import KafkaLogs
 from tokenmill.app.mill import era_closing as closing
 from tokenmill.app.mill.era_closing import EraCloser, Extents
 from tokenmill.app.segments.era_bringing import EraBringer

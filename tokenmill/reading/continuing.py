@@ -1,6 +1,6 @@
 """Where a chain continues, from what its two logs hold: what a worker reads, in which order, and what it then believes.
 
-The reading itself is behind `ChainLogs`: Kafka's topics in `tokenmill.app.kafka.chain_logs`, lists in the simulation.
+The reading itself is behind `ChainLogs`: Kafka's topics in `tokenmill.app.kafka.token_topic`, lists in the simulation.
 Everything is read again when a log moved meanwhile (retention, a lost tail): what a half-read log says is no reason to
 halt.
 """

@@ -1,6 +1,6 @@
 """Where a chain continues, found from the last messages on its token partition alone.
 
-Pure; `tokenmill.app.kafka.chain_logs` reads. A new owner takes the furthest cursor of the contiguous run, not that of
+Pure; `tokenmill.app.kafka.token_topic` reads. A new owner takes the furthest cursor of the contiguous run, not that of
 the last message: a zombie's older one may be there. Resuming from an older position is always safe, because the same
 records give the same blocks.
 """

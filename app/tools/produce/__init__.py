@@ -9,10 +9,9 @@
   (`run_position`), and how sources have changed since (`source_changes`).
 """
 
-from .flush import flush, require_flush_allowed
 from .items import DocumentSource, Item, Refused
 from .paths import FolderWalk, find_sources, is_piped
-from .producing import RunPlan, produce
+from .producing import RunPlan, flush, produce, require_flush_allowed
 from .run_notes import RunIdentity
 from .shape import Shape, ShapeOptions, shape_for
 from .sources import GivenSource, Reading, read_items

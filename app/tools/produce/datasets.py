@@ -15,8 +15,7 @@ from tokenmill.stages.hub import listening, reason
 
 from .addresses import HUB, HubAddress
 from .formats import Bad, Entry
-from .formats.protocol import library
-from .items import ItemChunk, Place
+from .items import ItemChunk, Place, library
 from .sources import Chunker, Reading
 
 MARKS: Final = ("dataset_dict.json", "state.json")

@@ -1,7 +1,13 @@
-"""What a source is, and what it yields: documents with the bytes to send, or the reason why there is none."""
+"""What a source is and what it yields, what every format promises, and the libraries that only some formats need."""
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from importlib import import_module
+from io import BufferedReader
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from tokenmill.errors import InputError
+from tokenmill.extras import how_to_install
 
 
 class Item(NamedTuple):
@@ -83,3 +89,100 @@ class DocumentSource(Protocol):
 
         The last chunk, and no other, is ``last``; it may be empty. What cannot be read is `Refused`, not raised.
         """
+
+
+class Text(NamedTuple):
+    """Plain text, in UTF-8 as far as anybody knows yet."""
+
+    data: bytes
+    whole: bool = False
+    """It is all of its file, so the file's name is its id."""
+
+
+class Bad(NamedTuple):
+    """An entry that is no document."""
+
+    why: str
+    data: bytes = b""
+    """The data itself, if it is not too long."""
+    broken: bool = False
+    """The file cannot be read further."""
+
+
+Content: TypeAlias = bytes | dict[str, Any] | Text | Bad | None
+"""The bytes of a JSON value, the fields of a row, a text, what cannot be used; None: nothing that is wanted."""
+
+Entry: TypeAlias = tuple[int, int, Content]
+"""Number of this entry, which is also `Place.entry` behind it; `Place.byte` behind it; what it is."""
+
+
+@dataclass(slots=True)
+class File:
+    """An open file."""
+
+    name: str
+    """Name for messages and ids."""
+    stream: "BufferedReader[Any]"
+    """Its bytes, decompressed, from the start."""
+    path: str | None = None
+    """Where the same bytes are on disk, for libraries that read by themselves; None: only in `stream`."""
+    encoding: str = "utf-8"
+    """The encoding of its bytes before they became UTF-8 (`tokenmill.app.tools.produce.compressed`)."""
+    share: float | None = None
+    """Share of it that was read, 0 to 1, where the format knows it better than the stream's position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a format has to know of the use of its entries."""
+
+    limit: int
+    """Bytes of the largest record: a larger entry is `Bad`, and is not held in memory."""
+    texts: tuple[str, ...] = ()
+    """Fields of which one holds the text."""
+    columns: frozenset[str] | None = None
+    """The only columns that matter; None: all do."""
+    delimiter: str | None = None
+    """Between the fields of csv and tsv; None: comma and tab."""
+
+    @property
+    def too_long(self) -> Bad:
+        """The entry instead of a larger one."""
+        return Bad(f"longer than {self.limit} bytes (max_record_bytes)")
+
+    def missing(self, names: list[str]) -> Bad | None:
+        """Return why a table with these columns cannot be used; None if it can."""
+        if self.columns is None or any(n in names or n.partition(".")[0] in names for n in self.texts):
+            return None
+        wanted, there = " or ".join(map(repr, self.texts)), ", ".join(map(ascii, names[:_SHOWN]))
+        return Bad(f"no column {wanted}; there are: {there}; say which is the text: --field", broken=True)
+
+
+_SHOWN = 12
+
+
+class Format(Protocol):
+    """A way to read a file's entries."""
+
+    def __call__(self, file: File, needs: Needs, start: Place) -> Iterator[Entry]:
+        """Yield the entries after ``start``, in order, in bounded memory.
+
+        They depend on the file's bytes and ``needs`` alone, and are the same when read again from any entry's place.
+        What cannot be used is yielded as `Bad` and harms no other entry; where nothing after it can be used either,
+        it is ``broken`` and the last. Errors of the stream (`DAMAGE` in `produce/compressed.py`) are not caught.
+        """
+
+
+def library(module: str, extra: str, purpose: str) -> Any:
+    """Return the imported module.
+
+    Raises:
+        InputError: it is not installed; says which extra of TokenMill brings it.
+
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{purpose} needs {module.partition('.')[0]}, of the extra '{extra}': {how_to_install(extra)}"
+        ) from error

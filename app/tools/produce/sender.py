@@ -22,7 +22,7 @@ from aiokafka.errors import (
 from tokenmill.errors import BrokerError, InputError, TopicError
 
 from ...kafka.clients import producer
-from ...kafka.refusal import refused_time
+from ...kafka.security import refused_time
 from ...settings import Settings
 from .run_position import MARK_HEADER
 

@@ -7,11 +7,10 @@ from io import BufferedReader, FileIO, RawIOBase
 from pathlib import Path
 from typing import Any, Final
 
-from .compressed import BUFFER_BYTES, DAMAGE, decompressed, suffixes_of
+from .compressed import BUFFER_BYTES, DAMAGE, UTF_8, decompressed, encoding_of, recoded, suffixes_of
 from .formats import BY_CHOICE, Bad, Choice, Entry, File, Needs, Text, kind_of
 from .items import DocumentSource, Item, ItemChunk, Place, Refused, Unmet
 from .mapping import Mapping
-from .recoding import UTF_8, encoding_of, recoded
 from .shape import Shape
 
 CHUNK_BYTES: Final = 1 << 20

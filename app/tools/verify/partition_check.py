@@ -35,9 +35,9 @@ from tokenmill.stages.engines import RAW_BYTES, TokenizerFile, reference_of
 from tokenmill.wire.genesis import Genesis
 
 from ...kafka import fastpath
-from ...kafka.chain_logs import check_source
 from ...kafka.clients import consumer, read_batches
 from ...kafka.schema_registry import schemas_for_command
+from ...kafka.token_topic import check_source
 from ...process import collect_seldom, keep_loaded
 from ...settings import Settings
 from .chain_check import ChainCheck, ChainTask

@@ -14,7 +14,7 @@ from tests.conftest import topics_on
 from tests.secured import GUEST, NEEDLE, Secured, add_user, remove_user
 from tests.service import service_settings
 from tokenmill.app.kafka.clients import admin, consumer, producer, require_group
-from tokenmill.app.kafka.refusal import why_not
+from tokenmill.app.kafka.security import why_not
 from tokenmill.app.kafka.topics import require_topics
 from tokenmill.app.settings import ConnectionSettings, Settings
 from tokenmill.app.supervisor import Supervisor, WatchLimits

@@ -22,7 +22,7 @@ from tokenmill.app.kafka.clients import admin, consumer, offsets, producer, read
 from tokenmill.app.kafka.fastpath.send_buffers import LARGE_BYTES
 from tokenmill.app.kafka.security import client_security, password
 from tokenmill.app.settings import ConnectionSettings, Settings
-from tokenmill.app.worker.faust_options import faust_options
+from tokenmill.app.worker.faust_setup import faust_options
 from tokenmill.errors import SettingsError
 
 SECONDS = 90.0

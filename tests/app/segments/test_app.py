@@ -6,7 +6,7 @@ import pytest
 
 from tokenmill.app.segments.app import create_app
 from tokenmill.app.settings import Settings
-from tokenmill.app.telemetry.heartbeat import STORE_VARIABLE
+from tokenmill.app.telemetry.reporting import STORE_VARIABLE
 from tokenmill.errors import DiskError
 from tokenmill.store import Store
 

@@ -11,9 +11,9 @@ from typing import Final
 import pytest
 
 from tests.marked import until
-from tokenmill.app.supervisor.child import Child
 from tokenmill.app.supervisor.in_flight import BOARD_VARIABLE, Suspects
-from tokenmill.app.telemetry.heartbeat import HEARTBEAT_VARIABLE
+from tokenmill.app.supervisor.worker_slot import Child
+from tokenmill.app.telemetry.reporting import HEARTBEAT_VARIABLE
 
 SECONDS: Final = 60.0
 """How long a wait may take: far longer than it should."""

@@ -11,12 +11,11 @@ from tests.scraping import Key, parse, total
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor import cluster as cluster_module
 from tokenmill.app.supervisor import export as export_module
-from tokenmill.app.supervisor.child import Child
 from tokenmill.app.supervisor.cluster import Cluster
 from tokenmill.app.supervisor.export import Export
+from tokenmill.app.supervisor.status import WorkerLedger
 from tokenmill.app.supervisor.watchdog import WatchLimits
-from tokenmill.app.supervisor.worker_ledger import WorkerLedger
-from tokenmill.app.supervisor.worker_slot import CAUSES, Listener, WorkerSlot
+from tokenmill.app.supervisor.worker_slot import CAUSES, Child, Listener, WorkerSlot
 from tokenmill.errors import DifferenceError, GapError
 
 SETTINGS = Settings()

@@ -15,8 +15,8 @@ from tokenmill.app.supervisor import Event, Supervisor, WatchLimits
 from tokenmill.app.supervisor import cluster as cluster_module
 from tokenmill.app.supervisor import export as export_module
 from tokenmill.app.supervisor import supervisor as supervisor_module
-from tokenmill.app.supervisor.child import Child
 from tokenmill.app.supervisor.in_flight import Suspects
+from tokenmill.app.supervisor.worker_slot import Child
 from tokenmill.store import Store
 
 LIMITS = WatchLimits(unowned=30, still=60, resume=600)

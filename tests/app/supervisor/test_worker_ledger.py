@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenmill.app.supervisor.worker_ledger import Move, WorkerLedger
+from tokenmill.app.supervisor.status import Move, WorkerLedger
 
 
 def mill(*partitions: str, blocks: int = 0, **counters: float) -> dict[str, Any]:

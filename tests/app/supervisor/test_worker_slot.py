@@ -13,10 +13,9 @@ import pytest
 from tests.outages import Hands
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor import worker_slot as post_module
-from tokenmill.app.supervisor.child import Child
 from tokenmill.app.supervisor.watchdog import WatchLimits
-from tokenmill.app.supervisor.worker_slot import WorkerSlot
-from tokenmill.app.telemetry.heartbeat import STORE_VARIABLE
+from tokenmill.app.supervisor.worker_slot import Child, WorkerSlot
+from tokenmill.app.telemetry.reporting import STORE_VARIABLE
 from tokenmill.errors import FingerprintError, StoreError, TokenMillError
 
 SETTINGS = Settings()

@@ -23,7 +23,7 @@ from tokenmill.app.settings import Settings
 from tokenmill.app.worker import consumer_thread as thread_module
 from tokenmill.app.worker import transport
 from tokenmill.app.worker.consumer_thread import ConsumerThread, PausingListener, StampedRecords
-from tokenmill.app.worker.faust_internals import ATTRIBUTES, CALLED, OVERRIDDEN, VERSIONS, check_faust
+from tokenmill.app.worker.faust_setup import ATTRIBUTES, CALLED, OVERRIDDEN, VERSIONS, check_faust
 from tokenmill.app.worker.transport import BatchApp, BatchConsumer, BatchTransport, DurableProducer
 
 RECORDS = 3000

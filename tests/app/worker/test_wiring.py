@@ -10,10 +10,10 @@ from faust.types import TP
 
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry.measuring import LagAge, StageClock, Standing
-from tokenmill.app.worker import wiring
+from tokenmill.app.worker import run as wiring
 from tokenmill.app.worker.ownership import FetchedBatch
+from tokenmill.app.worker.run import StreamWorker
 from tokenmill.app.worker.transport import BatchApp
-from tokenmill.app.worker.wiring import StreamWorker
 from tokenmill.errors import SettingsError
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Final, Literal, get_args
 
+from ..items import Bad, Content, Entry, File, Format, Needs, Text, library
 from .columnar import read_arrow, read_parquet
 from .json_values import read_json
-from .protocol import Bad, Content, Entry, File, Format, Needs, Text, library
 from .text import read_csv, read_jsonl, read_text, read_text_lines, read_tsv
 from .warc import read_warc
 

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from io import BufferedReader
 from typing import Any, Final
 
-from ..items import Place
-from .protocol import Bad, Entry, File, Needs, library
+from ..items import Bad, Entry, File, Needs, Place, library
 
 ROWS: Final = 512
 """Rows that are objects of Python at once: enough that pyarrow's own cost for a batch does not count."""

@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from ..items import Place
-from .protocol import Bad, Entry, File, Needs
+from ..items import Bad, Entry, File, Needs, Place
 
 BLOCK: Final = 1 << 20
 """Bytes read at once."""

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import BinaryIO, Final
 
-from ..items import Place
-from ..recoding import UTF_8, why_not
-from .protocol import Bad, Entry, File, Format, Needs, Text
+from ..compressed import UTF_8, why_not
+from ..items import Bad, Entry, File, Format, Needs, Place, Text
 
 _MAX_FIELD: Final = (1 << 31) - 1
 """For `csv.field_size_limit`, which holds for the whole process: the lines bound a field's size already."""

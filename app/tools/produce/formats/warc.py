@@ -5,8 +5,7 @@ from io import BufferedReader
 from typing import Any, Final
 
 from ..compressed import DAMAGE
-from ..items import Place
-from .protocol import Bad, Content, Entry, File, Needs, library
+from ..items import Bad, Content, Entry, File, Needs, Place, library
 
 PAGES: Final = ("conversion", "resource", "response")
 """Types of the records that hold a page; the others are about pages, or about the archive."""

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from tests.consumers.scenes import CHAINS, ERAS, era_store, open_batches, other_chains, other_eras
 from tests.store.chains import STREAM, fill, make_info
 from tokenmill.app.cli import main
-from tokenmill.app.segments.mirror import keep_from as keeping
-from tokenmill.app.segments.mirror.keep_from import CheckpointKeeper
+from tokenmill.app.segments.mirror import store_mirror as keeping
+from tokenmill.app.segments.mirror.store_mirror import CheckpointKeeper
 from tokenmill.errors import InputError
 from tokenmill.store import Store, open_partition
 from tokenmill.store.stream import StreamInfo
@@ -164,7 +164,7 @@ def test_a_state_of_something_else_is_refused(
 
 async def test_a_mirror_looks_again_and_again(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is wrong later is told, once for each reason, and all is kept; then it goes on."""
-    monkeypatch.setattr(keeping, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(keeping, "KEEP_LOOK_SECONDS", 0.001)
     file = state(store, tmp_path / "state.json", 0)
     keeper = CheckpointKeeper(store.path, [file])
     looks = 0

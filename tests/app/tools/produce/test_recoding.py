@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.app.tools.produce.reading import found_in, reading_of, refusals, values
+from tokenmill.app.tools.produce.compressed import encoding_of, known_encoding, recoded
 from tokenmill.app.tools.produce.items import Place, Refused
 from tokenmill.app.tools.produce.paths import find_sources
-from tokenmill.app.tools.produce.recoding import encoding_of, known_encoding, recoded
 from tokenmill.errors import InputError
 
 ENCODINGS = ["latin-1", "cp1252", "utf-16", "utf-16-be", "utf-32", "gb18030", "shift_jis", "iso2022_jp", "utf-7"]
@@ -128,7 +128,7 @@ def test_a_byte_order_mark_names_a_tables_encoding(tmp_path: Path) -> None:
 def test_lines_in_another_encoding_go_on_from_any_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Places count bytes of the UTF-8, in whatever blocks it is made."""
     monkeypatch.setattr("tokenmill.app.tools.produce.sources.CHUNK_ENTRIES", 7)
-    monkeypatch.setattr("tokenmill.app.tools.produce.recoding.BUFFER_BYTES", 10)
+    monkeypatch.setattr("tokenmill.app.tools.produce.compressed.BUFFER_BYTES", 10)
     texts = [f"grün {number}" for number in range(40)]
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress("\n".join(texts).encode("utf-16")))
     (source,) = find_sources([str(tmp_path / "a.txt.gz")], reading_of(encoding="utf-16", choice="lines"))

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from tokenmill.app.tools.produce.formats import json_values
 from tokenmill.app.tools.produce.formats.json_values import read_json
-from tokenmill.app.tools.produce.formats.protocol import Bad, Content, File, Needs
-from tokenmill.app.tools.produce.items import Place
+from tokenmill.app.tools.produce.items import Bad, Content, File, Needs, Place
 
 texts = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(['"', "\\", '\\"', "[{", "}],", "\\\\"])
 json_documents = st.recursive(

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from rich.cells import cell_len, set_cell_size
 
-from ...supervisor import Status
+from ..supervisor import Status
 
 WINDOW_SECONDS: Final = 5.0
 """Over which rates are measured: long enough that a number can be read, short enough that a stop is seen."""

@@ -15,17 +15,17 @@ from tokenizers import Tokenizer
 from tokenmill.errors import TokenMillError
 from tokenmill.stages.training_tokenizer import train_tokenizer
 
-from ...kafka.topics import ensure_topics
-from ...settings import Settings
-from ...supervisor import Event, Status, Supervisor, WatchLimits, run_until_signalled
-from ...tasks import beside
-from ...tools.produce import GivenSource, Item, RunPlan, Summary, flush, produce, shape_for
-from ..broker import Broker
-from ..live import LiveScene, LiveView, log_to_file, saying_when_cancelled
-from ..local_state import LocalState
-from .outcome import check, go_back, in_background, next_commands, say_result
-from .plan import PARTITIONS, VOCABULARY, DemoPlan, DemoText, demo_settings
-from .trainer import DemoTrainer, why_not
+from ..kafka.topics import ensure_topics
+from ..settings import Settings
+from ..supervisor import Event, Status, Supervisor, WatchLimits, run_until_signalled
+from ..tasks import beside
+from ..tools.produce import GivenSource, Item, RunPlan, Summary, flush, produce, shape_for
+from .broker import Broker
+from .demo_outcome import DemoTrainer, check, go_back, in_background, next_commands, say_result, why_not
+from .demo_plan import PARTITIONS, VOCABULARY, DemoPlan, DemoText, demo_settings
+from .live_scene import LiveScene
+from .live_view import LiveView, log_to_file, saying_when_cancelled
+from .local_state import LocalState
 
 LOOK_SECONDS: Final = 0.2
 LONGEST_SECONDS: Final = 120.0

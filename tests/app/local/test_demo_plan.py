@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tokenmill.app.local.demo.plan import PASSAGE_BYTES, DemoText, own_text, standard_library
+from tokenmill.app.local.demo_plan import PASSAGE_BYTES, DemoText, own_text, standard_library
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.produce import Item, shape_for
 from tokenmill.errors import InputError

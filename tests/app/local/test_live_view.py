@@ -7,8 +7,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from tokenmill.app.local.live.scene import LONGEST, LiveScene, Rates, TrainingStatus, lines_of, plain_line, short
-from tokenmill.app.local.live.tables import tables
+from tokenmill.app.local.live_scene import LONGEST, LiveScene, Rates, TrainingStatus, lines_of, plain_line, short
+from tokenmill.app.local.live_view import tables
 from tokenmill.app.supervisor import ChainStatus, DeadLetterStatus, PartitionStatus, Status, WorkerStatus
 
 HUGE = 12_345_678_901_234

@@ -11,10 +11,10 @@ from typing import Final
 
 from tokenmill.errors import InputError
 
-from ...settings import Settings
-from ...tools.produce import Item, Reading, Refused, Shape, find_sources, read_items
-from ...tools.produce.items import Unmet
-from ..local_state import LocalState
+from ..settings import Settings
+from ..tools.produce import Item, Reading, Refused, Shape, find_sources, read_items
+from ..tools.produce.items import Unmet
+from .local_state import LocalState
 
 LEFT_OUT: Final = ("site-packages", "dist-packages", "__pycache__")
 SUFFIXES: Final = (".py", ".txt", ".rst")

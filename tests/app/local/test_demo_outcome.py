@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tokenmill.app.local.demo.outcome import say_result
-from tokenmill.app.local.live import LiveView
+from tokenmill.app.local.demo_outcome import say_result
+from tokenmill.app.local.live_view import LiveView
 from tokenmill.app.tools.verify import ChainResult, EraResult, VerifyDifference, VerifyResult
 
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 from rich.console import Console
 
-from tokenmill.app.local.live.scene import WINDOW_SECONDS, LiveScene, Rates, plain_line
-from tokenmill.app.local.live.tables import tables
+from tokenmill.app.local.live_scene import WINDOW_SECONDS, LiveScene, Rates, plain_line
+from tokenmill.app.local.live_view import tables
 from tokenmill.app.supervisor import PartitionStatus, Status, WorkerStatus
 
 
