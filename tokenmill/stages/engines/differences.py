@@ -1,4 +1,4 @@
-"""Looking for texts on which two engines differ: mutations of given texts and texts made to be nasty, then shrunk."""
+"""Looking for texts on which two engines differ: mutated texts and texts that are hard on purpose, then shrunk."""
 
 import random
 import unicodedata
@@ -61,7 +61,7 @@ class Difference:
 
     text: str
     ids: Sequence[int]
-    """By the engine that was tried."""
+    """The ids by the engine under test."""
     right: Sequence[int]
     """By the reference."""
 
