@@ -33,7 +33,7 @@ CLASSES: Final = {
     "broker-killed": "the broker killed under load and started again",
     "broker-paused": "the broker stopped for seconds, again and again, under load",
     "network-broken": "connections delayed, reset and left half open between service and broker",
-    "send-failed": "a message written though its sender was told it failed, refused, or refused before a later one",
+    "send-failed": "a message written although its sender got an error, refused, or refused before a later one",
     "dead-letters-refused": "the dead-letter topic refuses what is sent to it",
     "source-retained": "retention deletes what the cursor needs, or what a new store needs",
     "source-recreated": "a raw or token topic deleted and made again, shorter and longer",
