@@ -72,7 +72,7 @@ class TracedView:
 
 @dataclass(frozen=True, slots=True)
 class TracedRecord:
-    """A record, and the views in which tokens of it lie."""
+    """A record, and the views that hold tokens of it."""
 
     topic: str
     partition: int

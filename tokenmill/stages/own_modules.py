@@ -52,7 +52,7 @@ def import_own(path: str) -> Any:
 
     Raises:
         ValueError: the path is not written like that.
-        AttributeError: the module has nothing of that name; says where the module lies.
+        AttributeError: the module has nothing of that name; the message names the module's file.
         Exception: whatever the module raises when it is imported.
 
     """

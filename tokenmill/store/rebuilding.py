@@ -112,7 +112,7 @@ def _write(paths: SegmentPaths, info: StreamInfo, blocks: Sequence[Given], chain
 
 
 def _is_log_of(paths: SegmentPaths, info: StreamInfo, rows: Rows) -> bool:
-    """Whether a segment's commit log is undamaged and speaks of these blocks."""
+    """Whether a segment's commit log is undamaged and has the rows of these blocks."""
     if not paths.commits.exists():
         return False
     found = scan(read_regular(paths.commits), block_bytes=info.block_bytes, segment_blocks=info.segment_blocks)

@@ -2,7 +2,7 @@
 
 The start is raised durably before anything is unlinked, so a reader finds a partition without a gap at any moment and
 after any crash. What a crash left is unlinked by the next call, or when a writer opens the partition. Maps of retired
-segments stay valid for as long as a reader keeps them: the system frees a file when nobody has it open.
+segments stay valid for as long as a reader keeps them: the system frees a file when no process has it open.
 """
 
 import fcntl

@@ -33,9 +33,8 @@ def seal(
     """Seal a segment whose blocks are all committed; after the return it is sealed durably.
 
     A crash at any moment leaves it as it was, or sealed: what was written of the indexes is written again with the same
-    bytes. The data is read back, so that a manifest never vouches for bytes that changed after their commit.
-    ``written``: the CRCs that the writer of the whole segment computed; then only a file that differs is read block by
-    block.
+    bytes. The data is read back, so that a manifest never describes bytes that changed after their commit. ``written``:
+    the CRCs that the writer of the whole segment computed; then only a file that differs is read block by block.
 
     Raises:
         DamagedError: tokens or document table are missing, or not what was committed.

@@ -1,4 +1,4 @@
-"""Mode ``auto``: JSON documents and plain text on one topic, told apart by the bytes alone."""
+"""Mode ``auto``: JSON documents and plain text on one topic, distinguished by the bytes alone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

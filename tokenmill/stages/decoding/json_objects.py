@@ -29,7 +29,7 @@ _ABSENT: Final = object()
 class ObjectFields:
     """Which fields of a JSON object are the document's text, id and carried fields; all others are ignored.
 
-    A field is a key of the object, or else a dotted path (`tokenmill.stages.field_paths`). Where a key stands twice,
+    A field is a key of the object, or else a dotted path (`tokenmill.stages.field_paths`). Where a key occurs twice,
     the last one counts. An id that is neither an integer nor a string with at least one character counts as no id, and
     the text is used all the same. A carried field that is an array or an object is refused, because somebody asked for
     it by name. So is an integer beyond 64 bits, as id or carried: the parser would round it. So are bytes and numbers
@@ -89,11 +89,11 @@ class ObjectFields:
 
 
 def check_integer(what: str, path: str, value: float, source: bytes | None) -> None:
-    """Raise `RecordError` (`INTEGER_OUT_OF_RANGE`) if the float stands for an integer beyond 64 bits.
+    """Raise `RecordError` (`INTEGER_OUT_OF_RANGE`) if the float was an integer beyond 64 bits.
 
     ``value`` was parsed of the JSON object ``source`` (None: of no JSON) and found in it by ``path``. The parser reads
-    an integer that is too wide as the nearest float, which only the digits tell from a number with a point or a power
-    of ten.
+    an integer that is too wide as the nearest float. Only the digits show that it was not written with a point or a
+    power of ten.
     """
     if source is None or abs(value) < _FIRST_WIDE:
         return

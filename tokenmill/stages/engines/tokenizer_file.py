@@ -57,7 +57,7 @@ def load_tokenizer(name: str) -> TokenizerFile:
 
 
 def _place(name: str) -> Path:
-    """Return where the file lies, fetched if need be."""
+    """Return the path of the file, fetched if need be."""
     path = Path(name).expanduser()
     if path.is_dir() and name:
         if not (path / FILE_NAME).is_file():
