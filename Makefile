@@ -14,7 +14,7 @@ TEXT ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-# Every file is named with its hash in the lock; nothing else gets installed.
+# The lock names every file with its hash; nothing else gets installed.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes
 COMPILE = $(BIN)/uv pip compile pyproject.toml --quiet --universal --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
@@ -34,8 +34,8 @@ help: ## these lines
 
 setup: $(VENV)/.installed ## the virtual environment, without torch
 
-# Made beside and linked into place, so that an .env that is there is never changed, and never half written.
-env: ## .env for docker compose: the defaults of .env.example, and a password for Grafana that nobody knows yet
+# Written under another name and linked into place: an existing .env is never changed, and a new one never half written.
+env: ## .env for docker compose: the defaults of .env.example, and a random password for Grafana
 	@if test -e .env; then echo ".env is there already, and stays as it is"; else \
 		umask 077 \
 		&& password=$$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n') \
@@ -120,7 +120,7 @@ clean: ## removes what the other targets made, the demo's state included
 	rm -rf $(VENV) .tokenmill .mypy_cache .pytest_cache .ruff_cache .hypothesis build tokenmill.egg-info
 	find app benchmarks consumers examples tests tokenmill -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
-# The stamps: made last, so that an interrupted step is done again; newer than what they depend on, so that a second
+# Stamp files: written last, so that an interrupted step is repeated; newer than their prerequisites, so that a second
 # run does nothing.
 
 $(VENV)/.created:

@@ -9,14 +9,14 @@ Bounds = npt.NDArray[np.int64]
 
 
 def join_bounds(parts: Iterable[Bounds]) -> Bounds:
-    """Return the bounds, from 0, of the items of all parts behind each other; ``[0]`` where there are none."""
+    """Join the bounds of several parts into one array that starts at 0; ``[0]`` where there are no parts."""
     return np.cumsum(np.concatenate([np.zeros(1, np.int64), *map(np.diff, parts)]))
 
 
 def divide(sizes: npt.NDArray[np.int64], *, items: int, room: int) -> Iterator[tuple[int, int]]:
-    """Divide items of these sizes into ranges ``[low, high)`` of at most so many and of at most ``room`` together.
+    """Divide items into ranges ``[low, high)`` of at most ``items`` items and a total size of at most ``room``.
 
-    An item that is larger by itself stands alone.
+    An item larger than ``room`` gets a range of its own.
     """
     size_to = np.append(0, np.cumsum(sizes))
     low = 0

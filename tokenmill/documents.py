@@ -16,10 +16,10 @@ INTEGERS: Final = range(-(2**63), 2**64)
 """What JSON parsers of other languages read as an integer, and ours."""
 
 MAX_TEXT_BYTES: Final = 4 << 20
-"""Of a text, where nothing else is said and its bytes are the tokens, which takes little memory."""
+"""Default limit of a text whose bytes are the tokens, which takes little memory."""
 MAX_TOKENIZED_BYTES: Final = 2 << 20
-"""The same with a tokenizer file: the library takes up to 300 bytes for each byte of a text that is made to take most,
-so that a worker stays below 1 GiB."""
+"""Default limit with a tokenizer file. The library takes up to 300 bytes for each byte of the worst text, and a worker
+has to stay below 1 GiB."""
 
 TOO_LARGE: Final = "too_large"
 """Dead-letter reason: the text is longer than the limit."""
@@ -33,7 +33,7 @@ NO_FIELDS: Final[Mapping[str, Scalar]] = MappingProxyType({})
 _WORST_ESCAPE: Final = 6
 """Bytes that one character of an id takes at most in canonical JSON: a control character is ``\\u0000``."""
 _LONGEST_CHARACTER: Final = 4
-"""Bytes of a character in UTF-8, at most."""
+"""Most bytes of one character in UTF-8."""
 _META_FRAME: Final = len('{"fields":,"id":""}')
 
 
@@ -45,9 +45,10 @@ class Document(NamedTuple):
     id: str | int | None = None
     """What the producer calls it: a string that is not empty, an integer, or None."""
     fields: Mapping[str, Scalar] = NO_FIELDS
+    """The carried fields that the record has, by name."""
 
     def __hash__(self) -> int:
-        """Hash what can be hashed: a mapping of fields cannot."""
+        """Hash text and id; a mapping of fields has no hash."""
         return hash((self.text, self.id))
 
 
@@ -72,12 +73,12 @@ class Limits:
 
     @property
     def surely_short_text(self) -> int:
-        """So many characters pass `check_text`, whatever they are."""
+        """A text of at most this many characters passes `check_text`, whatever they are."""
         return self.max_text_bytes // _LONGEST_CHARACTER
 
     @property
     def surely_short_id(self) -> int:
-        """So many characters pass `check_id`, whatever they are."""
+        """An id of at most this many characters passes `check_id`, whatever they are."""
         return self.max_id_bytes // _WORST_ESCAPE
 
     def check_text(self, text: str) -> None:

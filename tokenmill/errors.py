@@ -9,7 +9,7 @@
     │   └── MissingTopicError   4   a topic is not there (yet)
     ├── FingerprintError        5   the stream exists and was made with other settings
     ├── StoreError              6   the directory is no store, or a foreign one
-    │   └── DiskError          75   the disk under a store refuses; mended, a new start goes on
+    │   └── DiskError          75   the disk under a store fails or is full; a restart after the repair continues
     ├── LockedError             7   another process holds the partition's directory
     ├── DamagedError            8   committed bytes are not what was committed
     ├── DifferenceError         9   two messages disagree about the tokens of a chain
@@ -34,7 +34,7 @@ class TokenMillError(Exception):
 
     exit_code: ClassVar[int] = 1
     brief: ClassVar[str] = "its log says why"
-    """Why a partition stands, where nothing that a record says may be told: in a probe's answer, for example."""
+    """Why a partition halted, without a word of any record: for the answer of a health probe, for example."""
 
 
 class SettingsError(TokenMillError):
@@ -57,7 +57,7 @@ class TopicError(TokenMillError):
 
 
 class MissingTopicError(TopicError):
-    """A topic is not there; somebody may be about to create it."""
+    """A topic does not exist; somebody may create it soon."""
 
 
 class FingerprintError(TokenMillError):
@@ -74,23 +74,23 @@ class StoreError(TokenMillError):
 
 
 class DiskError(StoreError):
-    """A disk under a store is full, fails, may not be written to, or is gone; what was committed stands.
+    """A disk under a store is full, fails, may not be written to, or is gone; what was committed is kept.
 
-    The only store error that passes without a change to the store, so its code is EX_TEMPFAIL of sysexits.h: whoever
-    looks after the process starts it again until the disk is mended.
+    This is the only store error that goes away without a change to the store, so its code is EX_TEMPFAIL of sysexits.h:
+    a supervisor starts the process again until the disk is fixed.
     """
 
     exit_code = 75
 
 
 class LockedError(TokenMillError):
-    """Another process holds a partition's directory; it must end, or be ended, first."""
+    """Another process holds the lock of a partition's directory; that process has to end first."""
 
     exit_code = 7
 
 
 class DamagedError(TokenMillError):
-    """Bytes that were committed are missing or changed; never repaired in silence.
+    """Bytes that were committed are missing or changed; they are never repaired silently.
 
     ``what`` is the message without the advice: what is wrong, and where.
     """
@@ -99,7 +99,7 @@ class DamagedError(TokenMillError):
     brief = "committed bytes are damaged"
 
     def __init__(self, what: str, advice: str = "") -> None:
-        """Say what is wrong, then what to do."""
+        """Join what is wrong and what to do into one message."""
         super().__init__(f"{what}. {advice}" if advice else what)
         self.what = what
 
@@ -126,9 +126,9 @@ class SourceError(TokenMillError):
 
 
 class MovedError(SourceError):
-    """A topic does not hold the offsets that it was asked for: its retention passed them, or it was made anew.
+    """A topic no longer holds the requested offsets: its retention passed them, or it was recreated.
 
-    Who had just asked for its bounds asks again before believing anything.
+    A caller that has just read the topic's bounds reads them again before it draws a conclusion.
     """
 
 
@@ -146,7 +146,7 @@ class EngineError(TokenMillError):
 
 
 class PanicError(EngineError):
-    """Native code (a tokenizer, a parser) panicked; whoever knows over which record says what becomes of that."""
+    """Native code (a tokenizer, a parser) panicked; the caller that knows the record decides what becomes of it."""
 
 
 class ClockError(TokenMillError):
@@ -156,15 +156,14 @@ class ClockError(TokenMillError):
 
 
 class RegistryError(TokenMillError):
-    """A schema that records name cannot be had from the registry; what they are is not known, and not guessed.
+    """A schema that records name cannot be fetched from the registry; what these records are is not guessed.
 
-    ``definite`` tells that the registry has answered, and that asking again soon will not help: a person has to.
+    ``definite``: the registry has answered, and asking again soon will not help; a person has to act.
     """
 
     exit_code = 15
 
     def __init__(self, message: str, *, definite: bool = False) -> None:
-        """Say what cannot be had, and what to do."""
         super().__init__(message)
         self.definite = definite
 

@@ -1,4 +1,4 @@
-"""What comes only with an extra of the distribution, and the words that say how to get it."""
+"""Modules that come only with an extra of the distribution, and how to install it."""
 
 from typing import Final
 
@@ -30,7 +30,7 @@ EXTRA_OF: Final = {
 
 
 def how_to_install(extra: str) -> str:
-    """Return what to type for an extra; TokenMill is installed from a checkout, or from a wheel that one gave."""
+    """Return the command that installs an extra, from a checkout or from a wheel that was built in one."""
     wheel = f"tokenmill-{tokenmill.__version__}-py3-none-any.whl"
     return f"pip install '.[{extra}]' in a checkout of TokenMill, or pip install './{wheel}[{extra}]'"
 

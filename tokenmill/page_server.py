@@ -1,8 +1,8 @@
-"""Pages over HTTP from a thread of its own, which no client can hold up or fill.
+"""A small HTTP server in a thread of its own, which no client can block or exhaust.
 
-A connection carries one request, and lives for seconds, whatever its other end does or leaves: sends half a request, a
-byte now and then, or does not read the answer. There are few connections at a time; one more ends the oldest of those
-that have not asked yet. So who does ask is answered, and threads, memory and descriptors stay bounded.
+A connection carries one request and is closed after seconds, even where the client sends half a request, a byte now and
+then, or does not read the answer. The number of connections is limited; one more closes the oldest of those that have
+not sent a request yet. So a client that sends one is answered, and threads, memory and descriptors stay bounded.
 
 aiohttp reads the requests. It comes with the extras ``app`` and ``train``, and so does prometheus-client.
 """
@@ -23,34 +23,34 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import CollectorRegistry
 
 CONNECTIONS: Final = 64
-"""At a time. Prometheus, a container engine and a person together have a handful."""
+"""Most connections at a time. Prometheus, a container engine and a person together have a handful."""
 SHARE_OF_DESCRIPTORS: Final = 4
-"""Where few descriptors are allowed, connections get one of so many; the others are for the work."""
+"""Connections may use one in this many of the process's descriptors; the others are for the work."""
 LIFE_SECONDS: Final = 10.0
-"""Of a connection, from its beginning to its end; Prometheus gives up after as long (``scrape_timeout``)."""
+"""Longest life of a connection; Prometheus gives up after as long (``scrape_timeout``)."""
 ACCEPTED_AT_ONCE: Final = 16
-"""Connections that are taken before it is looked again whether the ones before have asked: well below `CONNECTIONS`."""
+"""Connections accepted in one turn, before requests of earlier ones are read: well below `CONNECTIONS`."""
 WAITING_CONNECTIONS: Final = 128
-"""That the kernel keeps until they are taken."""
+"""Connections that the kernel queues until they are accepted."""
 LINGER_SECONDS: Final = 1.0
-"""For the rest of a request that nobody wants, so that its sender sees the answer instead of a reset."""
+"""Time to read the unused rest of a request, so that the client sees the answer instead of a reset."""
 END_SECONDS: Final = 5.0
-"""For the thread to end; it takes milliseconds."""
-TELL_SECONDS: Final = 60.0
-"""Between two lines in the log about one kind of trouble."""
+"""Longest wait for the thread to end; it takes milliseconds."""
+LOG_SECONDS: Final = 60.0
+"""Time between two log lines about one kind of error."""
 TEXT: Final = "text/plain; charset=utf-8"
 METHODS: Final = ("GET", "HEAD")
 HEADERS: Final = {"Server": "TokenMill", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-"""Of every answer. Without the first, aiohttp would tell its version and Python's."""
+"""Headers of every answer. Without the first, aiohttp would send its version and Python's."""
 
 log = logging.getLogger(__name__)
 OPTIONS: Final[Mapping[str, Any]] = {"access_log": None, "logger": log, "lingering_time": LINGER_SECONDS}
-"""Of each connection. No request is logged: there is one every few seconds, and logs are for events."""
+"""aiohttp's options for each connection. Requests are not logged: there is one every few seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a page may know of the request."""
+    """The parts of a request that a page can use."""
 
     query: Mapping[str, list[str]]
     accept: str
@@ -66,11 +66,11 @@ class Page(NamedTuple):
 
 
 Pages = Mapping[str, Callable[[Asked], Page]]
-"""What makes each page, by its path. It runs in the server's thread, and must not wait for anything."""
+"""The function that makes each page, by the page's path. It runs in the server's thread and must not block."""
 
 
 def metrics_of(registry: CollectorRegistry) -> Callable[[Asked], Page]:
-    """Return what makes the page that Prometheus reads; ``name[]`` in the query chooses among the samples."""
+    """Return the function that makes the page for Prometheus; ``name[]`` in the query chooses among the samples."""
 
     def page(asked: Asked) -> Page:
         names = asked.query.get("name[]")
@@ -84,10 +84,10 @@ class PageServer:
     """Serves from `start` to `stop`."""
 
     def __init__(self, host: str, port: int, pages: Pages) -> None:
-        """Take the address, IPv4 or IPv6; nothing is answered yet.
+        """Bind the address, IPv4 or IPv6; requests are answered after `start`.
 
         Raises:
-            OSError: the address cannot be had, or no descriptor is left.
+            OSError: the address cannot be bound, or no descriptor is left.
 
         """
         self._pages = pages
@@ -98,7 +98,7 @@ class PageServer:
         except OSError:
             self._socket.close()
             raise
-        self._crowd: Crowd | None = None
+        self._bounded: BoundedServer | None = None
         self._told: dict[str, float] = {}
         self._ends = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="pages", daemon=True)
@@ -112,13 +112,13 @@ class PageServer:
     @property
     def connections(self) -> int:
         """How many there are now."""
-        return len(self._crowd.deadlines) if self._crowd is not None else 0
+        return len(self._bounded.deadlines) if self._bounded is not None else 0
 
     def start(self) -> None:
         """Answer from now on.
 
         Raises:
-            OSError: the system has no thread left; nothing is held then.
+            OSError: the system cannot start a thread; nothing is held then.
 
         """
         try:
@@ -129,7 +129,7 @@ class PageServer:
             raise OSError(str(error)) from error
 
     def stop(self) -> None:
-        """Answer no more; on return all connections are closed, and the address is free."""
+        """Stop answering; when this returns all connections are closed, and the address is free."""
         with suppress(RuntimeError):  # the loop is closed already
             self._loop.call_soon_threadsafe(self._ends.set)
         self._thread.join(END_SECONDS)
@@ -144,12 +144,12 @@ class PageServer:
             self._loop.close()
 
     async def _serve(self) -> None:
-        crowd = self._crowd = Crowd(self._answer)
-        server = await self._loop.create_server(crowd, sock=self._socket, backlog=ACCEPTED_AT_ONCE)
+        bounded = self._bounded = BoundedServer(self._answer)
+        server = await self._loop.create_server(bounded, sock=self._socket, backlog=ACCEPTED_AT_ONCE)
         self._socket.listen(WAITING_CONNECTIONS)  # asyncio takes one number for both
         await self._ends.wait()
         server.close()
-        crowd.end_all()
+        bounded.end_all()
         await asyncio.sleep(0)  # aborted transports close at the loop's next turn
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -169,11 +169,11 @@ class PageServer:
         return response
 
     def _trouble(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Say what went wrong, once a minute: while no descriptor is left, asyncio accepts again after a second."""
+        """Log what went wrong, once a minute: while no descriptor is left, asyncio accepts again after a second."""
         what = f"{context.get('message')}: {context.get('exception')!r}"
-        if loop.time() - self._told.get(what, -TELL_SECONDS) >= TELL_SECONDS and len(self._told) < CONNECTIONS:
+        if loop.time() - self._told.get(what, -LOG_SECONDS) >= LOG_SECONDS and len(self._told) < CONNECTIONS:
             self._told[what] = loop.time()
-            log.warning("the server of metrics has trouble: %s", what)
+            log.warning("the server of the metrics page has a problem: %s", what)
 
 
 def _response(page: Page) -> web.Response:
@@ -184,32 +184,32 @@ def _response(page: Page) -> web.Response:
     return response
 
 
-class Crowd(web.Server):
-    """All connections that there are: few, and none for long."""
+class BoundedServer(web.Server):
+    """An aiohttp server with few connections at a time, each closed after `LIFE_SECONDS`."""
 
     def __init__(self, answer: Callable[[web.BaseRequest], Any]) -> None:
-        """Have none yet; each request is answered by ``answer``, and ends its connection."""
+        """Answer each request with ``answer``, and close its connection afterwards."""
         super().__init__(self._note, handler_cancellation=True)
         self._make_answer = answer
         self._silent: dict[web.RequestHandler, asyncio.Transport] = {}
         """Connections that have not sent a whole request, the oldest first."""
         self._asked: dict[web.RequestHandler, asyncio.Transport] = {}
-        """Those that have, until the answer is sent."""
+        """Connections that have, until the answer is sent."""
         self.deadlines: dict[web.RequestHandler, asyncio.TimerHandle] = {}
-        """What ends each of them, until they are closed."""
+        """The timer that closes each connection."""
 
     def __call__(self) -> web.RequestHandler:
         """Return the protocol of a new connection."""
-        return Conversation(self, loop=asyncio.get_running_loop(), **OPTIONS)
+        return QuietHandler(self, loop=asyncio.get_running_loop(), **OPTIONS)
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """Give it its time. Of too many the oldest is ended: of those that have not asked, if there are others."""
+        """Start its timer. Where there are too many, close the oldest, if possible one without a request."""
         super().connection_made(handler, transport)
         self._silent[handler] = transport
         self.deadlines[handler] = asyncio.get_running_loop().call_later(LIFE_SECONDS, transport.abort)
         if len(self._silent) + len(self._asked) > most_connections():
-            crowd = self._silent if len(self._silent) > 1 else self._asked
-            crowd.pop(next(iter(crowd))).abort()
+            oldest_first = self._silent if len(self._silent) > 1 else self._asked
+            oldest_first.pop(next(iter(oldest_first))).abort()
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         """Forget it."""
@@ -231,13 +231,13 @@ class Crowd(web.Server):
         return response
 
 
-class Conversation(web.RequestHandler):
-    """One connection, which tells nobody what a bad request said, nor what raised here."""
+class QuietHandler(web.RequestHandler):
+    """One connection. Its answers quote neither a bad request nor an exception of ours."""
 
     def handle_error(
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
-        """Return the answer to what is no request, or whose page raised; the log tells of the latter."""
+        """Return the answer to a bad request, or to one whose page raised; only the latter is logged."""
         del request, message  # it may repeat the request's bytes
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             log.error("a page cannot be made", exc_info=exc)

@@ -1,4 +1,4 @@
-"""All that decides a stream's tokens, and the fingerprint that stands for it."""
+"""Everything that decides a stream's tokens, and its fingerprint."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -14,12 +14,15 @@ FORMAT: Final = 1
 """Version of the rules by which a recipe and a log make tokens; a change of any answer raises it."""
 FINGERPRINT_BYTES: Final = 16
 LATER: Final[Mapping[str, Any]] = {"allow_flush": True}
-"""Fields that came after the first streams, with their defaults, which no recipe spells out (`Recipe.to_dict`)."""
+"""Fields added after the first streams, with their defaults; a recipe omits a default of these (`Recipe.to_dict`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """One stream's way from records to blocks. Two recipes are the same stream if their fingerprints are equal."""
+    """One stream's way from records to blocks. Two recipes are the same stream if their fingerprints are equal.
+
+    A field without a description here has the meaning of the setting of its name (docs/settings.md).
+    """
 
     raw_topic: str
     start: str
@@ -47,7 +50,7 @@ class Recipe:
     end_of_document: int
     vocabulary_size: int
     probe: str
-    """Hash of the ids of the fixed probe text, so that a library that changes its mind is noticed."""
+    """Hash of the ids of the fixed probe text, so that a library that gives other ids is noticed."""
     packing: str
     block_tokens: int
     dtype: str
@@ -57,8 +60,7 @@ class Recipe:
     def to_dict(self) -> dict[str, Any]:
         """Return the recipe as JSON types, with the format's version.
 
-        A field that came after the first streams stands there only where it is not its default, so that what was
-        settled before it keeps its fingerprint.
+        A field in `LATER` is there only where it is not its default, so that earlier streams keep their fingerprint.
         """
         values = asdict(self)
         unsaid = {name for name, default in LATER.items() if values[name] == default}
@@ -102,20 +104,20 @@ class Recipe:
         return self.block_tokens * np.dtype(self.dtype).itemsize
 
     def decoded_otherwise(self, other: "Recipe") -> bool:
-        """Tell whether the two decode by the same settings and yet by other rules, or another version of a function."""
+        """Return whether the two have the same decoder settings, but other rules or another version of a function."""
         return self.decode == other.decode and self.decoder != other.decoder
 
     def bounded_otherwise(self, other: "Recipe") -> bool:
-        """Tell whether the two refuse other texts for what normalizing makes of them."""
+        """Return whether the two have different limits for normalized texts."""
         return self.normalized_length != other.normalized_length
 
     @property
     def normalized_length(self) -> int | None:
-        """Bytes that a text may have once it is normalized; None where that is not looked at."""
+        """Most bytes of a normalized text in UTF-8; None: no limit."""
         found = (step.get("max_bytes") for step in self.steps if step.get("name") == "normalized_length")
         return next(found, None)
 
     @property
     def decoder(self) -> tuple[Mapping[str, Any], ...]:
-        """What the decoder says of itself; nothing for plain text."""
+        """The decoder's own description (`describe`); empty for plain text."""
         return tuple(step for step in self.steps if step.get("name") == "decode")

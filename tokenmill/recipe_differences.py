@@ -26,10 +26,10 @@ PLAIN: Final = (
     "block_tokens",
     "allow_flush",
 )
-"""Fields that settings say by themselves, without a tokenizer or a function being loaded."""
+"""Fields that follow from the settings alone, without loading a tokenizer or a function."""
 _TOKENIZER: Final = ("tokenizer_sha256", "vocabulary_size", "probe", "dtype", "end_of_document")
 _SHOWN_DIGITS: Final = 12
-"""Of a hash: enough to compare it with `sha256sum` by eye."""
+"""Digits of a hash: enough to compare it with `sha256sum` by eye."""
 
 
 def plain_differences(stream: Recipe, here: Recipe) -> list[str]:
@@ -69,7 +69,7 @@ def _bound(limit: int | None) -> str:
 
 
 def _other_steps(recipe: Recipe) -> tuple[Mapping[str, Any], ...]:
-    """Return what all steps but the decoder and the bound of normalized texts say of themselves."""
+    """Return the descriptions of all steps except the decoder and the limit of normalized texts."""
     return tuple(
         step for step in recipe.steps if step not in recipe.decoder and step.get("name") != "normalized_length"
     )
@@ -91,7 +91,7 @@ def _tokenizer(recipe: Recipe) -> str:
 
 
 def _steps(steps: tuple[Mapping[str, Any], ...]) -> str:
-    """Return what steps say of themselves, without hashes."""
+    """Return the descriptions of steps, without hashes."""
     shown = [
         ", ".join(f"{name} {value}" for name, value in step.items() if name not in {"probe", "sha256"})
         for step in steps
@@ -113,4 +113,4 @@ _SHOW: Final[Mapping[str, Callable[[Any], str]]] = {
     "splits": lambda value: ",".join(f"{name}={size}" for name, size in value),
     "text_fields": ",".join,
 }
-"""How a value is spelt as a flag or a variable."""
+"""How a value is written as a flag or a variable."""

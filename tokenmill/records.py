@@ -8,11 +8,11 @@ FLUSH_HEADER: Final = ("tokenmill", b"flush")
 
 
 class SourceRecord(Protocol):
-    """All that a record's outcome and the cursor may depend on. A Kafka client's records fit as they are."""
+    """Everything that a record's outcome and the cursor may depend on; records of Kafka clients have it."""
 
     @property
     def offset(self) -> int:
-        """Where it stands in its partition."""
+        """Its offset in its partition."""
         ...
 
     @property
@@ -37,7 +37,7 @@ class SourceRecord(Protocol):
 
 
 class Record(NamedTuple):
-    """A source record that holds nothing else; see `SourceRecord`."""
+    """A plain source record; see `SourceRecord`."""
 
     offset: int
     timestamp: int
@@ -47,5 +47,5 @@ class Record(NamedTuple):
 
 
 def is_flush(record: SourceRecord) -> bool:
-    """Return whether the record asks for the open blocks to be filled; the recipe says whether it gets that."""
+    """Return whether the record asks for the open blocks to be filled; the recipe says whether it may."""
     return record.value is None and FLUSH_HEADER in record.headers

@@ -1,7 +1,7 @@
-"""Bytes that anything may have written, read with bounds: JSON, compressed data, files.
+"""Reading untrusted bytes within limits: JSON, compressed data, files.
 
-Who may write to a control topic, a store or a state file can put anything there. Whatever it is, the answer is a value
-or an error of ours, in bounded time and memory: never a traceback, a full memory, or an open that waits for ever.
+Anyone who may write to a control topic, a store or a state file can put anything there. These functions return a value
+or raise one of the errors that they name, in bounded time and memory. They never fill the memory or block on an open.
 """
 
 import os
@@ -23,7 +23,7 @@ MAX_JSON_DEPTH: Final = 32
 MAX_TOKENIZER_BYTES: Final = 256 * 1024 * 1024
 """Largest `tokenizer.json`: four times as large as any that is published."""
 _CHUNK_BYTES: Final = 1024 * 1024
-"""What is decompressed at once."""
+"""Bytes that are decompressed at a time."""
 
 
 def parse_json(data: bytes | memoryview, *, most: int = MAX_JSON_BYTES) -> Any:
@@ -63,7 +63,7 @@ def _require_depth(value: Any) -> None:
 def unzipped(packed: bytes, digest: str, *, most: int = MAX_TOKENIZER_BYTES) -> bytes | None:
     """Return what zlib-compressed bytes hold if it has this SHA-256 and at most ``most`` bytes, else None.
 
-    What is something else, however much it would be, never lies in memory as a whole.
+    Anything else is never in memory as a whole, however large it is.
     """
     try:
         hashed = sha256()
@@ -75,7 +75,7 @@ def unzipped(packed: bytes, digest: str, *, most: int = MAX_TOKENIZER_BYTES) -> 
 
 
 def _pieces(packed: bytes, most: int) -> Iterator[bytes]:
-    """Yield what bytes hold, decompressed, a bounded piece at a time; what follows its end is overlooked."""
+    """Decompress ``packed`` and yield bounded pieces; bytes after the end of its stream are ignored."""
     engine = zlib.decompressobj()
     size, view = 0, memoryview(packed)
     for at in range(0, len(view), _CHUNK_BYTES):
@@ -94,14 +94,14 @@ def _pieces(packed: bytes, most: int) -> Iterator[bytes]:
 
 
 def open_regular(path: Path | str, flags: int = os.O_RDONLY, mode: int = 0o644) -> int:
-    """Return a descriptor of a regular file, at once: a FIFO in its place, whose open waits for ever, is refused.
+    """Open a regular file without blocking, and return its descriptor; a FIFO, whose open would block, is refused.
 
     Raises:
         DamagedError: it is no regular file.
         OSError: as `os.open`.
 
     """
-    descriptor = os.open(path, flags | os.O_NONBLOCK, mode)  # which a regular file takes no notice of
+    descriptor = os.open(path, flags | os.O_NONBLOCK, mode)  # O_NONBLOCK changes nothing for a regular file
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise DamagedError(f"{path} is no file", "Something was put in its place: move that away, and repair the store")
@@ -114,7 +114,7 @@ def regular_file(path: Path | str) -> BinaryIO:
 
 
 def read_regular(path: Path | str, *, most: int | None = None) -> bytes:
-    """Return what a regular file of at most ``most`` bytes holds; None: however much it is.
+    """Return what a regular file of at most ``most`` bytes holds; None: of any size.
 
     Raises:
         DamagedError: it is no regular file, or longer.

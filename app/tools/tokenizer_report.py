@@ -20,7 +20,7 @@ from tokenmill.stages.engines import (
     open_fast,
 )
 from tokenmill.stages.engines.description import Description
-from tokenmill.stages.engines.differences import Difference, find_differences
+from tokenmill.stages.engines.differences import TextDifference, find_differences
 from tokenmill.stages.engines.hugging_face import HuggingFace
 from tokenmill.stages.engines.spelling import Spelled
 from tokenmill.stages.engines.vocabulary import dtype_for
@@ -53,7 +53,7 @@ class TokenizerReport:
     """Bytes of text a second on one thread, by engine."""
     tried: int
     """Texts on which both engines were tried; 0 where there are no two."""
-    differences: Sequence[Difference]
+    differences: Sequence[TextDifference]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON types."""
@@ -75,7 +75,7 @@ def report_on(
     choice = choose_engine(tokenizer, wanted)
     sample = _sample(documents) or list(PROBE)
     speeds = {choice.engine.kind: _speed(choice.engine, sample)}
-    tried, differences = 0, list[Difference]()
+    tried, differences = 0, list[TextDifference]()
     if tokenizer.content is not None:
         reference = HuggingFace(tokenizer.content)
         speeds.setdefault(REFERENCE, _speed(reference, sample))
@@ -128,7 +128,7 @@ def _speed(engine: Engine | Encoder, sample: Sequence[str]) -> float:
 
 def _search(
     fast: Encoder, reference: HuggingFace, sample: Sequence[str], seconds: float, tick: Callable[[int], None]
-) -> tuple[int, list[Difference]]:
+) -> tuple[int, list[TextDifference]]:
     ends = time.monotonic() + seconds
     tried = 0
 

@@ -33,7 +33,7 @@ CLASSES: Final = {
     "broker-killed": "the broker killed under load and started again",
     "broker-paused": "the broker stopped for seconds, again and again, under load",
     "network-broken": "connections delayed, reset and left half open between service and broker",
-    "send-failed": "a message written though its sender was told it failed, refused, or refused before a later one",
+    "send-failed": "a message written although its sender got an error, refused, or refused before a later one",
     "dead-letters-refused": "the dead-letter topic refuses what is sent to it",
     "source-retained": "retention deletes what the cursor needs, or what a new store needs",
     "source-recreated": "a raw or token topic deleted and made again, shorter and longer",
@@ -49,7 +49,7 @@ CLASSES: Final = {
     "eras-contested": "two mills, one stopped past its session or of another group, both close eras",
     "eras-lost": "the control topic loses eras that were acknowledged, or is deleted and made again",
     "eras-behind": "a store whose eras run ahead of its blocks, and one whose blocks run ahead of its eras",
-    "eras-owner-halted": "the owner of partition 0 closes eras for the others while its own chain stands",
+    "eras-owner-halted": "the owner of partition 0 closes eras for the others while its own chain is halted",
     "era-files-broken": "the files of a store's eras killed over, cut, flipped, deleted and foreign",
     # work and settings
     "bad-inputs": "every row of the table of bad inputs at once, among good documents",

@@ -105,7 +105,7 @@ def test_lines_cut_anywhere_after_the_last_commit_are_cut_off(scene: Scene) -> N
 def test_missing_lines_are_damage(scene: Scene) -> None:
     """At every byte: the rows came after them, so they were there."""
     for length in range(0, len(scene.files[ERA_LINES_FILE]), 7):
-        with pytest.raises(DamagedError, match=r"were committed.*anew from the control topic"):
+        with pytest.raises(DamagedError, match=r"were committed.*again from the control topic"):
             scene.recover(lines=scene.files[ERA_LINES_FILE][:length])
     scene.put()
     (scene.directory / ERA_LINES_FILE).unlink()

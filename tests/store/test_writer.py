@@ -221,10 +221,10 @@ def test_nothing_is_committed_where_nobody_would_look_for_it(tmp_path: Path) -> 
 
 
 def test_a_failed_write_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the system's words, and that what was committed stands."""
+    """In the system's words, and that what was committed is kept."""
     with PartitionWriter.open(make_store(tmp_path, INFO), STREAM, 0) as writer:
         FailingDisk(monkeypatch, 1, errno.ENOSPC)
-        with pytest.raises(StoreError, match=r"No space left on device.*committed stands"):
+        with pytest.raises(StoreError, match=r"No space left on device.*committed is kept"):
             writer.append(cut(CHAIN, INFO, 0, 1), token_offset=0)
 
 

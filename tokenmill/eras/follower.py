@@ -1,6 +1,6 @@
-"""Reading eras from a log that may lose its tail: the reader's position is its own head's record.
+"""Reading eras from a log that may lose its tail: a reader's position is the record of its last era.
 
-A look, with ``read`` for reading a log from an offset (None: its beginning) to its end::
+One look, where ``read`` reads the log from an offset (None: its beginning) to its end::
 
     records = read(follower.position)
     if follower.position is not None and not follower.holds(next(records)):
@@ -9,7 +9,7 @@ A look, with ``read`` for reading a log from an offset (None: its beginning) to 
     eras = [era for record in records if (era := follower.add(record))]
     follower.finish()
 
-A look that is broken off is undone with `EraFollower.rewind`, up to the eras that were given to somebody.
+A look that was interrupted is undone with `EraFollower.rewind`, back to the last era that was handed on.
 """
 
 from typing import NamedTuple
@@ -27,12 +27,15 @@ class LogRecord(NamedTuple):
     value: bytes | None
 
 
-class Standing(NamedTuple):
-    """Where a follower stands, between two looks or behind a new era."""
+class FollowerState(NamedTuple):
+    """The state of a follower, between two looks or after a new era."""
 
     last: Era | None
+    """The last era; None before the first."""
     position: int | None
+    """Offset of its record on the control topic; None: look from the log's beginning."""
     ignored: int
+    """Records ignored so far."""
 
 
 class EraFollower:
@@ -43,23 +46,23 @@ class EraFollower:
         self._stream = stream
         self._fingerprint = fingerprint
         self._known: Era | None = None
-        """While the log is read again: the era that must be met on the way."""
+        """While the log is read again from its beginning: the era that must be found in it."""
         self.position = position if last is not None else None
         """The offset from which to look; None: from the log's beginning."""
         self.log = EraLog(fingerprint, last)
-        """How far the eras go that were seen."""
+        """The chain of the eras seen so far."""
         self.ignored = 0
-        """Records that came as eras and are none; those behind the last era come with each look, and count again."""
+        """Records with the key of an era that are no next era; those after the last era count again with each look."""
 
     @property
-    def standing(self) -> Standing:
-        """Where to `rewind` to; taken before a look, or behind an era that `add` returned."""
-        return Standing(self.log.last, self.position, self.ignored)
+    def standing(self) -> FollowerState:
+        """The state to `rewind` to; taken before a look, or after an era that `add` returned."""
+        return FollowerState(self.log.last, self.position, self.ignored)
 
     def holds(self, record: LogRecord | None) -> bool:
         """Return whether the first record of a look from `position` is the last era that was seen.
 
-        If not, the broker lost its log's tail, and other records may stand at the same offsets: `restart`.
+        If not, the broker lost its log's tail, and other records may be at the same offsets: `restart`.
         """
         last = self.log.last
         return (
@@ -70,16 +73,16 @@ class EraFollower:
         )
 
     def restart(self) -> None:
-        """Expect the log's records from its beginning; the last era that was seen must be among the eras there."""
+        """Expect the log's records from its beginning; the last era that was seen must be among them."""
         self._known = self._known or self.log.last
         self.log = EraLog(self._fingerprint)
         self.position = None
         self.ignored = 0
 
-    def rewind(self, standing: Standing) -> None:
-        """Stand there again, as if nothing had been read since: for a look that did not come to its end.
+    def rewind(self, standing: FollowerState) -> None:
+        """Go back to that state, as if nothing had been read since: for a look that did not reach the log's end.
 
-        What it found since then was given to nobody, so nobody may be held to it.
+        The eras found since then were not handed on, so nothing may depend on them.
         """
         self._known = None
         self.log = EraLog(self._fingerprint, standing.last)
@@ -90,7 +93,7 @@ class EraFollower:
         """Take the next record; return the era if it is one that was not seen before.
 
         Raises:
-            DifferenceError: the era that was seen last is not on the chain that stands there now.
+            DifferenceError: the last era that was seen is not on the chain that is in the log now.
 
         """
         if record.key != ERA_KEY:
@@ -121,6 +124,6 @@ class EraFollower:
     def _lost(self, era: Era) -> DifferenceError:
         return DifferenceError(
             f"era {era.number} of {self._stream} is not on its control topic any more, which lost its tail: the topic "
-            "cannot tell what was trained on since; go on from a checkpoint before that era, or give new text a "
+            "does not say what was trained on since; go on from a checkpoint before that era, or give new text a "
             "stream of its own (stream_suffix)"
         )

@@ -7,11 +7,11 @@ from tokenmill.wire.chain import genesis_hash
 
 
 class EraLog:
-    """How far the eras of a stream go: `add` takes the log's records one after the other. Holds the last era alone.
+    """The chain of eras of a stream: `add` takes the log's records in order. Holds only the last era.
 
-    Several writers may believe that it is their turn. Which of their records counts is decided by the log alone, so all
-    readers of one log agree: a record counts if it names the hash of the era before, continues each partition where
-    that left it, block and chain hash, and no end marker stands before it. Its place in the log does not matter: after
+    Several writers may believe that it is their turn. The log alone decides which of their records count, so all
+    readers of one log agree. A record counts if it names the hash of the era before, continues each partition at the
+    block and chain hash where that era ended, and follows no end marker. Its place in the log does not matter: after
     the log lost an era, a live writer's next one continues nothing and is ignored.
     """
 
@@ -39,13 +39,13 @@ class EraLog:
 
     @property
     def partitions(self) -> int:
-        """How many partitions the eras have met."""
+        """Number of partitions in the eras so far."""
         return 0 if self.last is None else len(self.last.ranges)
 
     def end(self, partition: int) -> tuple[int, bytes]:
         """Return the block, and the chain hash before it, with which a partition's next range begins.
 
-        A partition that no era has met yet begins at block 0.
+        A partition that is in no era yet begins at block 0.
         """
         if self.last is None or partition >= self.partitions:
             return 0, genesis_hash(self.fingerprint, partition)
@@ -53,7 +53,7 @@ class EraLog:
         return found.stop, found.after
 
     def add(self, value: bytes | None) -> Era | None:
-        """Take the value of the next record whose key is `ERA_KEY`; return the era if it is one, None if ignored."""
+        """Take the value of the next record with key `ERA_KEY`; return the era, or None if it is ignored."""
         try:
             era = Era.unpack(value or b"")
         except ValueError:
@@ -65,7 +65,7 @@ class EraLog:
         return era
 
     def continues(self, era: Era) -> bool:
-        """Return whether a sound record is the next era."""
+        """Return whether a valid era is the next one of this chain."""
         return (
             not self.ended
             and era.number == self.next_number

@@ -1,4 +1,4 @@
-"""One era as it stands on a control topic and in a store: canonical JSON, linked to the one before by its hash.
+"""One era as it is written to a control topic and to a store: canonical JSON, linked to the one before by its hash.
 
 ::
 
@@ -10,9 +10,9 @@
         "ranges": [[4096, 8000, "<chain hash before block 4096>", "<chain hash after block 7999>"], [...], ...],
     }
 
-``ranges`` has an entry for each partition that the stream has had since the first era, in order, an empty one where
-nothing is new: so the last era alone says how the next one must continue. The control topic's key is ``era``. The hash
-of an era is that of these bytes (xxh3_128), so the spelling is fixed.
+``ranges`` has an entry for each partition that the stream has had since the first era, in order; the range is empty
+where nothing is new. So the last era alone says how the next one must continue. The key on the control topic is
+``era``. The hash of an era is the xxh3_128 of these bytes, so its spelling is fixed.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from tokenmill.wire.chain import HASH_BYTES
 
 ERA_KEY: Final = b"era"
 _BEYOND: Final = 1 << 48
-"""No number of a block or of a moment reaches this, so that sums over all partitions stay below 64 bits."""
+"""Numbers of blocks and milliseconds are below this, so that sums over all partitions stay below 64 bits."""
 _MOST_RANGES: Final = 1 << 16
 """More partitions than a topic of any cluster has."""
 
@@ -36,7 +36,9 @@ class EraRange(NamedTuple):
     """The blocks ``[first, stop)`` of a partition."""
 
     first: int
+    """Number of the first block in its partition."""
     stop: int
+    """Number after the last block; ``first`` where the range is empty."""
     before: bytes
     """The chain hash before block ``first``, 16 bytes."""
     after: bytes
@@ -53,8 +55,9 @@ class Era:
     """A numbered set of block ranges, one for each partition, that becomes trainable at once."""
 
     number: int
+    """The era's number, from 0."""
     before: bytes
-    """The hash of the era before; of era 0: `first_hash`."""
+    """The hash of the era before, 16 bytes; of era 0: `first_hash`."""
     ranges: tuple[EraRange, ...]
     """Of partitions 0, 1, ..."""
     closed: int
@@ -89,7 +92,7 @@ class Era:
         """Return the era that `pack` made these bytes of.
 
         Raises:
-            ValueError: they are none: another writer's, or another version's. Readers ignore such a record.
+            ValueError: they are no era of this version. Readers ignore such a record.
 
         """
         try:
@@ -116,9 +119,10 @@ def era_hash(value: bytes) -> bytes:
 
 
 def why_no_era(value: bytes | None) -> str | None:
-    """Return why the value of a record whose key is `ERA_KEY` is no era of any stream; None where it is one.
+    """Return why the value of a record with key `ERA_KEY` is no era of any stream; None where it is one.
 
-    An era that does not continue the chain is one: of two writers that close the same era, the second writes such.
+    An era that does not continue the chain is still one: where two writers close the same era, the second one writes
+    such a record.
     """
     try:
         Era.unpack(value or b"")
@@ -138,7 +142,7 @@ def _range(part: Sequence[Any]) -> EraRange:
 
 
 def _require_sound(era: Era) -> None:
-    """Raise ValueError for what no writer writes: this much is said by the record alone."""
+    """Raise ValueError for values that no writer writes, as far as the record alone shows."""
     numbers = [era.number, era.closed, *(number for part in era.ranges for number in part[:2])]
     if not all(type(number) is int and 0 <= number < _BEYOND for number in numbers) or type(era.end) is not bool:
         raise ValueError("no era: a number is negative, beyond all bounds, or none")

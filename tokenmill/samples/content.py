@@ -1,10 +1,10 @@
-"""What pins the content that a run has used: it stands in the run's state, and other stores are told apart by it.
+"""The pin of a training run: an era's hash in the run's state, by which a store with other content is recognised.
 
 A fingerprint says how a stream was made, not of which text: two clusters with one recipe have streams of the same name
 and fingerprint. The hash of an era covers its blocks, by their chain hashes, and through ``before`` all eras before it.
-So a position is pinned by the last era that it has used: in the first pass that of the sample before it, in a later one
-the sequence's last era (its end marker, where the marker ends it). Eras are never changed, so a position has one pin in
-every store of a stream, whatever else these hold.
+So the last era that a position has used pins it: in the first pass the era of the sample before it, in later passes the
+sequence's last era (the end marker, where that ends the sequence). Eras never change, so a position has the same pin in
+every store of a stream.
 """
 
 import logging
@@ -21,20 +21,20 @@ from tokenmill.samples.position import Content, Position, SequenceId
 from tokenmill.store import StreamInfo, open_eras
 
 _REMEMBERED: Final = 1 << 13
-"""Eras of which it is kept what pins the positions in them, in 2 MiB: a loop reads a chunk of batches ahead, of which
-each may end in an era of its own. Others are looked up in the store."""
+"""Eras whose pins are kept in memory, in 2 MiB: a loop reads a chunk of batches ahead, and each batch may end in an era
+of its own. Other pins are looked up in the store."""
 
 UNPINNED: Final = (
     "a state does not say over which content it was saved (tokenmill was older): make sure that the store is the one "
     "that the run read, or a copy of it"
 )
-"""What is to be said of a position that is `Position.unpinned`."""
+"""The warning about a position that is `Position.unpinned`."""
 
 log = logging.getLogger(__name__)
 
 
 class _Stretch(NamedTuple):
-    """What pins the positions in ``(start, stop]``."""
+    """The pin of the positions in ``(start, stop]``."""
 
     start: int
     stop: int
@@ -45,13 +45,13 @@ _NOWHERE: Final = _Stretch(0, 0, Content(0, ""))
 
 
 class UsedContent:
-    """What pins the positions of a sequence in one store. Any thread may ask.
+    """The pins of a sequence's positions in one store; safe to use from several threads.
 
-    Where a run has just read, that is remembered: a state for each batch costs no look into a file.
+    Pins of what a run has just read are kept in memory, so a state for each batch reads no file.
     """
 
     def __init__(self, store: Path, info: StreamInfo, sequence: SequenceId, views: int) -> None:
-        """Look at eras that nobody else uses; each block has so many samples.
+        """Open the eras of the stream for this object alone; each block has ``views`` samples.
 
         Raises:
             DamagedError: their files are damaged.
@@ -66,10 +66,10 @@ class UsedContent:
         """Ascending, without overlap."""
         self._latest = _NOWHERE
         self._agreed: Content | None = None
-        """That of the state that was held against this store and agrees."""
+        """The content of the state that was compared with this store and agrees."""
 
     def remember(self, place: EraPlace, samples: int) -> None:
-        """Keep what pins the positions in an era that a run begins to read, which has so many samples.
+        """Keep the pin of an era of ``samples`` samples that a run begins to read.
 
         Raises:
             DamagedError: the era is damaged.
@@ -88,10 +88,10 @@ class UsedContent:
             known.append(self._stretch(place, samples))
 
     def pin(self, position: Position) -> Position:
-        """Return the same position with what pins it; costs no read of a file where a run has just been.
+        """Return the same position with its pin; reads no file where a run has just read.
 
-        Where the store does not reach it, that is the last era which is known. The content of a state that does not
-        agree with this store, or was not compared with it yet, is kept.
+        Where the store does not reach the position, the last era that is known pins it. The content of a state that
+        does not agree with this store, or was not compared with it yet, is kept.
 
         Raises:
             DamagedError: the eras are damaged.
@@ -103,7 +103,7 @@ class UsedContent:
         return position if content == position.content else replace(position, content=content)
 
     def accept(self, position: Position) -> Position:
-        """Return the position of a state with which a run goes on; an old one, which nothing pins, with a warning.
+        """Return the position from which a run continues; log a warning where the state is old and has no pin.
 
         Raises:
             as `compare`.
@@ -115,7 +115,7 @@ class UsedContent:
         return position
 
     def doubt(self, position: Position) -> str | None:
-        """Return, for people, why it is not known whether a position is one over this store's content; None if it is.
+        """Return, for people, why it is unknown whether a position belongs to this store's content; None if it does.
 
         Raises:
             as `compare`.
@@ -126,14 +126,14 @@ class UsedContent:
         if not self.compare(position):
             return (
                 f"the state was saved after {position.content}, which is not in {self._store} yet: whether the run "
-                "read this content can only be told when it is"
+                "read this content is known only when it is there"
             )
         return None
 
     def compare(self, position: Position) -> bool:
         """Return whether a position's content is that of this store; False: that era is not there yet.
 
-        Once the store's eras reach the position, the answer is definite. A position that nothing pins agrees.
+        Once the store's eras reach the position, the answer is definite. A position without a pin agrees.
 
         Raises:
             InputError: it is other content.
@@ -170,7 +170,7 @@ class UsedContent:
         )
 
     def _content_at(self, sample: int) -> Content | None:
-        """Return what pins a position before a sample; None: nothing was used, or no era is known."""
+        """Return the pin of a position before a sample; None: nothing was used, or no era is known."""
         if not sample:
             return None
         latest = self._latest
@@ -196,7 +196,7 @@ class UsedContent:
         return place
 
     def _stretch(self, place: EraPlace, samples: int) -> _Stretch:
-        """Return what pins the positions in an era; in a later pass, in the whole pass."""
+        """Return the pin of the positions in an era; in a later pass, of the whole pass."""
         if not place.passed:
             return _Stretch(place.start, place.start + samples, self._content_of(place.era))
         one = self._places.in_pass() or 0  # it is known, else no later pass could be

@@ -18,7 +18,7 @@ def read_state(file: Path) -> Position:
         InputError: the file is missing, or holds no state.
 
     """
-    advice = "name a file that holds what state_dict() of Batches returned, as JSON and alone"
+    advice = "name a file that holds, as JSON, what state_dict() of Batches returned, and nothing else"
     try:
         state = read_json_file(file)
     except (OSError, ValueError, DamagedError) as error:
@@ -30,11 +30,11 @@ def read_state(file: Path) -> Position:
 
 
 def first_needed(store: Path, info: StreamInfo, positions: Iterable[Position]) -> list[int]:
-    """Return, for each partition, the first block that any of the positions needs; partitions beyond: all blocks.
+    """Return, for each partition, the first block that any of the positions needs; of partitions beyond, all.
 
-    A position needs the era of its next sample whole, for that is shuffled, and all later ones; while passes are left
-    after the present one, also those before, from the sequence's first era on. Where the era is not known yet, or the
-    sequence is at its end, it needs what follows the last era that it was through.
+    A position needs the whole era of its next sample, because an era is shuffled as a whole, and all later eras. While
+    passes are left after the current one, it also needs the earlier eras, from the sequence's first one on. Where the
+    era is not known yet, or the sequence is at its end, it needs the blocks after the last era that it has used.
 
     Raises:
         InputError: a position is one in another stream, or in one of that name that was made with other settings or

@@ -10,6 +10,7 @@ class EraPlace(NamedTuple):
     """An era in a pass of a sequence."""
 
     era: int
+    """The era's number."""
     passed: int
     """How many passes were complete before."""
     start: int
@@ -17,21 +18,21 @@ class EraPlace(NamedTuple):
 
 
 class EraPlaces:
-    """Finds the eras of samples, as far as these are known as of the last ``refresh`` of ``eras``."""
+    """Finds the eras of samples, among the eras that the last ``refresh`` of ``eras`` found."""
 
     def __init__(self, eras: EraReader, sequence: SequenceId, views: int) -> None:
-        """Take the eras of the stream of a sequence; each block has so many samples."""
+        """Use the eras of the sequence's stream; each block has ``views`` samples."""
         self.eras = eras
         self._sequence = sequence
         self._views = views
 
     def total(self) -> int | None:
-        """Return how many samples the sequence has; None while its last era has not come."""
+        """Return how many samples the sequence has; None until its last era is there."""
         one = self.in_pass()
         return None if one is None else one * self._sequence.passes
 
     def in_pass(self) -> int | None:
-        """Return how many samples each pass has; None while the last era has not come."""
+        """Return how many samples each pass has; None until the last era is there."""
         first, stop = self._sequence.eras
         if stop is None or stop > self.eras.eras:
             if not self.eras.ended:
@@ -40,12 +41,12 @@ class EraPlaces:
         return self._between(min(first, stop), stop)
 
     def last_era(self) -> int:
-        """Return the last era of the sequence that is known, also the end marker; -1 if none is."""
+        """Return the number of the sequence's last known era, which may be the end marker; -1 if there is none."""
         stop = self._sequence.eras[1]
         return (self.eras.eras if stop is None else min(stop, self.eras.eras)) - 1
 
     def place(self, sample: int) -> EraPlace | None:
-        """Return where a sample is; None where the eras that are known do not reach."""
+        """Return the era that holds a sample; None if no known era does."""
         first = self._sequence.eras[0]
         if sample < 0 or self.eras.eras <= first:
             return None
@@ -63,13 +64,13 @@ class EraPlaces:
         return EraPlace(number, passed, begin + self._between(first, number))
 
     def samples_in(self, number: int) -> int:
-        """Return how many samples an era has that is known."""
+        """Return how many samples a known era has."""
         return self._between(number, number + 1)
 
     def first_samples(self, number: int) -> list[int]:
         """Return the number of an era's first sample in each pass; empty if the sequence has no such era.
 
-        As far as that is known: while the last era has not come, only the first pass is.
+        Until the sequence's last era is there, only the first pass is known and returned.
         """
         first, stop = self._sequence.eras
         if not first <= number < (self.eras.eras if stop is None else min(stop, self.eras.eras)):

@@ -1,6 +1,6 @@
-"""Where a training run stands in its sequence of samples: what `state_dict` says. No I/O.
+"""The position of a training run in its sequence of samples: the content of `state_dict`. No I/O.
 
-The state speaks of the sequence as a whole, so it is the same on every rank, and any number of ranks can go on from it.
+The state describes the sequence as a whole, so it is equal on every rank, and any number of ranks can go on from it.
 """
 
 from collections.abc import Mapping
@@ -18,25 +18,31 @@ class SequenceId:
     """Everything that decides which sample has which number."""
 
     stream: str
+    """The stream's name."""
     fingerprint: str
-    """The stream's, hexadecimal."""
+    """The stream's fingerprint, 32 hexadecimal digits."""
     sequence_length: int
+    """Tokens of x, and of y, in a sample."""
     seed: int
+    """Of the shuffle, an int64."""
     shuffle: bool
+    """Whether the samples of an era are permuted."""
     eras: tuple[int, int | None]
     """The first era and the one after the last; None: up to the end marker."""
     passes: int
+    """How many times the sequence goes through its eras."""
 
 
 _NAMES: Final = tuple(field.name for field in fields(SequenceId))
 
 
 class Content(NamedTuple):
-    """What pins the samples that a run has taken: an era, whose hash covers all eras before it and their blocks."""
+    """The pin of the samples that a run has taken: an era, whose hash covers all eras up to it and their blocks."""
 
     era: int
+    """The era's number."""
     hash: str
-    """Of the era, hexadecimal."""
+    """The era's hash, 32 hexadecimal digits."""
 
     def __str__(self) -> str:
         return f"era {self.era} hash {self.hash}"
@@ -46,8 +52,11 @@ class StepRange(NamedTuple):
     """Steps that took the same number of samples, up to the next range."""
 
     first_step: int
+    """Number of the range's first step, from 0."""
     first_sample: int
+    """Number of the first sample of that step."""
     global_batch: int
+    """Samples of all ranks in each of its steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +64,17 @@ class Position:
     """How many samples of a sequence were delivered, in which steps."""
 
     sequence: SequenceId
+    """The sequence that the samples are counted in."""
     sample: int
-    """The number of the next one."""
+    """The number of the next sample."""
     ranges: tuple[StepRange, ...]
+    """The steps, in order; the last range goes on with the next step."""
     content: Content | None = None
-    """That of an era that the run has come through, as a rule of the last one; None: of none, or it is not known."""
+    """The pin: an era that the run has used, as a rule the last one. None: it used none, or that is not known."""
 
     @classmethod
     def beginning(cls, sequence: SequenceId, global_batch: int) -> Self:
-        """Return where a run with so many samples in each step begins."""
+        """Return the first position of a run whose steps take ``global_batch`` samples."""
         return cls(sequence, 0, (StepRange(0, 0, global_batch),))
 
     @property
@@ -74,11 +85,11 @@ class Position:
 
     @property
     def unpinned(self) -> bool:
-        """Whether the run took samples, and nothing says of which content: so it is with old states."""
+        """Whether the run took samples and its state does not say of which content, as old states do not."""
         return self.sample > 0 and self.content is None
 
     def after(self, steps: int) -> "Position":
-        """Return where the run stands so many steps later."""
+        """Return the position of the run ``steps`` steps later."""
         return replace(self, sample=self.sample + steps * self.ranges[-1].global_batch)
 
     def before(self, step: int) -> "Position":
@@ -88,7 +99,7 @@ class Position:
         return replace(self, sample=last.first_sample + (step - last.first_step) * last.global_batch, ranges=kept)
 
     def with_batches_of(self, global_batch: int) -> "Position":
-        """Return the same place for a run whose steps take so many samples from there on."""
+        """Return the same position for a run whose steps take ``global_batch`` samples from there on."""
         last = self.ranges[-1]
         if last.global_batch == global_batch:
             return self
@@ -101,17 +112,17 @@ class Position:
         """Return the numbers of the samples of a step that was made.
 
         Raises:
-            InputError: it was not.
+            InputError: the step was not made.
 
         """
         if not 0 <= step < self.step:
-            raise InputError(f"step {step} was not made as of this state, which stands before step {self.step}")
+            raise InputError(f"step {step} was not made as of this state, whose next step is {self.step}")
         found = [part for part in self.ranges if part.first_step <= step][-1]
         first = found.first_sample + (step - found.first_step) * found.global_batch
         return range(first, first + found.global_batch)
 
     def step_of(self, sample: int) -> tuple[int, int] | None:
-        """Return the step that took a sample, and the sample's place in the global batch; None: it was not made."""
+        """Return the step that took a sample, and the sample's place in the global batch; None: no step took it."""
         if not 0 <= sample < self.sample:
             return None
         found = [part for part in self.ranges if part.first_sample <= sample][-1]
@@ -119,22 +130,21 @@ class Position:
         return found.first_step + steps, place
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the state: small, of JSON's types alone."""
+        """Return the state: a small dict of JSON types."""
         return {
             "format": _FORMAT,
             **{name: getattr(self.sequence, name) for name in _NAMES},
             "eras": list(self.sequence.eras),
             "sample": self.sample,
             "ranges": [list(part) for part in self.ranges],
-            "content": None if self.content is None else list(self.content),  # an object DCP would take apart
+            "content": None if self.content is None else list(self.content),  # DCP would split an object into entries
         }
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any], sequence: SequenceId) -> Self:
-        """Return the position that a state speaks of, if it is one in this sequence.
+        """Return the position in a state, if the state belongs to this sequence.
 
-        Passes may be more or fewer than they were, and with a single pass the last era another: the samples keep their
-        numbers.
+        The number of passes may have changed, and with a single pass the last era: the samples keep their numbers.
 
         Raises:
             InputError: it is no state, or one of another sequence.
@@ -156,7 +166,7 @@ class Position:
 
     @classmethod
     def read(cls, state: Mapping[str, Any]) -> Self:
-        """Return the position that a state speaks of, in the sequence that it names: for those who do not train.
+        """Return the position in a state, in the sequence that the state names: for tools, which do not train.
 
         Raises:
             InputError: it is no state.
@@ -194,22 +204,22 @@ class Position:
 
 
 def _read_sequence(named: Mapping[str, Any]) -> SequenceId:
-    """Return the sequence that a state names; raises TypeError or ValueError where a value cannot be."""
+    """Return the sequence that a state names; raises TypeError or ValueError for an impossible value."""
     first, stop = named["eras"]
     found = SequenceId(**dict(named) | {"eras": (first, stop)})
     counts = [found.sequence_length, found.passes, first + 1, first + 1 if stop is None else stop - first]
     if not all(type(number) is int for number in [*counts, found.seed]) or min(counts) < 1:
-        raise ValueError("the sequence's numbers cannot be")
+        raise ValueError("the sequence's numbers are impossible")
     if not all(isinstance(text, str) for text in (found.stream, found.fingerprint)) or type(found.shuffle) is not bool:
-        raise TypeError("the sequence's names cannot be")
+        raise TypeError("the sequence's names are impossible")
     return found
 
 
 def _read_content(value: Any) -> Content | None:
-    """Return the content that a state names; raises TypeError or ValueError where it cannot be."""
+    """Return the content that a state names; raises TypeError or ValueError for an impossible one."""
     if value is None:  # an old state, or one of a run that took nothing
         return None
     era, found = value
     if type(era) is not int or era < 0 or len(bytes.fromhex(found)) != HASH_BYTES:
-        raise ValueError("the content's era or hash cannot be")
+        raise ValueError("the content's era or hash is impossible")
     return Content(era, bytes.fromhex(found).hex())

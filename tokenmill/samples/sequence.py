@@ -4,7 +4,7 @@ A sample is a view of a block: ``sequence_length + 1`` tokens, of which x and y 
 ``(block_tokens - 1) / sequence_length`` views, each beginning with the last token of the one before. The sequence goes
 through the eras in their order, and as many times as there are passes; inside an era, over its samples (blocks by
 partition and number, each with its views) in the order of a permutation of (seed, pass, era). Views are permuted like
-blocks: neighbours of one block in one batch would teach the same document.
+blocks: several views of one block in one batch would train on the same document.
 """
 
 from collections.abc import Iterable
@@ -21,21 +21,23 @@ from tokenmill.errors import InputError
 Numbers = npt.NDArray[np.int64]
 
 _STORED: Final = 1 << 20
-"""Samples of an era up to which its order is computed once and kept, in 8 MiB at most: that is cheaper than asking for
-it part by part, and above it each part is large enough."""
+"""Most samples of an era whose order is computed once and kept, in 8 MiB: that is cheaper than computing it part by
+part. The parts of larger eras are large enough."""
 
 
 class Samples(NamedTuple):
-    """Where samples lie: arrays of one length."""
+    """The places of samples: int64 arrays, ``[samples]`` each."""
 
     partitions: Numbers
+    """The partition of each."""
     blocks: Numbers
+    """The number of its block in the partition."""
     views: Numbers
-    """Which view of the block each is, from 0."""
+    """The number of its view in the block, from 0."""
 
 
 def join(parts: Iterable[Samples]) -> Samples:
-    """Return samples behind each other; there is at least one part."""
+    """Concatenate samples; there is at least one part."""
     found = list(parts)
     return found[0] if len(found) == 1 else Samples(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
@@ -44,7 +46,7 @@ class EraOrder:
     """The samples of one era in the order of one pass."""
 
     def __init__(self, era: Era, *, views: int, shuffle: bool, seed: int, passed: int) -> None:
-        """Prepare; costs nothing that grows with the era.
+        """Prepare the order; the cost does not depend on the era's size.
 
         Args:
             era: an era with blocks.
@@ -55,7 +57,7 @@ class EraOrder:
 
         """
         self.samples = era.blocks * views
-        """How many there are."""
+        """Samples of the era."""
         self.blocks = era.blocks
         self.views = views
         """Samples of each block."""
@@ -71,14 +73,14 @@ class EraOrder:
         return self._whole[positions] if self.samples <= _STORED else self._order(positions)
 
     def samples_of(self, items: Numbers) -> Samples:
-        """Return the samples of which these are the numbers."""
+        """Return the samples that have these item numbers."""
         blocks, views = (items, np.zeros_like(items)) if self.views == 1 else np.divmod(items, self.views)
         partitions, starts, shifts = self._parts
         parts = np.searchsorted(starts, blocks, side="right") - 1
         return Samples(partitions[parts], blocks + shifts[parts], views)
 
     def position_of(self, partition: int, block: int, view: int) -> int:
-        """Return the position of a sample of the era: of whose item `samples_of` says that it lies there."""
+        """Return the position of a sample of the era in this order: the inverse of `items` and `samples_of`."""
         partitions, _, shifts = self._parts
         part = int(np.searchsorted(partitions, partition))
         item = (block - int(shifts[part])) * self.views + view
@@ -86,7 +88,7 @@ class EraOrder:
 
     @cached_property
     def _parts(self) -> tuple[Numbers, Numbers, Numbers]:
-        """Of `ranges`, the partitions, the first block among those of the era, and a block's number less that."""
+        """Per range: its partition, the index of its first block in the era, and a block's number minus its index."""
         partitions, firsts, stops = np.array(self.ranges, np.int64).reshape(-1, 3).T
         starts = np.cumsum(stops - firsts) - (stops - firsts)
         return partitions, starts, firsts - starts
@@ -103,10 +105,13 @@ class Ranks:
     batch_size: int
     """Samples of one rank in one step."""
     rank: int = 0
+    """This rank's number, from 0."""
     world_size: int = 1
+    """Number of ranks."""
     worker: int = 0
-    """Which of the processes that read for this rank this is: they take its steps in turns."""
+    """The number of this process among those that read for this rank, from 0: they take its steps in turns."""
     workers: int = 1
+    """How many processes read for this rank."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.worker < self.workers:
@@ -128,13 +133,13 @@ class Ranks:
         return self.global_batch * self.workers
 
     def steps_in(self, samples: int) -> int:
-        """Return how many of this process's steps are whole if so many samples are there."""
+        """Return how many steps of this process are complete with the first ``samples`` samples."""
         return max(samples // self.global_batch - self.worker + self.workers - 1, 0) // self.workers
 
     def samples(self, first: int, steps: int) -> Numbers:
         """Return the numbers of this process's samples in the next ``steps`` of its steps, ``[steps * batch_size]``.
 
-        Where its workers' first turn begins with sample ``first``. Together, ranks and workers have each sample once.
+        The first turn of the workers begins with sample ``first``. Together, ranks and workers take each sample once.
         """
         turns = self.worker + self.workers * np.arange(steps)
         starts = first + self.rank * self.batch_size + self.global_batch * turns

@@ -16,11 +16,12 @@ class Source:
     start: int
     """Index of its first token among the row's ``sequence_length + 1``; x has all but the last, y all but the first."""
     stop: int
+    """Index after its last token in the row."""
     topic: str
     """The raw topic."""
     partition: int
     offset: int
-    """Of the record in that partition."""
+    """Offset of the record in that partition."""
     position: int
     """Index of the first token here among the document's tokens."""
     id: str | int | None

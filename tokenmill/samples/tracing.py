@@ -1,8 +1,8 @@
 """From a step to the Kafka records that it was made of, and from a record to the steps that took it: files alone.
 
-Forth, each sample costs a constant number of small reads. Back, the document tables of a partition are bisected, for
-record offsets ascend in them from block to block, then the eras, for each continues the one before; the place in an
-era's order is computed.
+From a step, each sample costs a constant number of small reads. From a record, the document tables of a partition are
+bisected, because record offsets ascend in them from block to block, and then the eras, because each continues the one
+before. The place in an era's order is computed.
 """
 
 from bisect import bisect_left
@@ -23,7 +23,7 @@ from tokenmill.store import PartitionReader, partitions_in, read_stream
 from tokenmill.wire.pieces import PADDING
 
 _AT_ONCE: Final = 4096
-"""Samples that are located in one go: memory is bounded however large a batch is."""
+"""Samples that are located at a time: memory is bounded however large a batch is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,13 @@ class Use:
     passed: int
     """How many passes were complete before."""
     era: int
+    """The number of the era."""
     position: int
-    """In the era's order, in this pass."""
+    """Index in the era's order in this pass, from 0."""
     step: int | None
     """The step that took it; None: as of the state, none has yet."""
     row: int | None
-    """Its place in that step's global batch: rank r of batches of b has the rows from r * b on."""
+    """Its row in that step's global batch: rank r of batches of b has the rows from r * b on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class TracedView:
 
 @dataclass(frozen=True, slots=True)
 class TracedRecord:
-    """A record, and the views in which tokens of it lie."""
+    """A record, and the views that hold tokens of it."""
 
     topic: str
     partition: int
@@ -79,7 +80,7 @@ class TracedRecord:
     held: tuple[int, int] | None
     """The first and the last record of which the store holds tokens in this partition; None: it holds none."""
     views: list[TracedView]
-    """Each with the record's own sources alone."""
+    """Each with the sources of this record only."""
 
     @property
     def verdict(self) -> str:
@@ -104,7 +105,7 @@ class Tracer:
     """Traces the samples of one run in one store."""
 
     def __init__(self, store: Path | str, position: Position) -> None:
-        """Open the stream of which a run's state speaks.
+        """Open the stream that a run's state names.
 
         Raises:
             StoreError: the store holds no such stream.

@@ -30,9 +30,10 @@ class _Span:
 class TrainableSamples:
     """Finds samples by number: which era, block and view each is.
 
-    Remembers the eras of the samples that were asked for last, so memory is bounded by these. What is trainable stays
-    so; more becomes so when eras and blocks come. An era is trainable when its blocks are committed in the store and
-    have the chain hashes that the era names; all before it are then, too, for the hashes roll on.
+    Keeps only the eras of the samples that were asked for last, which bounds the memory. What is trainable stays
+    trainable, and more follows with new eras and blocks. An era is trainable when its blocks are committed in the store
+    and have the chain hashes that the era names. Then all eras before it are trainable, too, since each hash covers
+    what precedes it.
     """
 
     def __init__(
@@ -57,13 +58,13 @@ class TrainableSamples:
         self._sequence = sequence
         self._views = views
         self.checks = check or on_damage == "skip"
-        """Whether blocks are held against their CRCs when they are located."""
+        """Whether blocks are checked against their CRCs when they are located."""
         self._on_damage: OnDamage = on_damage
         self._whole = whole
         self._readers: dict[int, PartitionReader] = {}
         self._spans: deque[_Span] = deque()
         self._trainable = -1
-        """The highest era that is known to be."""
+        """The highest era that is known to be trainable."""
 
     @property
     def store(self) -> Path:
@@ -96,7 +97,7 @@ class TrainableSamples:
         return found
 
     def total(self) -> int | None:
-        """Return how many samples the sequence has; None while its last era has not come."""
+        """Return how many samples the sequence has; None until its last era is there."""
         return self.places.total()
 
     def known_total(self) -> int | None:
@@ -109,7 +110,7 @@ class TrainableSamples:
 
         Raises:
             InputError: the store does not hold their blocks any more.
-            DifferenceError: the store holds other blocks than the eras speak of.
+            DifferenceError: the store holds other blocks than the eras name.
             DamagedError: the files are damaged.
 
         """
@@ -124,11 +125,11 @@ class TrainableSamples:
         return min(reached - sample, wanted)
 
     def locate(self, samples: Numbers) -> Samples:
-        """Return where samples lie whose numbers ascend and which `ready` has just counted."""
+        """Return the places of samples. Their numbers must ascend, and `ready` must just have counted them."""
         return join(order.samples_of(items) for order, items in self.items(samples))
 
     def items(self, samples: Numbers) -> list[tuple[EraOrder, Numbers]]:
-        """Return the same as items of each era."""
+        """Return the same samples as item numbers in the order of each era."""
         found = []
         for span in self._spans:
             first, stop = np.searchsorted(samples, (span.start, span.stop)).tolist()
@@ -137,7 +138,7 @@ class TrainableSamples:
         return found
 
     def next_era(self, sample: int) -> int:
-        """Return the era that holds a sample, or the one that must come before that is known."""
+        """Return the number of the era that holds a sample; where it is not known, that of the next era to come."""
         place = self.places.place(sample)
         return self.eras.eras if place is None else place.era
 
@@ -195,7 +196,7 @@ class TrainableSamples:
                 continue  # the blocks that can be read are
             if not agrees:
                 raise DifferenceError(
-                    f"era {era.number} of {self._info.name} speaks of other blocks than {self._store} holds in "
+                    f"era {era.number} of {self._info.name} names other blocks than {self._store} holds in "
                     f"partition {partition} before block {part.stop}: check the store with `tokenmill verify`, and "
                     "rebuild it from the token topic"
                 )

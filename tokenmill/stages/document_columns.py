@@ -1,4 +1,4 @@
-"""Many documents in columns: a short document costs less as three entries of lists than as an object of its own."""
+"""Many documents in columns: three list entries cost less for a short document than an object of its own."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class DocumentColumns:
 
     @classmethod
     def without_fields(cls, texts: list[str], ids: list[str | int | None]) -> Self:
-        """Return documents of which nothing else is carried."""
+        """Return documents without carried fields."""
         return cls(texts, ids, [NO_FIELDS] * len(texts))
 
     def __len__(self) -> int:
@@ -80,7 +80,7 @@ class Metas(NamedTuple):
 
     @classmethod
     def concatenate(cls, parts: Sequence["Metas"]) -> "Metas":
-        """Return the metas of all parts; none of them is one that `part` returned."""
+        """Return the metas of all parts. No part may be one that `part` returned."""
         if len(parts) == 1:
             return parts[0]
         return cls(b"".join([part.data for part in parts]), join_bounds(part.bounds for part in parts))
@@ -91,7 +91,7 @@ class Metas(NamedTuple):
 
 
 def document_metas(documents: DocumentColumns, carried: Sequence[str]) -> Metas:
-    """Return what `document_meta` says of each."""
+    """Return `document_meta` of each document."""
     if carried:
         return Metas.join(document_meta(documents.at(index), carried) for index in range(len(documents)))
     ids, dumps = documents.ids, orjson.dumps

@@ -1,4 +1,4 @@
-"""What the library of the Hugging Face hub says while it is asked: held back, for one message of ours."""
+"""Holding back the log messages of the Hugging Face hub's library, in favour of one message of ours."""
 
 import logging
 from collections.abc import Iterator
@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from typing import Final
 
 _LOGGER: Final = "huggingface_hub.utils._http"
-"""Tells of each try, through a handler of its own and through everyone else's: each line would come twice."""
+"""Logs each attempt through its own handler and through the root's, so each line would come twice."""
 
 
 @contextmanager
 def listening() -> Iterator[list[str]]:
-    """Let the hub be asked inside without a word; what its library would have said is in the list, as it comes."""
+    """Silence the hub's library inside the block; its messages are added to the list as they come."""
     heard: list[str] = []
 
     def hear(record: logging.LogRecord) -> bool:
@@ -29,8 +29,8 @@ def listening() -> Iterator[list[str]]:
 def reason(error: Exception, heard: list[str]) -> str:
     """Return in one line why the hub gave nothing.
 
-    What was heard first goes before the error: after several tries that is one of the library itself, such as that its
-    client has been closed.
+    The first message in ``heard`` is preferred to the error: after several attempts, the error may be one of the
+    library itself, such as that its client has been closed.
     """
     text = heard[0] if heard else str(error)
     return text.strip().partition("\n")[0] or type(error).__name__

@@ -18,7 +18,7 @@ _SHOWN_CHARACTERS: Final = 500
 class NativeCode:
     """A context: within it, a panic of native code is raised as `PanicError`; everything else passes as it is.
 
-    It may be entered again and again, by several threads at a time.
+    It can be used again and again, by several threads at a time.
     """
 
     __slots__ = ("_name",)

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class OwnModuleFinder(MetaPathFinder):
-    """Finds modules in one folder, for who may: those that were named, and modules that lie there themselves."""
+    """Finds modules in one folder: those that a setting named, and those that modules of the folder import."""
 
     def __init__(self, folder: str) -> None:
         """Look in ``folder``, an absolute path."""
@@ -33,7 +33,7 @@ class OwnModuleFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None, /
     ) -> ModuleSpec | None:
-        """Return how a module is loaded; None where it is not there, or not for who asks.
+        """Return how a module is loaded; None where it is not there, or where the importing code may not use it.
 
         Submodules are their package's (``path``), which Python looks in without asking here.
         """
@@ -52,7 +52,7 @@ def import_own(path: str) -> Any:
 
     Raises:
         ValueError: the path is not written like that.
-        AttributeError: the module has nothing of that name; says where the module lies.
+        AttributeError: the module has nothing of that name; the message names the module's file.
         Exception: whatever the module raises when it is imported.
 
     """
@@ -85,8 +85,8 @@ def _let_find(name: str) -> None:
 
 
 def _importing_file() -> str:
-    """Return the file of the code whose import is under way; empty where nobody knows."""
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the interpreter tells nothing else of who asks
+    """Return the file of the code whose import is under way; empty where that is unknown."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - there is no other way to find the importing code
     while frame is not None:
         if frame.f_globals is not globals() and not _is_machinery(frame.f_globals.get("__name__")):
             return str(frame.f_globals.get("__file__") or "")

@@ -1,4 +1,4 @@
-"""Which split a record belongs to: a rule that every worker, restart and verification answers alike.
+"""Which split a record belongs to: a rule with the same answer in every worker, restart and verification.
 
 A record's shard is ``int(md5(key).hexdigest(), 16) % shards``; the splits own consecutive ranges of shards, in order.
 MD5 because any language has it and its remainders are even; nothing here is a secret.
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 DEFAULT_SPLITS: Final[Mapping[str, int]] = MappingProxyType({"train": 980, "validation": 20})
 DEFAULT_SHARDS: Final = 1000
-"""A split can be had in steps of 0.1 %."""
+"""Sizes of splits are in steps of 0.1 %."""
 MOST_SHARDS: Final = 2**31
 """Enough for any share, and the square of it fits 64 bits."""
 KEYS: Final = ("id", "content")
 UNUSED: Final = "_unused"
-"""Stands among splits for a share that none takes, on purpose; no split can be called so."""
+"""The name, among splits, of a share that none takes on purpose; no split can have this name."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 """A split's name becomes the last part of a stream's, and so of topics and folders: no dots, no slashes, short."""
 
 
 def _fastest_md5() -> "Callable[[bytes], _Hash]":
-    """Return Python's own MD5: before OpenSSL's has begun with a name, it is done. No Python must have it, though.
+    """Return Python's own MD5 where this Python has it: OpenSSL's takes longer to begin than this one to hash.
 
-    Saying that nothing here is a secret takes as long as half a hash, so it is said where it must be.
+    Passing ``usedforsecurity=False`` takes as long as half a hash, so it is passed only where it is required.
     """
     with suppress(ImportError):
         own: Callable[[bytes], _Hash] = import_module("_md5").md5
@@ -74,7 +74,7 @@ def division(shards: int | None, splits: Mapping[str, int]) -> tuple[int, dict[s
             f"for the rest; or leave the rest out on purpose, {UNUSED}={shards - given}"
         )
     if UNUSED in splits and list(splits)[-1] != UNUSED:
-        raise SettingsError(f"splits: {UNUSED} stands before other splits: name it last")
+        raise SettingsError(f"splits: {UNUSED} comes before other splits: name it last")
     if splits.get(UNUSED, 1) < 1:
         raise SettingsError(f"splits: {UNUSED} = {splits[UNUSED]}: give it 1 shard or more, or leave it out")
     return max(1, given) if shards is None else shards, {name: size for name, size in splits.items() if name != UNUSED}
@@ -131,7 +131,7 @@ class SplitRule:
         return self._split(key.encode())
 
     def owners(self, documents: DocumentColumns) -> npt.NDArray[np.intp]:
-        """Return what `split_of_document` says of each: the split's number in the order of ``splits``.
+        """Return `split_of_document` of each, as the split's number in the order of ``splits``.
 
         Shape ``[documents]``; the number is ``len(splits)`` where no split owns the shard.
         """

@@ -1,4 +1,4 @@
-"""Train a byte-level BPE tokenizer on somebody's own text, in bounded memory.
+"""Train a byte-level BPE tokenizer on a user's own text, in bounded memory.
 
 GPT-2's scheme (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.2): words by its
 pattern, all 256 bytes in the vocabulary, so that no text is unknown.

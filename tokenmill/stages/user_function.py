@@ -10,9 +10,9 @@ It returns a `Document`, or a reason (a string) or None where there is none::
     longer_than_its_title.version = "1"
     longer_than_its_title.reasons = ("only_a_title",)
 
-It must be pure: the answer depends on the argument alone, because every worker, restart and verification has to get
-the same one. ``version`` is its author's word for that: it goes into the fingerprint, and a change of any answer
-needs a new one. ``reasons`` are all that it may give; anything else, None included, is counted as ``rejected``.
+It must be pure: the answer depends on the argument alone, because every worker, restart and verification has to get the
+same one. With ``version`` its author promises that: it goes into the fingerprint, and a change of any answer needs a
+new one. ``reasons`` are all the reasons that it may give; any other, None included, is counted as ``rejected``.
 """
 
 import re
@@ -30,7 +30,7 @@ from tokenmill.stages.own_modules import import_own
 FUNCTION_FAILED: Final = "function_failed"
 """Dead-letter reason: the function raised, or returned what is no document."""
 REJECTED: Final = "rejected"
-"""Reason of a function that names none of its ``reasons``."""
+"""Reason of a function that returns none of its ``reasons``."""
 MAX_REASONS: Final = 64
 """Reasons are counted in the totals of every message and in metrics, so there are few."""
 
@@ -96,7 +96,7 @@ class UserFunction:
 def open_user_function(setting: str, path: str, *, takes: str, carry: Sequence[str], limits: Limits) -> UserFunction:
     """Import the function that ``path`` (``module:function``), the value of ``setting``, names.
 
-    ``takes`` says for messages what it is called with.
+    ``takes`` says, in messages, what the function is called with.
 
     Raises:
         SettingsError: it cannot be imported or called, or its author does not state its version.

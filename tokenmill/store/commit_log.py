@@ -38,7 +38,7 @@ _CRC_AT: Final = _HEADER.size - _CRC.size
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One record."""
+    """One record; its fields are those in the table above."""
 
     blocks: int
     bin_bytes: int
@@ -46,6 +46,7 @@ class Commit:
     chain: bytes
     source_offset: int
     rows: Rows
+    """One `BLOCK_ROW` for each block that this record commits."""
 
     def encode(self) -> bytes:
         """Return the record's bytes."""
@@ -58,7 +59,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a commit log says."""
+    """The content of a commit log."""
 
     commits: list[Commit]
     """The longest prefix of records that are whole and continue each other."""
@@ -94,7 +95,7 @@ def scan(log: bytes, *, block_bytes: int, segment_blocks: int, blocks: int = 0, 
 
 
 def claimed_blocks(log: bytes) -> int:
-    """Return how many blocks the furthest whole record in a log, damaged or not, says to be committed."""
+    """Return the most blocks that any whole record in a log, damaged or not, names as committed."""
     claimed, at = 0, _find_valid(log, 0)
     while at is not None:
         commit = _decode(log, at)

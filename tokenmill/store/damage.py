@@ -1,4 +1,4 @@
-"""What is said when committed bytes are missing or changed: where, what, and the command that repairs it."""
+"""The errors for committed bytes that are missing or changed: where, what, and the command that repairs it."""
 
 import shlex
 from pathlib import Path
@@ -19,14 +19,14 @@ def too_short(path: Path, size: int, wanted: int) -> str:
 def damaged(path: Path, what: str) -> DamagedError:
     """Return the error for damage to a file of a partition, ``<store>/<stream>/<partition>/<file>``.
 
-    The way back is the same for every file: a store is a copy of the token topic, and so are others of the stream.
+    The repair is the same for every file: a store is a copy of the token topic, and so are other stores of the stream.
     """
     parents = list(path.absolute().parents)
     partition, stream, store = parents[1:4] if path.parent.name == REPAIR_DIRECTORY else parents[:3]
     command = shlex.join(["tokenmill", "repair", stream.name, partition.name, "--store", str(store)])
     return DamagedError(
         f"{path}: {what}",
-        f"To mend it, run `{command}`, which rebuilds what is damaged from the token topic (or, with --from, from "
+        f"To repair it, run `{command}`, which rebuilds what is damaged from the token topic (or, with --from, from "
         "another store) and keeps the damaged files beside it. A segment worker that halted the partition "
         "then goes on by itself; one that still writes there must be stopped meanwhile",
     )

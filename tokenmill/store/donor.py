@@ -1,4 +1,4 @@
-"""Who gives blocks back to a damaged store: the token topic (`tokenmill.app.tools.store_repair`), or another store."""
+"""Where a damaged store gets blocks from: the token topic (`tokenmill.app.tools.store_repair`), or another store."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,10 +19,13 @@ class Given:
     """A block as a donor holds it."""
 
     number: int
+    """Its number in the partition."""
     tokens: bytes
+    """Its token ids, ``block_bytes`` bytes."""
     entry: bytes
+    """Its entry (`tokenmill.wire.pieces`)."""
     before: bytes | None
-    """Chain hash before it, as the donor tells."""
+    """Chain hash before it, according to the donor; None where the donor does not know it."""
 
 
 class Donor(Protocol):
@@ -66,7 +69,7 @@ class StoreDonor:
                     bytes(segment.entry(local)),
                     _before(segment, local) or reader.chain_before(number),
                 )
-            except (DamagedError, InputError):  # the others are as good as before
+            except (DamagedError, InputError):  # the other blocks are not affected
                 continue
 
 

@@ -1,4 +1,4 @@
-"""Writing so that it stays written. Errors are the system's own (`OSError`); none is ever tried again."""
+"""Durable writes. Errors are the system's own (`OSError`); a failed write or sync is never tried again."""
 
 import os
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ def blaming(directory: Path) -> Iterator[None]:
     except OSError as error:
         why = os.strerror(error.errno) if error.errno else str(error)
         raise DiskError(
-            f"{directory} cannot be used ({why}); what was committed stands. Make room, mend or mount the disk: "
+            f"{directory} cannot be used ({why}); what was committed is kept. Make room, repair or mount the disk: "
             "the segment worker tries again by itself"
         ) from error
 
@@ -42,9 +42,9 @@ def sync_directory(directory: Path) -> None:
 
 
 def sync_way_to(directory: Path) -> None:
-    """Make a new directory durable, its own name included, and the names of all above it that may be as new.
+    """Make a new directory durable: its content, its name, and the names of its parents, which may be new as well.
 
-    Those that we may not write to cannot be new.
+    A parent that this process may not write to cannot be new.
     """
     sync_directory(directory)
     for parent in directory.parents:

@@ -16,9 +16,9 @@ from tokenmill.store.stream import StreamInfo
 
 ERA_ADVICE: Final = (
     f"Stop the segment worker, move {ERA_LINES_FILE} and {ERA_INDEX_FILE} away, and start it again: it writes both "
-    "anew from the control topic (or copy both from another store of the stream)"
+    "again from the control topic (or copy both from another store of the stream)"
 )
-"""What helps against damaged eras."""
+"""What to do about damaged eras."""
 
 
 class EraReader:
@@ -28,7 +28,7 @@ class EraReader:
     """
 
     def __init__(self, directory: Path, info: StreamInfo) -> None:
-        """Look for the first time at ``<store>/<stream>``; without files, there are no eras yet.
+        """Read the eras in ``<store>/<stream>``; without files, there are none yet.
 
         Raises:
             DamagedError: as in `refresh`.
@@ -50,7 +50,7 @@ class EraReader:
         self.refresh()
 
     def refresh(self) -> int:
-        """See what has been committed since, here or in another process; return `eras`.
+        """Read what was committed since, here or in another process; return `eras`.
 
         Raises:
             DamagedError: what was committed was changed or is missing.
@@ -97,7 +97,7 @@ class EraReader:
         return era_hash(self._committed(number))
 
     def _committed(self, number: int) -> bytes:
-        """Return the line of an era, without its newline, held against its checksum; raises as `era`."""
+        """Return the line of an era, without its newline, checked against its CRC; raises as `era`."""
         self._require(number)
         try:
             return self._line(number)
@@ -136,9 +136,9 @@ class EraReader:
         return bisect_right(range(self.eras), block, key=lambda number: self.row(number).blocks)
 
     def row(self, number: int) -> EraRow:
-        """Return what the index says of a committed era; of era -1, what stands before the first.
+        """Return the index's row of a committed era; for era -1, the row before the first.
 
-        It is `era` that holds it against the era's line.
+        Only `era` compares a row with the era's line.
         """
         if number == -1:
             return EraRow()
@@ -151,7 +151,7 @@ class EraReader:
         return EraRow.decode(row)
 
     def _look(self, size: int) -> EraScan:
-        """See which of the rows in an index of ``size`` bytes count, and take these over."""
+        """Find the rows that count in an index of ``size`` bytes, and take them over."""
         rows = size // ROW_BYTES
         first = max(self.eras, rows - COMMIT_ROWS - 1)  # it, and those before, belong to finished commits
         new = read_part(self._index, first * ROW_BYTES, rows * ROW_BYTES)

@@ -7,7 +7,7 @@ Little-endian::
     u8  offset   of the era's record on the control topic
     u8  closed   when it was written, in milliseconds since 1970
     u4  flags    1: it is the end marker
-    u4  earlier  how many rows of the same commit stand before this one
+    u4  earlier  how many rows of the same commit are before this one
     u4  line     CRC-32 of the era's line, its newline included
     u4  crc      CRC-32 of the stream's seed (`row_seed`), of the row's number as u8, and of its own first 44 bytes
 
@@ -26,8 +26,8 @@ from tokenmill.eras import Era
 
 ROW_BYTES: Final = 48
 COMMIT_ROWS: Final = 64
-"""Eras that one commit takes at most. Who opens the index looks at so many rows and one more, whatever the number of
-eras: all before them belong to commits that were finished."""
+"""Most eras in one commit. A reader that opens the index looks at this many rows and one more, whatever the number of
+eras: all rows before them belong to finished commits."""
 END: Final = 1
 _ROW: Final = Struct("<QQQQIIII")
 _CRC: Final = Struct("<I")
@@ -36,7 +36,7 @@ _CRC_AT: Final = ROW_BYTES - _CRC.size
 
 
 class EraRow(NamedTuple):
-    """One row; ``EraRow()`` is what stands before the first."""
+    """One row, with the fields in the table above; ``EraRow()`` is the row before the first."""
 
     stop: int = 0
     blocks: int = 0
@@ -55,7 +55,7 @@ class EraRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EraScan:
-    """What the rows of an index say."""
+    """The content of an index."""
 
     count: int
     """Rows of the longest valid prefix."""
@@ -64,7 +64,7 @@ class EraScan:
 
 
 def row_seed(fingerprint: bytes) -> int:
-    """Return with what each row's CRC begins in a stream with this fingerprint."""
+    """Return the start value of each row's CRC in a stream with this fingerprint."""
     return crc32(b"tokenmill eras 1" + fingerprint)
 
 

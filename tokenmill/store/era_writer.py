@@ -34,7 +34,7 @@ class EraWriter:
         self.next_number = reader.eras
         """The number of the era that `append` wants next."""
         last = None
-        for number in range(max(reader.eras - COMMIT_ROWS, 0), reader.eras):  # what a power loss may have caught
+        for number in range(max(reader.eras - COMMIT_ROWS, 0), reader.eras):  # these may have been hit by a power loss
             last = reader.era(number)
         self._seed = row_seed(info.fingerprint)
         self._row = reader.row(reader.eras - 1)
@@ -57,7 +57,7 @@ class EraWriter:
             LockedError: another writer holds them.
             DamagedError: what was committed is damaged.
             StoreError: the store lacks the stream.
-            DiskError: the store cannot be read or written to, or no longer lies in its place.
+            DiskError: the store cannot be read or written to, or is no longer in its place.
 
         """
         directory = stream_directory(store.path, stream)
@@ -115,8 +115,8 @@ class EraWriter:
             if log.add(era.pack()) is None:
                 raise GapError(
                     f"{self._directory} wants an era that continues era {log.next_number - 1} and was given era "
-                    f"{era.number}, which does not: eras must come through an EraFollower that began where this "
-                    "writer stands"
+                    f"{era.number}, which does not: eras must come through an EraFollower that began at this "
+                    "writer's last era"
                 )
 
     def _commit(self, eras: Sequence[tuple[Era, int]]) -> None:

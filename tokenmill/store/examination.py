@@ -1,4 +1,4 @@
-"""Examining a partition: every segment held against all that is known of it, and nothing changed."""
+"""Examining a partition: every segment is checked against all that is known of it, and nothing is changed."""
 
 import os
 from dataclasses import dataclass
@@ -21,19 +21,19 @@ from tokenmill.wire.chain import next_hash
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One segment that is not what it must be."""
+    """One damaged segment."""
 
     first: int
-    """Number of its first block; where none can begin, it is no segment at all."""
+    """Number of its first block. If no segment can begin there, the files belong to none."""
     what: str
-    """The file, and what is wrong with it; the first such thing."""
+    """The first damaged file, and what is wrong with it."""
 
 
 def examine(directory: Path, info: StreamInfo, partition: int, start: Start) -> list[Damage]:
     """Return the damaged segments of a partition, in order; missing ones before a later one are among them.
 
-    Reads all its bytes. What never was committed is no damage. The caller holds the partition's lock, or looks at what
-    nobody writes to; else a segment may seem damaged that is only being written.
+    Reads all its bytes. Bytes that were never committed are no damage. The caller holds the partition's lock, or knows
+    that no process writes to it; otherwise a segment that is being written may look damaged.
     """
     firsts = [first for first in segment_firsts(os.listdir(directory)) if first >= start.block]  # noqa: PTH208 - names
     strays = [first for first in firsts if first % info.segment_blocks]

@@ -1,4 +1,4 @@
-"""Reading a part of a file, once: cheaper than to map what is looked at a single time."""
+"""Reading a part of a file: cheaper than a map for bytes that are read only once."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ def read_part(path: Path, first: int, stop: int) -> bytes:
 
 
 class FileAhead:
-    """Parts of a file whose bytes do not change any more, mostly asked for one after the other."""
+    """Reads parts of a file and some bytes ahead: for bytes that no longer change and are mostly read in order."""
 
     def __init__(self, path: Path) -> None:
         """Read nothing yet."""
@@ -41,5 +41,5 @@ class FileAhead:
         return self._data[at : at + stop - first]
 
     def forget(self) -> None:
-        """Read the file again when it is asked for."""
+        """Drop the bytes that were read ahead."""
         self._data = b""

@@ -1,4 +1,4 @@
-"""Where everything lies in a store: names and paths, no I/O.
+"""The names and paths of everything in a store; no I/O.
 
 ::
 
@@ -28,7 +28,7 @@ START_FILE: Final = "start.json"
 REPAIR_DIRECTORY: Final = "repair"
 """In a partition's directory: where a segment is rebuilt."""
 READY_FILE: Final = "ready"
-"""In the repair directory: the segment there is whole, and goes to its place."""
+"""In the repair directory: the segment there is complete, and is moved to its place."""
 BROKEN: Final = ".broken"
 """Ends the name of a damaged file that a repair put aside; a number follows where the name was taken."""
 TEMPORARY: Final = ".tmp"
@@ -41,7 +41,7 @@ _STREAM: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 @dataclass(frozen=True, slots=True)
 class SegmentPaths:
-    """The files of one segment; which of them exist says how far it has come."""
+    """The files of one segment; which of them exist shows the state of the segment."""
 
     directory: Path
     first: int
@@ -49,7 +49,7 @@ class SegmentPaths:
 
     @property
     def all(self) -> tuple[Path, ...]:
-        """All of them, in the order in which they come into being."""
+        """All of them, in the order in which they are created."""
         return self.tokens, self.documents, self.commits, self.index, self.megatron, self.manifest
 
     @property

@@ -1,4 +1,4 @@
-"""One writer per directory: an exclusive `flock`, which the system ends with its process."""
+"""One writer per directory: an exclusive `flock`, which the system releases when the process ends."""
 
 import errno
 import fcntl
@@ -15,8 +15,8 @@ from tokenmill.untrusted import open_regular, read_regular
 class PartitionLock:
     """The exclusive right to write in a directory, a partition's or (eras) a stream's, until `close`.
 
-    The lock lies on the directory itself; the file ``lock`` in it names the holder for people and error messages.
-    A stopped process keeps its lock.
+    The lock is on the directory itself; the file ``lock`` in it names the holder for people and error messages. A
+    stopped process keeps its lock.
 
     Raises:
         LockedError: another process (or another writer of this one) holds it.
@@ -42,15 +42,15 @@ class PartitionLock:
     def check_place(self) -> None:
         """Check that the path still leads to the locked directory.
 
-        What is open can be written to for ever, also where nobody would look for it: in a directory that was moved
-        away, or on a disk that was unmounted.
+        Open files can be written to for ever, even where no reader would find them: in a directory that was moved away,
+        or on a disk that was unmounted.
 
         Raises:
-            OSError: it leads nowhere, or elsewhere.
+            OSError: the path leads nowhere, or to another directory.
 
         """
         if not os.path.samestat(os.fstat(self._descriptor), os.stat(self._directory)):  # noqa: PTH116 - beside fstat
-            raise OSError(errno.ESTALE, "another directory lies in its place", str(self._directory))
+            raise OSError(errno.ESTALE, "another directory is in its place", str(self._directory))
 
     def close(self) -> None:
         """Give the directory free."""
@@ -68,13 +68,13 @@ class PartitionLock:
 
 
 class StoreLock:
-    """The right to fill a store, until `close` or the end of the process: of one mirror alone, or of segment workers.
+    """The right to fill a store, until `close` or the end of the process: for one mirror, or for segment workers.
 
-    These share partitions among themselves, which a mirror knows nothing of; so one excludes the other. The lock lies
-    on the store's directory.
+    Segment workers divide the partitions among themselves, and a mirror takes all of them; so one excludes the other.
+    The lock is on the store's directory.
 
     Raises:
-        LockedError: the store is filled by those that this one excludes.
+        LockedError: a process that this one excludes fills the store.
 
     """
 
@@ -101,13 +101,13 @@ class StoreLock:
 
 
 def _name_holder(path: Path) -> None:
-    """Write the number of this process into the lock file."""
+    """Write the id of this process into the lock file."""
     with os.fdopen(open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
         file.write(f"{os.getpid()}\n")
 
 
 def _holder(directory: Path) -> str:
-    """Name the process that wrote itself into the lock file."""
+    """Return the process named in the lock file, for people."""
     try:
         return f"process {int(read_regular(directory / LOCK_FILE, most=64))}"
     except (OSError, ValueError, DamagedError):  # not written yet, or written by hand: the lock is held all the same

@@ -10,7 +10,7 @@ from tokenmill.untrusted import parse_json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What is true of a sealed segment. Two stores of one stream hold equal manifests, byte for byte."""
+    """The description of a sealed segment. Two stores of one stream hold equal manifests, byte for byte."""
 
     format: int = FORMAT
     stream: str
@@ -18,14 +18,20 @@ class Manifest:
     first: int
     """Number of the first block."""
     blocks: int
+    """Number of blocks, the stream's ``segment_blocks``."""
     block_tokens: int
+    """Tokens per block."""
     dtype: str
     fingerprint: str
     """Of the stream, in hexadecimal; so are the chain hashes."""
     chain_before: str
+    """Chain hash before the first block."""
     chain_after: str
+    """Chain hash after the last block."""
     bin_bytes: int
+    """Length of ``.bin``."""
     docs_bytes: int
+    """Length of ``.docs``."""
     bin_crc32: int
     docs_crc32: int
     index_crc32: int
@@ -39,7 +45,7 @@ class Manifest:
         """Return the manifest that `encode` made these bytes of.
 
         Raises:
-            ValueError: they are no manifest of this format, or were changed in their spelling.
+            ValueError: they are no manifest of this format, or are spelled in another way.
 
         """
         values = parse_json(data)

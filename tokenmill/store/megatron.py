@@ -5,8 +5,8 @@ Layout of Megatron-LM, ``megatron/core/datasets/indexed_dataset.py``, version 1,
     9s "MMIDIDX\0\0" | u8 version = 1 | u1 dtype | u8 sequences | u8 document ends
     i4 lengths[sequences] | i8 byte pointers[sequences] | i8 document ends[sequences + 1]
 
-Every block is one sequence and one document of its own: Megatron's samplers want documents, and where ours begin and
-end stands in the document table, which its format has no room for.
+Every block is one sequence and one document of its own: Megatron's samplers need documents. Where ours begin and end is
+in the document table; Megatron's format has no room for it.
 """
 
 from struct import Struct

@@ -28,7 +28,7 @@ class OpenSegment:
 
     ``rows`` are the committed blocks that recovery found and ``log_bytes`` the length of their commit log. Files that
     are missing are created with the first block, durably, before anything is written to one of them: an empty file
-    cannot be mapped, and who maps ``*.bin`` should not have to know.
+    cannot be mapped, and a reader that maps ``*.bin`` should not have to handle one.
     """
 
     def __init__(self, paths: SegmentPaths, info: StreamInfo, rows: Rows, log_bytes: int) -> None:
@@ -41,7 +41,7 @@ class OpenSegment:
         self._log_bytes = log_bytes
         self._source_offset = UNKNOWN
         self.written: DataCrcs | None = None if len(rows) else DataCrcs(0, 0)
-        """Of all that was appended; None where recovery found some of it."""
+        """CRCs of all that was appended; None where recovery found a part of it."""
         self._files: list[int] = []
 
     @property
@@ -101,6 +101,6 @@ class OpenSegment:
         self._committed = self.blocks
 
     def close(self) -> None:
-        """Close the files; what was appended and not committed is given up."""
+        """Close the files; what was appended and not committed is discarded."""
         while self._files:
             os.close(self._files.pop())

@@ -1,9 +1,9 @@
-"""A rebuilt segment on its way to its place, so that a kill at any moment harms nothing.
+"""Moving a rebuilt segment to its place, so that a kill at any moment harms nothing.
 
-It is written in the directory ``repair`` beside the others. When it lies there durably, a file ``ready`` says so, and
-which of the old files have no successor. Then each new file takes its place, unless the old one is equal; old ones are
-kept with ``.broken`` at the end of their names, never deleted. `finish` goes on wherever that was cut off; what is not
-``ready`` is thrown away. Writers refuse a partition with a rebuilt segment that is half in its place.
+The segment is written in the directory ``repair`` beside the others. When it is durable there, a file ``ready`` says so
+and names the old files without a successor. Then each new file takes its place, unless the old one is equal. Old files
+are kept with ``.broken`` at the end of their names, never deleted. `finish` continues wherever this was interrupted; a
+segment that is not ``ready`` is deleted. Writers refuse a partition with a rebuilt segment that is half in its place.
 """
 
 import os
@@ -51,7 +51,7 @@ def finish(directory: Path) -> list[Path]:
         return []
     aside: list[Path] = []
     if (workplace / READY_FILE).exists():
-        sync_directory(workplace)  # who put it there may have died before
+        sync_directory(workplace)  # its writer may have died before the sync
         first, stale = _task(workplace / READY_FILE)
         place, built = SegmentPaths(directory, first), SegmentPaths(workplace, first)
         for old, new in zip(place.all, built.all, strict=True):
@@ -70,7 +70,7 @@ def finish(directory: Path) -> list[Path]:
 
 
 def _task(ready: Path) -> tuple[int, list[str]]:
-    """Return the segment that a file says to be ready, and which old files have no successor."""
+    """Return the segment that is ready according to a file, and the old files without a successor."""
     try:
         task = read_json_file(ready)
         first, stale = task["first"], list(task["stale"])
@@ -112,7 +112,7 @@ def _write(paths: SegmentPaths, info: StreamInfo, blocks: Sequence[Given], chain
 
 
 def _is_log_of(paths: SegmentPaths, info: StreamInfo, rows: Rows) -> bool:
-    """Whether a segment's commit log is undamaged and speaks of these blocks."""
+    """Whether a segment's commit log is undamaged and has the rows of these blocks."""
     if not paths.commits.exists():
         return False
     found = scan(read_regular(paths.commits), block_bytes=info.block_bytes, segment_blocks=info.segment_blocks)
@@ -120,7 +120,7 @@ def _is_log_of(paths: SegmentPaths, info: StreamInfo, rows: Rows) -> bool:
 
 
 def _replace(old: Path, new: Path) -> list[Path]:
-    """Put ``new`` where ``old`` is, or is missing, at once for whoever reads; return where ``old`` went, if it did."""
+    """Put ``new`` in the place of ``old``, atomically for readers; return where ``old`` went, if it existed."""
     if not old.exists():
         new.rename(old)
         return []

@@ -1,4 +1,4 @@
-"""Recovery: what of an unsealed segment counts, and where a partition goes on.
+"""Recovery: which part of an unsealed segment counts, and where a partition goes on.
 
 Run by the holder of the partition's lock before anything is appended. It keeps the longest committed prefix, cuts off
 only what was never committed, and refuses damage to what was.
@@ -58,9 +58,9 @@ def recover_partition(directory: Path, info: StreamInfo, partition: int) -> Reco
         raise damaged(ready, "a repair was cut off; what it rebuilt is not all in its place yet")
     start = read_start(directory, info, partition)
     if start.block:
-        sync_directory(directory)  # who raised it may have died before: nothing may go, or come, that hangs on it
+        sync_directory(directory)  # its writer may have died before the sync; what follows depends on it
     for name in names:
-        if name.endswith(TEMPORARY) and name != START_FILE + TEMPORARY:  # who retires needs no lock, and may be at it
+        if name.endswith(TEMPORARY) and name != START_FILE + TEMPORARY:  # `retire` takes no lock, and may be writing it
             (directory / name).unlink()
     firsts = segment_firsts(names)
     firsts = firsts[len(unlink_below(directory, firsts, start.block)) :]
@@ -153,9 +153,9 @@ def check_blocks(paths: SegmentPaths, info: StreamInfo, rows: Rows, numbers: ran
 
 
 def check_link(paths: SegmentPaths, info: StreamInfo, rows: Rows, chain_before: bytes) -> None:
-    """Check that an unsealed segment's first block continues the chain: a commit log does not say whose it is.
+    """Check that an unsealed segment's first block continues the chain: a commit log does not name its chain.
 
-    A first block that fails its CRC tells nothing, and is left to those who read it.
+    A first block that fails its CRC proves nothing; readers report it.
 
     Raises:
         DamagedError: it continues another.
@@ -219,7 +219,7 @@ def _following(directory: Path, firsts: list[int], info: StreamInfo, partition: 
 
 
 def _check_last(directory: Path, first: int, info: StreamInfo, partition: int, start: Start) -> int:
-    """Check a sealed segment after which writing goes on; return what its commit log, if any, says of the source."""
+    """Check a sealed segment after which writing goes on; return the source offset of its commit log, if any."""
     paths = SegmentPaths(directory, first)
     manifest = load_manifest(paths, info, partition)
     if manifest is None:

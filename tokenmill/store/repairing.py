@@ -1,8 +1,8 @@
-"""Repairing a partition: damaged and missing segments are rebuilt, byte for byte, of what gives their blocks back.
+"""Repairing a partition: damaged and missing segments are rebuilt, byte for byte, with the help of a donor.
 
-A segment is rebuilt of its own undamaged blocks and of those that a donor gives, every one proven by the hashes that
-are known; how it gets to its place is `tokenmill.store.rebuilding`. Killed at any moment and called again, a repair
-goes on.
+A segment is rebuilt from its own undamaged blocks and those that the donor gives. Each block is proven by the hashes
+that are known. `tokenmill.store.rebuilding` moves the segment to its place. A repair that was killed at any moment goes
+on when it is called again.
 """
 
 import os
@@ -34,7 +34,7 @@ class Repaired:
     what: str
     """What was wrong."""
     blocks: int
-    """Blocks that it holds again; 0 where it stays as it was."""
+    """Blocks that it holds now; 0 where it was not changed."""
     given: int
     """Of these, blocks that the donor gave; the others were its own."""
     lost: Sequence[range]
@@ -47,9 +47,9 @@ def repair_partition(directory: Path, info: StreamInfo, partition: int, donor: D
     """Rebuild what is damaged or missing in a partition, in order; yield each segment once it is durable.
 
     Raises:
-        LockedError: somebody writes to the partition.
+        LockedError: another process writes to the partition.
         DifferenceError: the donor holds another history of the chain.
-        DamagedError: nothing tells where the partition begins.
+        DamagedError: nothing says where the partition begins.
 
     """
     with PartitionLock(directory):
@@ -157,7 +157,7 @@ def _fitting(offers: Sequence[Given], found: Salvage, chain: bytes | None, local
 
 def _difference(number: int) -> DifferenceError:
     return DifferenceError(
-        f"what is to give back block {number} holds another history of the chain than this store: `tokenmill verify` "
+        f"the source of block {number} holds another history of the chain than this store: `tokenmill verify` "
         "finds the first block that differs; repair from a store that agrees (--from), or begin a new store"
     )
 
@@ -169,7 +169,7 @@ def _runs(numbers: Sequence[int]) -> list[range]:
 
 
 def _settle_start(directory: Path, info: StreamInfo, partition: int) -> Start:
-    """Return where the partition begins; write it anew, as the oldest segment tells it, where it is damaged.
+    """Return where the partition begins; where that file is damaged, write it again from the oldest segment.
 
     Raises:
         DamagedError: the oldest segment is damaged as well.

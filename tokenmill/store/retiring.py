@@ -1,8 +1,8 @@
 """Retiring old segments: the partition begins later from now on, and the space is free.
 
-The start is raised durably before anything is unlinked, so whoever looks at any moment, or after any crash, finds a
-partition without a hole. What a crash left is unlinked by the next call, or when a writer opens the partition.
-Maps of retired segments stay valid for as long as a reader keeps them: the system frees a file when nobody has it open.
+The start is raised durably before anything is unlinked, so a reader finds a partition without a gap at any moment and
+after any crash. What a crash left is unlinked by the next call, or when a writer opens the partition. Maps of retired
+segments stay valid for as long as a reader keeps them: the system frees a file when no process has it open.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ from tokenmill.store.stream import StreamInfo
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """What retiring came to in one partition."""
+    """The result of retiring in one partition."""
 
     before: int
     """Number of the first block before."""
@@ -37,13 +37,13 @@ class Retired:
 def retire(store: Path, stream: str, partition: int, below: int, *, dry: bool = False) -> Retired:
     """Free the sealed segments all of whose blocks are below ``below``; it is durable when this returns.
 
-    With ``dry`` nothing is changed: what is returned is what would become of the partition. The newest sealed segment
+    With ``dry`` nothing is changed: the result says what would become of the partition. The newest sealed segment
     stays, for writing goes on from it. Works beside a running writer and any readers, and in a copy of a store; several
     calls for one stream take turns.
 
     Raises:
         StoreError: the store holds no such stream or partition, or cannot be written to.
-        DamagedError: neither the manifest of the segment that would be the first, nor that of the one before it, tells
+        DamagedError: neither the manifest of the segment that would be the first, nor that of the one before it, holds
             the hash with which the partition would begin.
 
     """
@@ -63,7 +63,7 @@ def retire(store: Path, stream: str, partition: int, below: int, *, dry: bool = 
             if target > start.block:
                 write_start(directory, Start(target, _chain_before(directory, info, partition, target)))
             else:
-                sync_directory(directory)  # who raised the start may have died before it was durable
+                sync_directory(directory)  # the process that raised the start may have died before it was durable
             gone = unlink_below(directory, firsts, first)
     except FileNotFoundError:
         raise StoreError(f"the store {store} holds nothing of partition {partition} of {stream}") from None
@@ -79,7 +79,7 @@ def _target(directory: Path, names: list[str], border: int) -> int:
 
 
 def _chain_before(directory: Path, info: StreamInfo, partition: int, first: int) -> bytes:
-    """Return the chain hash before a segment: its manifest tells it, or that of the segment before."""
+    """Return the chain hash before a segment: its manifest holds it, or that of the segment before."""
     previous = SegmentPaths(directory, first - info.segment_blocks)
     damage: DamagedError | None = None
     for paths in (SegmentPaths(directory, first), previous):
@@ -90,12 +90,12 @@ def _chain_before(directory: Path, info: StreamInfo, partition: int, first: int)
             continue
         if manifest is not None:
             return bytes.fromhex(manifest.chain_before if paths is not previous else manifest.chain_after)
-    raise damage or StoreError(f"{directory} cannot begin at block {first}: no manifest there tells its chain hash")
+    raise damage or StoreError(f"{directory} cannot begin at block {first}: no manifest there holds its chain hash")
 
 
 @contextmanager
 def _turn(file: Path) -> Iterator[None]:
-    """Wait until no other process retires segments of this stream; directories are locked by who writes in them."""
+    """Wait until no other process retires segments of this stream; the locks of directories are for writers."""
     descriptor = os.open(file, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""What the files of a damaged segment still give, and what is known of it from its neighbours."""
+"""What can still be read from a damaged segment's files, and what its neighbours say about it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,17 +23,17 @@ NO_ROWS: Final[Rows] = np.empty(0, BLOCK_ROW)
 
 @dataclass(frozen=True, slots=True)
 class Salvage:
-    """What there is to go by when a segment is rebuilt."""
+    """All that is known when a segment is rebuilt."""
 
     blocks: int
-    """How many blocks it must hold, as far as its files tell; more is better, and comes by itself."""
+    """How many blocks it must hold at least, according to its files; later ones come from the token topic as usual."""
     rows: Rows
-    """Of its first blocks, proven: all of them, some, or none."""
+    """The proven rows of its first blocks: of all, some or none."""
     own: dict[int, Given]
     """Its own undamaged blocks, by number."""
     chain_before: bytes | None
     chain_after: bytes | None
-    """Chain hash after its last block; None where nothing tells it, or where it is not full."""
+    """Chain hash after its last block; None where it is unknown, or where the segment is not full."""
 
 
 def salvage(
@@ -47,7 +47,7 @@ def salvage(
 ) -> Salvage:
     """Look through the files of a damaged segment.
 
-    ``chain_before`` and ``chain_after_`` are the hashes at its ends, as its undamaged neighbours tell them.
+    ``chain_before`` and ``chain_after_`` are the hashes at its ends, according to its undamaged neighbours.
     """
     rows, sealed_before = _rows(paths, info, partition)
     chain_before = chain_before or sealed_before
@@ -69,7 +69,7 @@ def salvage(
 
 
 def _rows(paths: SegmentPaths, info: StreamInfo, partition: int) -> tuple[Rows, bytes | None]:
-    """Return the rows that index or commit log prove, and the hash before them where a sealed segment tells it."""
+    """Return the rows that index or commit log prove, and the hash before them where a sealed segment has it."""
     try:
         manifest = load_manifest(paths, info, partition)
         if manifest is not None:
@@ -101,7 +101,7 @@ def _own(paths: SegmentPaths, info: StreamInfo, rows: Rows, chain_before: bytes 
 
 
 def _is_foreign(first: int, rows: Rows, own: dict[int, Given], chain_before: bytes | None) -> bool:
-    """Whether the segment is another chain's: a commit log does not say whose it is."""
+    """Whether the segment is another chain's: a commit log does not name its chain."""
     given = own.get(first)
     if given is None or chain_before is None:
         return False

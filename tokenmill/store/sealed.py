@@ -1,4 +1,4 @@
-"""Sealed segments: reading a manifest, and holding the other files against it."""
+"""Sealed segments: reading a manifest, and checking the other files against it."""
 
 import numpy as np
 from zlib_ng.zlib_ng import crc32

@@ -18,7 +18,7 @@ from tokenmill.store.stream import StreamInfo
 from tokenmill.untrusted import open_regular, regular_file
 
 _CHUNK: Final = 1 << 18
-"""Bytes read at once, about: enough that the system's calls do not count, little enough to stay in the cache."""
+"""Bytes read at a time, about: enough that system calls cost little, few enough to stay in the cache."""
 
 
 def seal(
@@ -32,9 +32,9 @@ def seal(
 ) -> Manifest:
     """Seal a segment whose blocks are all committed; after the return it is sealed durably.
 
-    A crash at any moment leaves it as it was, or sealed: what was written of the indexes is written again with the
-    same bytes. The data is read back, so that a manifest never vouches for bytes that changed after their commit.
-    ``written`` is what whoever wrote all of it remembers: then only files that differ are read block by block.
+    A crash at any moment leaves it as it was, or sealed: what was written of the indexes is written again with the same
+    bytes. The data is read back, so that a manifest never describes bytes that changed after their commit. ``written``:
+    the CRCs that the writer of the whole segment computed; then only a file that differs is read block by block.
 
     Raises:
         DamagedError: tokens or document table are missing, or not what was committed.
@@ -72,7 +72,7 @@ def seal(
 
 
 def check_data(paths: SegmentPaths, info: StreamInfo, rows: Rows) -> DataCrcs:
-    """Return the CRCs of a full segment's tokens and document table, each of whose blocks must have its own.
+    """Check the CRC of each block of a full segment; return the CRCs of its whole tokens and document table.
 
     Raises:
         DamagedError: they are not what was committed; names the file, the first such block, and the byte.

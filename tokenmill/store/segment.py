@@ -22,14 +22,14 @@ from tokenmill.untrusted import regular_file
 class Segment:
     """The committed blocks of one segment, as of the last `refresh`; blocks are counted from 0 here.
 
-    Maps are made when they are first needed and again when the segment has outgrown them. What they showed before
-    stays valid: committed bytes are never written again or cut off.
+    Maps are made when they are first needed and again when the segment has outgrown them. Views of earlier maps stay
+    valid: committed bytes are never written again or cut off.
     """
 
     def __init__(
         self, paths: SegmentPaths, info: StreamInfo, partition: int, *, refuse: bool = True, whole: bool = False
     ) -> None:
-        """Look for the first time.
+        """Read what is committed now.
 
         Without ``refuse``, blocks before damage in the commit log can be read. With ``whole``, all tokens will be read
         soon: the system may read and map them in large pieces.
@@ -37,29 +37,30 @@ class Segment:
         self.paths = paths
         self.blocks = 0
         self.damage: str | None = None
-        """Damage to the commit log that was not refused: what it says beyond that is not known."""
+        """Damage to the commit log that was not refused; what the log says after it is not known."""
         self._refuse = refuse
         self._whole = whole
         self.manifest = load_manifest(paths, info, partition)
-        """There if the segment was sealed when it was first seen; a growing one is followed by its commit log."""
+        """The manifest, if the segment was sealed when it was first read; a growing segment is followed by its commit
+        log."""
         self._info = info
         self._partition = partition
         self._parts: list[Rows] = []
         self._log_bytes = 0
         self._log_file = 0
-        """The inode of the commit log: a repair puts another in its place, with records of other lengths."""
+        """The inode of the commit log: a repair replaces the file by one with records of other lengths."""
         self._watch = MapWatch()
         self._tokens: Tokens
         self._sound: Marks
         """Of the blocks in `_tokens`."""
         self._documents: npt.NDArray[np.uint8]
         self._index: Rows | None
-        """The rows of a sealed segment as its index has them, right or wrong; `rows` are right."""
+        """The rows of a sealed segment as its index has them, unchecked; `rows` are checked."""
         self.unmap()
         self.refresh()
 
     def refresh(self) -> int:
-        """See what has been committed since; return how many blocks there are. Costs as much as there is new.
+        """Read what was committed since; return how many blocks there are. The cost depends on what is new.
 
         Raises:
             DamagedError: commit log or manifest were changed after they were written, or are another segment's.
@@ -125,7 +126,7 @@ class Segment:
         return self._documents.data[start:end]
 
     def unmap(self) -> None:
-        """Let the maps go, and the rows of a sealed segment; they are made again when they are wanted."""
+        """Drop the maps, and the rows of a sealed segment; they are made again when they are needed."""
         self._tokens = np.empty((0, self._info.block_tokens), self._info.dtype)
         self._sound = np.zeros(0, np.bool_)
         self._documents = np.empty(0, np.uint8)
@@ -186,7 +187,7 @@ class Segment:
     def _look_at_files(self) -> None:
         """See whether the segment is sealed, unless its commit log is still the file that was read before.
 
-        With another log, or none but a manifest, what was read of the files before is forgotten.
+        With another log, or with a manifest alone, what was read from the files before is dropped.
         """
         try:
             file = self.paths.commits.stat().st_ino

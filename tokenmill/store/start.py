@@ -1,7 +1,7 @@
 """Where a partition of a store begins: ``start.json``, which is there only where that is not block 0.
 
 It is raised, durably, before old segments are unlinked, and written before the first block of a store whose token topic
-no longer held the chain's beginning. It remembers the chain hash before its block, for nothing else in the store can.
+no longer held the chain's beginning. It holds the chain hash before its block, which is nowhere else in the store.
 """
 
 from collections.abc import Iterable
@@ -25,6 +25,7 @@ class Start:
     """The first block that a partition of a store holds, or will hold; a multiple of ``segment_blocks``."""
 
     block: int
+    """Number of that block."""
     chain: bytes
     """Chain hash before it."""
 
@@ -36,7 +37,7 @@ class Start:
 def read_start(directory: Path, info: StreamInfo, partition: int) -> Start:
     """Return where a partition begins; block 0 where nothing says otherwise, or where there is no directory.
 
-    Who lists the directory lists it first and asks this afterwards: the start is raised before segments go.
+    List the directory before this call: the start is raised before segments are unlinked.
 
     Raises:
         DamagedError: the file is not what was written.
@@ -58,14 +59,14 @@ def read_start(directory: Path, info: StreamInfo, partition: int) -> Start:
 
 
 def write_start(directory: Path, start: Start) -> None:
-    """Say durably where a partition begins."""
+    """Write down durably where a partition begins."""
     put_file(directory / START_FILE, start.encode())
 
 
 def unlink_below(directory: Path, firsts: Iterable[int], block: int) -> list[int]:
     """Unlink the segments that begin below ``block``, of those that begin at ``firsts``; return these.
 
-    Where this was cut off, the next call goes on: nobody looks at what lies below a partition's start.
+    If this is interrupted, the next call goes on: readers ignore everything below a partition's start.
     """
     gone = [first for first in firsts if first < block]
     for first in gone:

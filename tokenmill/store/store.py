@@ -1,8 +1,8 @@
 """A store: a directory tree on one disk that holds a full copy of streams, with an identity of its own.
 
-The identity names the consumer group that fills the store. A copied identity would share a group, and each copy would
-get a part of the blocks; so it is bound to its host and directory, and a copy is refused by writers. Readers care for
-streams alone: they read copies, on any host, without asking who they are.
+The identity names the consumer group that fills the store. Two copies with one identity would share a group, and each
+would get a part of the blocks. So an identity is bound to its host and directory, and writers refuse a copy. Readers
+ignore the identity: they read copies, on any host.
 """
 
 import os
@@ -91,14 +91,14 @@ class Store:
             path.mkdir(parents=True, exist_ok=True)
             if not (path / STORE_FILE).exists():
                 _create_identity(path)
-            sync_way_to(path)  # always: who created it may have died before
+            sync_way_to(path)  # always: its creator may have died before the sync
         return cls.open(path)
 
     def require(self) -> None:
-        """Check that this very store still lies in its place, which an unmounted disk's directory is not.
+        """Check that this very store is still in its place; the empty mount point of an unmounted disk is not.
 
         Raises:
-            DiskError: nothing, or another store, lies there.
+            DiskError: nothing, or another store, is there.
 
         """
         try:
@@ -120,8 +120,8 @@ class Store:
         It is durable when this returns. What the store holds stays as it is.
 
         Raises:
-            StoreError: the directory holds neither an identity nor a stream, so that it is hardly a store.
-            LockedError: somebody writes to it.
+            StoreError: the directory holds neither an identity nor a stream, so it is no store.
+            LockedError: a process writes to it.
 
         """
         path = Path(path).absolute()
@@ -136,9 +136,9 @@ class Store:
         return cls.open(path)
 
     def add_stream(self, info: StreamInfo, tokenizer: bytes | None) -> StreamInfo:
-        """Bring a stream's description and tokenizer file (None for raw bytes) into the store, durably.
+        """Put a stream's description and tokenizer file (None for raw bytes) into the store, durably.
 
-        Where the stream is there already nothing happens; what is returned is what the store holds.
+        Where the stream is there already, nothing happens. Returns the description that the store holds.
 
         Raises:
             FingerprintError: the store holds a stream of that name with another fingerprint or other segments.
@@ -157,7 +157,7 @@ class Store:
                     f"{directory} holds a stream made with other settings ({known.differences(info)}): use another "
                     "store, or a new stream name"
                 )
-            sync_directory(directory)  # who put it there may have died before
+            sync_directory(directory)  # its writer may have died before the sync
             return known
         directory.mkdir(exist_ok=True)
         sync_directory(self.path)
@@ -168,7 +168,7 @@ class Store:
 
 
 def read_stream(store: Path | str, stream: str) -> StreamInfo:
-    """Return what a store (any copy of one) knows of a stream.
+    """Return a stream's description in a store, or in a copy of one.
 
     Raises:
         StoreError: the directory holds no such stream, or one of another format.
@@ -187,7 +187,7 @@ def read_stream(store: Path | str, stream: str) -> StreamInfo:
         ) from None
     except OSError as error:
         raise DiskError(
-            f"{directory / STREAM_FILE} cannot be read ({error.strerror}): let this user read it, or mend its disk"
+            f"{directory / STREAM_FILE} cannot be read ({error.strerror}): let this user read it, or repair its disk"
         ) from error
     if info.name != stream:
         raise StoreError(f"{directory} holds the stream {info.name!r}: give the directory that name again")
@@ -218,7 +218,7 @@ def _identity(path: Path, identity: str) -> bytes:
 
 
 def _put_shared(path: Path, data: bytes) -> None:
-    """Put a file in its place that others may be putting there at the same time, of the same content."""
+    """Put a file in its place while other processes may be doing so with the same content."""
     mine = path.with_name(f"{path.name}.{uuid.uuid4().hex}{TEMPORARY}")
     put_file(mine, data)
     mine.rename(path)
@@ -226,7 +226,7 @@ def _put_shared(path: Path, data: bytes) -> None:
 
 
 def _create_identity(path: Path) -> None:
-    """Write a new identity, unless another process is quicker; the first one holds."""
+    """Write a new identity, unless another process is quicker; the first one counts."""
     identity = uuid.uuid4().hex
     mine = path / f"{STORE_FILE}.{identity}{TEMPORARY}"
     put_file(mine, _identity(path, identity))

@@ -1,4 +1,4 @@
-"""What a store knows of a stream: ``stream.json``, made of its genesis."""
+"""A store's description of a stream: ``stream.json``, made from its genesis."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from tokenmill.wire.genesis import Genesis
 
 _DTYPES = ("uint8", "uint16", "uint32")
 _ADVICE = (
-    "`tokenmill repair`, with the stream's name, writes it anew as the control topic has it (or, with --from, another "
+    "`tokenmill repair`, with the stream's name, writes it again as the control topic has it (or, with --from, another "
     "store)"
 )
 
@@ -25,12 +25,17 @@ class StreamInfo:
     """The shape of a stream's blocks and segments; all that reading and writing its files needs."""
 
     name: str
+    """The stream's name."""
     fingerprint: bytes
+    """Of its recipe, 16 bytes."""
     block_tokens: int
+    """Tokens per block."""
     dtype: "np.dtype[np.unsignedinteger]"
     """Little-endian."""
     segment_blocks: int
+    """Blocks per segment."""
     end_of_document: int
+    """The id after each document, and of padding."""
     values: Mapping[str, Any]
     """All of ``stream.json``: the above, the raw topic, and under ``genesis`` the whole genesis."""
 
@@ -41,7 +46,7 @@ class StreamInfo:
 
     @classmethod
     def from_genesis(cls, genesis: Genesis, segment_blocks: int) -> Self:
-        """Return what a store writes down of a stream, with segments of ``segment_blocks`` blocks."""
+        """Return a store's description of a stream, with segments of ``segment_blocks`` blocks."""
         return cls.from_values(
             {
                 "format": FORMAT,

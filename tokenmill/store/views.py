@@ -1,4 +1,4 @@
-"""What readers of a partition return."""
+"""The types that readers of a partition return."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,9 @@ class DocumentPiece:
     """The tokens ``[start, stop)`` of a block: a part of one document, or padding."""
 
     start: int
+    """Index of its first token in the block."""
     stop: int
+    """Index after its last token."""
     offset: int
     """Offset of the source record in the raw partition."""
     position: int
@@ -26,11 +28,11 @@ class DocumentPiece:
 
 
 class Part(NamedTuple):
-    """Those of some blocks that lie in one segment."""
+    """The blocks of a request that are in one segment."""
 
     where: npt.NDArray[np.int64]
-    """Their indices among the blocks that were asked for."""
+    """Their indices in the request."""
     tokens: Tokens
     """The segment's tokens, ``[blocks, block_tokens]``: a read-only view of the file."""
     rows: npt.NDArray[np.int64]
-    """Which of its rows they are."""
+    """Their row numbers in ``tokens``."""

@@ -38,7 +38,7 @@ class PartitionWriter:
         self.begun = found.begun or len(found.rows) > 0
         """Whether the partition holds blocks; if not, it may begin later (`begin`)."""
         self.next_block = found.paths.first + len(found.rows)
-        """Number of the block that `append` wants next; committed or not, all before it are taken."""
+        """Number of the block that `append` wants next; all before it were appended, committed or not."""
         self.chain = chain_after(found.rows, -1) if len(found.rows) else found.chain_before
         """Chain hash before ``next_block``."""
         self._directory = directory
@@ -61,7 +61,7 @@ class PartitionWriter:
             LockedError: another writer holds the partition.
             DamagedError: what was committed is damaged.
             StoreError: the store lacks the stream, or holds foreign segments.
-            DiskError: the store cannot be read or written to, or no longer lies in its place.
+            DiskError: the store cannot be read or written to, or is no longer in its place.
 
         """
         directory = partition_directory(store.path, stream, partition)
@@ -80,10 +80,10 @@ class PartitionWriter:
             raise
 
     def begin(self, start: Start) -> None:
-        """Let a partition that holds no block begin at ``start``, durably: what was before is nowhere any more.
+        """Let a partition that holds no block begin at ``start``, durably: the blocks before are available nowhere.
 
         Raises:
-            InputError: the partition holds blocks, or ``start`` lies below where it begins, or inside a segment.
+            InputError: the partition holds blocks, or ``start`` is below where it begins, or inside a segment.
             StoreError: a write or sync failed; the writer is closed.
 
         """
@@ -135,7 +135,7 @@ class PartitionWriter:
         return reader.chain_before(block)
 
     def close(self) -> None:
-        """Give up what was appended and not committed, and unlock the partition."""
+        """Discard what was appended and not committed, and unlock the partition."""
         self._segment.close()
         if self._lock is not None:
             self._lock.close()
@@ -153,7 +153,7 @@ class PartitionWriter:
         if blocks.first != self.next_block:
             raise GapError(
                 f"{self._directory} wants block {self.next_block} and was given block {blocks.first}: "
-                "blocks must come through an Acceptor that began where this writer stands"
+                "blocks must come through an Acceptor that began at this writer's next block"
             )
         count = len(blocks.entries)
         if len(blocks.chains) != count or token_bytes != count * self._info.block_bytes:
@@ -163,7 +163,7 @@ class PartitionWriter:
             )
 
     def _guard(self, action: Callable[[], None]) -> None:
-        """Run something that writes; whatever stops it in the middle closes the writer."""
+        """Run an action that writes; any exception in it closes the writer."""
         if self._lock is None:
             raise StoreError(f"the writer of {self._directory} is closed; open it again, which recovers what counts")
         try:

@@ -1,6 +1,6 @@
 """The hash that rolls along a chain: two logs with the same hash after block k hold the same blocks 0 to k.
 
-It finds divergence (lost and rewritten tails, changed settings, a library that changed its mind); it is no signature.
+It finds divergence (lost and rewritten tails, changed settings, a library that gives other ids); it is no signature.
 xxh3_128 (https://xxhash.com) in its canonical big-endian digest.
 """
 
@@ -20,7 +20,7 @@ def genesis_hash(fingerprint: bytes, partition: int) -> bytes:
 
 
 def next_hash(before: bytes, tokens: bytes | memoryview, entry: bytes) -> bytes:
-    """Return the hash after one block: its tokens as they stand on disk, then its entry (`tokenmill.wire.pieces`)."""
+    """Return the hash after one block: its tokens as they are on disk, then its entry (`tokenmill.wire.pieces`)."""
     state = xxhash.xxh3_128(before)
     state.update(tokens)
     state.update(entry)
@@ -28,13 +28,13 @@ def next_hash(before: bytes, tokens: bytes | memoryview, entry: bytes) -> bytes:
 
 
 def roll(before: bytes, tokens: bytes | memoryview, entries: Sequence[bytes]) -> list[bytes]:
-    """Return the hash after each of ``len(entries)`` blocks whose tokens lie back to back in ``tokens``."""
+    """Return the hash after each of ``len(entries)`` blocks whose tokens are back to back in ``tokens``."""
     if not entries:
         return []
     view, at = memoryview(tokens), 0
     size = len(view) // len(entries)
     hashes, state = [], xxhash.xxh3_128()
-    for entry in entries:  # as `next_hash`, with little done for each block
+    for entry in entries:  # the same as `next_hash`, with less work for each block
         state.reset()
         state.update(before)
         state.update(view[at : at + size])

@@ -1,15 +1,15 @@
-"""The records of a control topic: what settles a stream, and what people add to it.
+"""The records of a control topic: what defines a stream, and what people add to it.
 
-The key tells the kind; values are canonical JSON, but for the tokenizer's parts::
+The key names the kind; values are canonical JSON, except the tokenizer's parts::
 
     genesis                       the first one counts
     tokenizer/<sha256>/<i>/<n>    part i of n of the zlib-compressed tokenizer.json: any host can read the stream
-    skip-request                  {"partition": p, "offset": o}: a person wants this record not to be tried again
-    skip                          the same, written by the mill that obeys: this record is not tried, by anyone
-    ignore                        {"partition": p, "offset": o, "hash": h}: readers pass this message over
-    era                           the next era (`tokenmill.eras`), not looked at here
+    skip-request                  {"partition": p, "offset": o}: a person asks for this record not to be tried again
+    skip                          the same, written by the mill that takes the request over: nobody tries this record
+    ignore                        {"partition": p, "offset": o, "hash": h}: readers ignore this message
+    era                           the next era (`tokenmill.eras`), not read here
 
-Anything may stand there. A record of a known kind that is none is junk: whoever reads the topic tells so, and goes on.
+The topic may hold anything. A record with a known key and an invalid value is junk: readers report it and go on.
 """
 
 from dataclasses import dataclass, field
@@ -26,32 +26,33 @@ from tokenmill.wire.tokenizer_parts import TOKENIZER_PREFIX, TokenizerParts
 SKIP_KEY: Final = b"skip"
 SKIP_REQUEST_KEY: Final = b"skip-request"
 _NO_RECORD: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError, DamagedError)
-"""What taking a record that is none can raise."""
+"""Errors that an invalid value can cause."""
 
 
 @dataclass(slots=True)
 class ControlLog:
-    """What a control topic says, read from its start."""
+    """The content of a control topic, read from its start."""
 
     stream: str | None = None
-    """The stream's name, as the topic's says it: the genesis of another one is none here. None: any stream's."""
+    """The stream's name, known from the topic's name: the genesis of another stream is junk. None: any stream."""
     genesis: Genesis | None = None
+    """The first valid one; None: none yet."""
     skips: dict[int, set[int]] = field(default_factory=dict)
-    """Offsets on the skip list, by partition: what mills, the reference and verification obey."""
+    """Offsets on the skip list, by partition: mills, the reference and verification do not try these."""
     skip_requests: dict[int, set[int]] = field(default_factory=dict)
-    """Offsets that people asked for, by partition: in force only where a mill took them over into `skips`."""
+    """Offsets that people asked to skip, by partition: without effect until a mill has taken them over into `skips`."""
     ignored: IgnoreList = field(default_factory=IgnoreList)
-    """Messages on the token topic that readers pass over."""
+    """Messages on the token topic that readers ignore."""
     junk: int = 0
-    """Records that came as one of the known kinds and are none."""
+    """Number of records with a known key and an invalid value."""
     read_to: int = 0
-    """The offset up to which the topic has been read, for whoever reads on."""
+    """The offset at which the next read of the topic begins."""
     _tokenizer: TokenizerParts | None = None
 
     def add(self, key: bytes | None, value: bytes | None) -> str | None:
-        """Take the next record; return why it is junk, which changes nothing, or None.
+        """Add the next record. Return why it is junk, or None if it is not; junk changes nothing.
 
-        Kinds that this version does not know are for others and left alone.
+        Records of unknown kinds are ignored.
 
         Raises:
             FingerprintError: another format version wrote the first genesis.
@@ -81,7 +82,7 @@ class ControlLog:
             self._tokenizer.add(key, value)
 
     def _settle(self, values: dict[str, Any]) -> None:
-        # One with a format is some version's, if not ours, and must not be overruled by another.
+        # A genesis with a format number is one of some version, even if not of ours: no later record may replace it.
         if type(values["recipe"]["format"]) is not int:
             raise TypeError("its recipe has no format")
         genesis = Genesis.from_dict(values)
@@ -98,7 +99,7 @@ class ControlLog:
 
 
 def _place(value: bytes) -> tuple[int, int, dict[str, Any]]:
-    """Return the partition and offset that a record names, and all that it says."""
+    """Return the partition and offset that a record names, and all its values."""
     values = parse_json(value)
     partition, offset = values["partition"], values["offset"]
     if type(partition) is not int or type(offset) is not int:
@@ -114,5 +115,5 @@ def skip_record(partition: int, offset: int) -> tuple[bytes, bytes]:
 
 
 def skip_request_record(partition: int, offset: int) -> tuple[bytes, bytes]:
-    """Return the control record (key, value) by which a person asks for that."""
+    """Return the control record (key, value) by which a person asks to skip an offset."""
     return SKIP_REQUEST_KEY, canonical_json({"partition": partition, "offset": offset})

@@ -11,9 +11,9 @@ NO_RECORD: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The position of a chain in its raw partition, together with what was there when the chain passed.
+    """The position of a chain in its raw partition, together with the last record that the chain passed.
 
-    aiokafka sees no topic ids, so the remembered record is how a deleted, recreated or rewritten topic is noticed.
+    aiokafka has no topic ids, so this record is how a deleted, recreated or rewritten topic is noticed.
     """
 
     next_offset: int
@@ -44,7 +44,7 @@ class Cursor:
 
     @property
     def place(self) -> tuple[int, int, int]:
-        """What orders two cursors of one chain: the further one has the greater place."""
+        """A sort key: of two cursors of one chain, the further one has the greater place."""
         return (self.block, self.next_offset, self.taken)
 
 

@@ -1,7 +1,7 @@
 """The codec of dead letters: what could not become a document, whole, with the reason and the place it came from.
 
-Two write them: the mill, of a record on a raw topic, and `tokenmill produce`, of something in a source that never
-became a record. Both kinds are headers of the same names, under `PREFIX`, and differ in what names the place.
+There are two writers: the mill, for a record on a raw topic, and `tokenmill produce`, for an item of a source that
+never became a record. Both write the same headers, under `PREFIX`; only the headers that name the place differ.
 """
 
 import re
@@ -14,7 +14,7 @@ PREFIX: Final = "tokenmill.dead-letter."
 MAX_DETAIL_BYTES: Final = 1024
 MAX_SOURCE_BYTES: Final = 1024
 MAX_EXCEPTION_CHARACTERS: Final = 100
-"""Of a type's name, which a user's function chooses."""
+"""Longest name of an exception's type, which a user's function may choose."""
 MAX_ORIGINAL_HEADERS_BYTES: Final = 2048
 """Original headers are copied up to here, so that a dead letter of the largest record still fits its topic."""
 
@@ -25,7 +25,7 @@ _RUN: Final = re.compile("[0-9a-f]+")
 
 
 class RecordPlace(NamedTuple):
-    """Where a record stood: the mill's dead letters are counted by it."""
+    """The place of a raw record; dead letters of the mill are counted by it."""
 
     topic: str
     """The raw topic."""
@@ -38,7 +38,7 @@ class RecordPlace(NamedTuple):
 
 
 class SourcePlace(NamedTuple):
-    """Where something stood that `produce` read: its dead letters are counted by it."""
+    """The place of an item that `produce` read; its dead letters are counted by it."""
 
     topic: str
     """The raw topic that it was read for."""
@@ -76,19 +76,24 @@ class KafkaRecord(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A dead letter as it stands on its topic."""
+    """A dead letter on its topic."""
 
     place: Place
+    """Where the original record, or the item of a source, is."""
     timestamp: int
-    """In milliseconds, -1 where nobody knows: of the original record; or when `produce` met it."""
+    """Of the original record, or when `produce` read the item: milliseconds since 1970; -1 if unknown."""
     reason: str
+    """One word of docs/record_to_tokens.md, or ``not_produced``."""
     exception: str
-    """Type of what was raised over the record, if anything was."""
+    """Type of the exception that the record caused; empty if there was none."""
     detail: str
+    """Why, for people; at most `MAX_DETAIL_BYTES` bytes."""
     key: bytes | None
+    """The original key."""
     value: bytes | None
+    """The original value."""
     headers: Sequence[tuple[str, bytes]]
-    """The original ones, as far as they were copied."""
+    """The original headers, as far as they were copied."""
 
     @property
     def topic(self) -> str:
@@ -97,12 +102,12 @@ class DeadLetter:
 
     @property
     def has_value(self) -> bool:
-        """Whether there is something that can be sent: what `produce` could not hold, or read, has none."""
+        """Whether there is a value to send again; an item that `produce` could not read or hold has none."""
         return isinstance(self.place, RecordPlace) or bool(self.value)
 
 
 def parse_place(name: str) -> Place | None:
-    """Return the place whose text this is; None if it is none."""
+    """Return the place that ``name``, the text of one, spells; None if it spells none."""
     topic, slash, rest = name.partition("/")
     if slash and topic and ":" not in topic:
         partition, _, offset = rest.partition("/")
@@ -113,7 +118,7 @@ def parse_place(name: str) -> Place | None:
 
 
 def letter_partition(place: Place, partitions: int) -> int:
-    """Return the partition of a dead-letter topic for a place: of one place always the same, while it has as many."""
+    """Return the partition of a dead-letter topic for a place: the same one as long as the topic has as many."""
     number = place.partition if isinstance(place, RecordPlace) else zlib.crc32(str(place).encode(errors="replace"))
     return number % partitions
 
@@ -127,12 +132,12 @@ def encode_dead_letter(
     exception: str = "",
     original: Iterable[tuple[str, bytes | None]] = (),
 ) -> list[tuple[str, bytes]]:
-    """Return the headers that say why and from where; original headers follow them, as far as they fit."""
+    """Return the headers for reason and place, then the original headers, as far as they fit."""
     why = (reason, exception[:MAX_EXCEPTION_CHARACTERS], _utf8(detail)[:MAX_DETAIL_BYTES].decode(errors="ignore"))
     if isinstance(place, RecordPlace):
         where = dict(zip(_RECORD, map(str, place), strict=True))
     else:
-        source = _utf8(place.source)[-MAX_SOURCE_BYTES:].decode(errors="ignore")  # the line stands at the end
+        source = _utf8(place.source)[-MAX_SOURCE_BYTES:].decode(errors="ignore")  # the line number is at the end
         where = dict(zip(_SOURCE, (place.topic, place.run, source), strict=True))
     about = {**dict(zip(_WHY, why, strict=True)), **where, "timestamp": str(timestamp)}
     headers = [(PREFIX + name, _utf8(value)) for name, value in about.items()]
@@ -146,7 +151,7 @@ def encode_dead_letter(
 
 
 def decode_dead_letter(record: KafkaRecord) -> DeadLetter | None:
-    """Return the dead letter that a record is; None if it is none of ours.
+    """Return the dead letter in a record; None if TokenMill did not write it.
 
     Our headers come first: an original one may have the same name.
     """

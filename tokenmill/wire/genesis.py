@@ -1,4 +1,4 @@
-"""What settles a stream for good: its genesis, the first record of its kind on the control topic."""
+"""A stream's genesis: the first record of its kind on the control topic defines the stream for good."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -15,10 +15,12 @@ MAX_PARTITIONS: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Genesis:
-    """What settles a stream: its recipe, and where each partition's chain starts."""
+    """The definition of a stream: its recipe, and where each partition's chain starts."""
 
     stream: str
+    """The stream's name, such as ``raw-text.train``."""
     recipe: Recipe
+    """Everything that decides its tokens."""
     starts: tuple[int, ...]
     """The start offset of each raw partition; one added later starts at 0."""
     segment_blocks: int
@@ -46,9 +48,9 @@ class Genesis:
         """Return the genesis that `to_dict` made this mapping of.
 
         Raises:
-            DamagedError: the recipe does not hash to the fingerprint that stands beside it.
+            DamagedError: the recipe does not hash to the fingerprint beside it.
             FingerprintError: another format version wrote it.
-            ValueError, TypeError, LookupError: it is none.
+            ValueError, TypeError, LookupError: the values are no genesis.
 
         """
         recipe = Recipe.from_dict(values["recipe"])
@@ -66,7 +68,7 @@ class Genesis:
         return canonical_json(self.to_dict())
 
     def _require_sound(self) -> None:
-        """Raise ValueError for what no mill writes."""
+        """Raise ValueError for values that no mill writes."""
         numbers: tuple[Any, ...] = (*self.starts, self.segment_blocks)
         others: tuple[Any, ...] = (self.stream, self.versions)
         if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers) or not self.segment_blocks:

@@ -1,11 +1,12 @@
-"""Messages on a token topic that readers pass over, because a person said so: the stream's ignore list.
+"""The stream's ignore list: messages on a token topic that readers pass over because a person said so.
 
-A record that is not the mill's, or of another history, halts whoever meets it. A person who has looked at it puts it on
-the list (`tokenmill ignore`), by its place and a hash of all of it. The list says nothing about which blocks a chain
-has: a reader offers every message to its chain first, and asks the list only where it would have halted, or waited for
-blocks before the message. What continues the chain is taken, on the list or not. So readers that know different lists,
-or a forged one, take the same blocks, and differ only in how far they come. Who only looks for a place to begin at
-leaves the listed ones out at once; a place further back is as good.
+A message that the mill did not write, or one of another history, halts each reader that meets it. A person who has
+looked at it adds it to the list (`tokenmill ignore`), by its offset and a hash of the whole record.
+
+The list never changes which blocks a chain has. A reader offers every message to its chain first. It asks the list only
+where it would halt, or wait for blocks before the message. A message that continues the chain is taken, on the list or
+not. So readers with different lists, even a forged one, take the same blocks and differ only in how far they get. Code
+that only looks for a place to begin leaves listed messages out at once; a place further back works as well.
 """
 
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ _COUNT: Final = Struct("<I")
 
 
 def record_hash(record: SourceRecord) -> bytes:
-    """Return the hash (16 bytes) of a record's key, value and headers: the same record somewhere else has it, too."""
+    """Return the hash (16 bytes) of a record's key, value and headers: a copy of it elsewhere has the same hash."""
     hashed = xxhash.xxh3_128(b"tokenmill ignore 1")
     for part in (record.key, record.value):
         _add(hashed, part)
@@ -47,17 +48,17 @@ def ignore_record(partition: int, offset: int, found: bytes) -> tuple[bytes, byt
 
 @dataclass(slots=True)
 class IgnoreList:
-    """Which messages of a stream's token topic are passed over."""
+    """The messages of a stream's token topic that readers pass over."""
 
     _places: dict[int, dict[int, set[bytes]]] = field(default_factory=dict)
-    """By partition and offset, the hashes: several where a topic was made anew."""
+    """Hashes by partition and offset: several at one offset where a topic was recreated."""
 
     def add(self, partition: int, offset: int, found: bytes) -> None:
         """Put a message on the list."""
         self._places.setdefault(partition, {}).setdefault(offset, set()).add(found)
 
     def names(self, partition: int, record: SourceRecord) -> bool:
-        """Return whether a record of the token topic's ``partition`` is on the list, this very one."""
+        """Return whether exactly this record of the token topic's ``partition`` is on the list."""
         hashes = self._places.get(partition, {}).get(record.offset)
         return hashes is not None and record_hash(record) in hashes
 

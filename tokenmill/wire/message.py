@@ -1,6 +1,6 @@
 """The messages on a token topic: the value is tokens and nothing else; one Kafka header holds the rest.
 
-Header ``tokenmill``, little-endian, nothing aligned::
+Header ``tokenmill``, little-endian, without padding::
 
     4s  magic "TMm1"
     16s fingerprint
@@ -35,7 +35,7 @@ _FIXED: Final = Struct("<4s16sQI44s16s16sIII")
 _CRC: Final = Struct("<I")
 
 HEADER_OVERHEAD: Final = _FIXED.size + _CRC.size
-"""Bytes of a header beside totals, entries and open tokens."""
+"""Bytes of a header without totals, entries and open tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +43,27 @@ class Message:
     """Blocks ``[first, first + count)`` of a chain, or a carry (``count == 0``)."""
 
     fingerprint: bytes
+    """Of the stream's recipe, 16 bytes."""
     first: int
+    """Number of the first block in its partition, from 0; in a carry, of the next block."""
     cursor: Cursor
+    """Where the chain continues in the raw partition after the last block."""
     before: bytes
+    """Chain hash before block ``first``, 16 bytes."""
     after: bytes
+    """Chain hash after the last block, 16 bytes; in a carry, ``before`` again."""
     totals: Totals
+    """What became of all records below ``cursor``."""
     tokens: bytes | memoryview
     """``count * block_tokens`` token ids, little-endian; empty in a carry."""
     entries: Sequence[bytes]
     """One per block (`tokenmill.wire.pieces`); empty in a carry."""
     open_tokens: bytes = b""
-    """A carry's open block so far; the same dtype as the tokens."""
+    """In a carry, the ids of the open block so far, little-endian, in the dtype of ``tokens``."""
     open_entry: bytes = b""
     """The open block's entry; empty where ``open_tokens`` is."""
     chains: Sequence[bytes] = field(default=(), repr=False, compare=False)
-    """The hash after each block, known to who made them; not sent along, so nothing in a message that was read."""
+    """The hash after each block, as the code that packed them knows it. Not sent: empty in a message that was read."""
 
     @property
     def count(self) -> int:
@@ -96,7 +102,7 @@ def encode_header(message: Message) -> bytes:
 
 
 def decode_message(header: bytes, value: bytes | memoryview | None) -> Message:
-    """Return the message that a header and a value make; the tokens are ``value``, uncopied.
+    """Return the message in a header and a value; its tokens are ``value`` itself, not a copy.
 
     Raises:
         DamagedError: the header is not one of this format, fails its CRC, or does not fit the value.

@@ -1,11 +1,11 @@
 """The document pieces of a block, and their bytes: one *entry* per block.
 
-An entry travels in a message's header, is appended to a store's document table, and is hashed into the chain, always
-as the same bytes. It speaks of its own block alone, so that a message can be cut at any block::
+An entry travels in a message's header, is appended to a store's document table, and is hashed into the chain, always as
+the same bytes. It describes its own block alone, so a message can be cut at any block::
 
     u4 pieces | u4 meta_total | pieces x PIECE (24 bytes each) | metas, one after the other
 
-All integers are little-endian; nothing is aligned.
+All integers are little-endian; there is no padding.
 """
 
 import struct
@@ -19,7 +19,7 @@ import numpy as np
 PIECE: Final = np.dtype([("start", "<u4"), ("meta_bytes", "<u4"), ("offset", "<i8"), ("position", "<i8")])
 ENTRY_HEADER: Final = Struct("<II")
 PADDING: Final = -1
-"""The position of a piece that no document wrote: a flush filled the block up to its end."""
+"""The position of a piece of padding: a flush filled the block up to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def encode_entry(pieces: Sequence[Piece]) -> bytes:
 
 
 def join_entry(rows: bytes, metas: bytes) -> bytes:
-    """Return the entry made of ready rows (`PIECE`, any number) and their metas, both joined in the same order."""
+    """Return the entry of encoded rows (`PIECE`, any number) and their metas, both joined in the same order."""
     return ENTRY_HEADER.pack(len(rows) // PIECE.itemsize, len(metas)) + rows + metas
 
 

@@ -1,6 +1,6 @@
-"""A tokenizer.json on a control topic: compressed, in parts that fit into a topic as it is by default.
+"""A tokenizer.json on a control topic: compressed, in parts that fit the default message size of a topic.
 
-The parts of one tokenizer stand behind its genesis, perhaps more than once: workers that find some missing write all.
+The parts of a tokenizer follow its genesis, perhaps more than once: a worker that misses a part writes all of them.
 """
 
 import re
@@ -15,7 +15,7 @@ TOKENIZER_PREFIX: Final = b"tokenizer/"
 PART_BYTES: Final = 512 * 1024
 """Size of a part: half of what a topic takes by default (1 MiB)."""
 KEPT_BYTES: Final = MAX_TOKENIZER_BYTES
-"""Most bytes of parts that are kept until they are whole: room for the largest tokenizer, uncompressed."""
+"""Most bytes of parts that are kept until all are there: room for the largest tokenizer, uncompressed."""
 _KEY: Final = re.compile(rb"tokenizer/([0-9a-f]{64})/([0-9]{1,6})/([0-9]{1,6})")
 
 
@@ -35,13 +35,13 @@ class TokenizerParts:
         """Wait for the parts of the tokenizer with this SHA-256."""
         self._digest = digest
         self._parts: dict[int, dict[int, bytes]] = {}
-        """By the number of parts that each belongs to."""
+        """Parts by their number, for each total count: a writer with another part size has another count."""
         self._bytes = 0
         self._packed: bytes | None = None
-        """All of it, proven; then no part is looked at any more."""
+        """The joined parts once their hash was checked; later parts are ignored then."""
 
     def add(self, key: bytes, value: bytes) -> None:
-        """Take a part; parts of other tokenizers are left alone.
+        """Add a part; parts of other tokenizers are ignored.
 
         Raises:
             ValueError: the record is no part, or there are too many.

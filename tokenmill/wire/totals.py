@@ -13,16 +13,23 @@ from tokenmill.untrusted import parse_json
 class Totals:
     """What became of the records of one raw partition in one chain, from the chain's start up to a cursor.
 
-    A function of the cursor: a document that the cursor stands in the middle of is not counted yet.
+    Totals depend on the cursor alone: a document that the cursor is in the middle of is not counted yet.
     """
 
     records: int = 0
+    """All records."""
     kept: int = 0
+    """Documents whose tokens are in the chain."""
     tombstones: int = 0
+    """Records with a null value that asked for no flush."""
     flushes: int = 0
+    """Records that asked for padding up to the block's end."""
     other_split: int = 0
+    """Records that belong to another split of the topic."""
     filtered: Counter[str] = field(default_factory=Counter)
+    """Documents that a step filtered out, by reason."""
     dead_lettered: Counter[str] = field(default_factory=Counter)
+    """Records that could not become a document, by reason."""
     tokens: int = 0
     """Tokens of the kept documents, each with its end-of-document id."""
     value_bytes: int = 0
@@ -35,7 +42,7 @@ class Totals:
         return self.records == outcomes + self.filtered.total() + self.dead_lettered.total()
 
     def copy(self) -> Self:
-        """Return totals that later counting does not change."""
+        """Return an independent copy."""
         return type(self).from_dict(self.to_dict())
 
     def __add__(self, other: "Totals") -> "Totals":

@@ -45,5 +45,5 @@ def test_the_probe_looks_at_all_kinds_of_text() -> None:
 def test_tokenizer_that_panics_on_the_probe_is_refused() -> None:
     """With what the library said, and the text; so it never comes to a record."""
     engine = open_engine(TokenizerFile("own", panicking("(a+)+\\$")), "tokenizers")
-    with pytest.raises(SettingsError, match=r"fails on a text .*retry-limit-in-match.*'a{40}'.* mend its file"):
+    with pytest.raises(SettingsError, match=r"fails on a text .*retry-limit-in-match.*'a{40}'.* correct its file"):
         probe(engine)

@@ -116,7 +116,7 @@ def test_a_hub_name_is_fetched_from_the_endpoint_once(hub: str, tmp_path: Path) 
 def test_a_name_that_the_hub_does_not_know_is_refused(hub: str, tmp_path: Path) -> None:
     """The message says what to check."""
     result = _load_from(hub, "owner/other", tmp_path)
-    assert result.stderr.startswith('tokenizer = "owner/other" is neither a file here nor to be had from the hub')
+    assert result.stderr.startswith('tokenizer = "owner/other" is neither a file here nor available from the hub')
     assert result.returncode == 1
 
 
@@ -124,7 +124,7 @@ def test_a_name_that_the_hub_does_not_know_is_refused(hub: str, tmp_path: Path) 
 def test_a_hub_that_does_not_answer_is_named(tmp_path: Path, name: str) -> None:
     """One message, no traceback."""
     result = _load_from("http://127.0.0.1:9", name, tmp_path)
-    assert f'tokenizer = "{name}" is neither a file here nor to be had from the hub' in result.stderr
+    assert f'tokenizer = "{name}" is neither a file here nor available from the hub' in result.stderr
     assert "HF_ENDPOINT" in result.stderr
     assert "Traceback" not in result.stderr
     assert "client has been closed" not in result.stderr

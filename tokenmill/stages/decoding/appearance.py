@@ -14,9 +14,11 @@ WHITE: Final = frozenset(b"\t\n\f\r")
 """Control characters that a text has."""
 CONTROL: Final = bytes(byte for byte in range(32) if byte not in WHITE)
 ENOUGH: Final = 4
-"""A value of which one byte in so many is a control character is no text: terminal colours take one in eight or so."""
+"""A value is no text where one byte in this many, or more, is a control character: terminal colours take one in eight
+or so."""
 JUDGED: Final = 256
-"""Bytes at a value's beginning that are so judged: binary data shows there, and long texts cost no more than short."""
+"""Bytes at a value's beginning that are counted: binary data shows there, and long texts cost no more than short
+ones."""
 
 _LIKE_JSON: Final = re.compile(
     rb"(?:[\t-\r ]|\xef\xbb\xbf)*+"  # any white space of ASCII, any byte order marks
@@ -28,7 +30,7 @@ _LIKE_JSON: Final = re.compile(
 
 
 def like_json(value: bytes) -> bool:
-    """Tell whether a value begins like a JSON object or array, whatever follows.
+    """Return whether a value begins like a JSON object or array, whatever follows.
 
     An object begins with a brace. An array begins with a bracket and then what a JSON value begins with, so a
     Markdown link (``[link](x)``), a TOML table or ``[INFO]`` is none; ``[1, `` and ``[]`` are.

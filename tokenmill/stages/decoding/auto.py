@@ -1,4 +1,4 @@
-"""Mode ``auto``: JSON documents and plain text on one topic, told apart by the bytes alone."""
+"""Mode ``auto``: JSON documents and plain text on one topic, distinguished by the bytes alone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,8 @@ from tokenmill.stages.document_columns import DocumentColumns
 
 _NOTHING: Final[dict[str, Any]] = {}
 _ODD: Final = frozenset(b"{[\t\n\v\f\r \xef")
-"""First bytes of what can begin like JSON, white space and the byte order mark included. Nothing else is looked at."""
+"""First bytes of what can begin like JSON, white space and the byte order mark included. Only values with one of these
+are examined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,10 @@ class AutoDecoder:
         return document
 
     def many(self, values: Sequence[bytes]) -> Decoded:
-        """Return what each value is.
+        """Decode each value.
 
-        Most are objects with the first text field and a name or none, both far below their limits: these are taken
-        apart right here, for calls cost more than all else that is done about a small document.
+        Most are objects with the first text field, and with an id or none, both far below their limits. These are
+        decoded inline, because function calls would cost more than all other work on a small document.
         """
         fields = self.objects.fields
         if fields.carry or "." in fields.id_field:

@@ -1,7 +1,7 @@
 """Mode ``avro``: framed values in Avro's binary encoding, read by the schema that they were written with.
 
-Values come out as they are stored: a logical type is what it is made of (a timestamp is a number, a decimal is bytes),
-an enum is its symbol, a union is the value in it. So they depend on no library's idea of a calendar.
+Values come out as they are stored: a logical type as its underlying type (a timestamp is a number, a decimal is bytes),
+an enum as its symbol, a union as the value in it. So the result does not depend on a library's calendar types.
 """
 
 import io
@@ -18,11 +18,11 @@ from tokenmill.stages.decoding.framed_values import Reader, RegisteredSchema, mi
 from tokenmill.stages.decoding.reasons import INVALID_UTF8, TOO_DEEP
 
 MAX_RECURSION: Final = 64
-"""The deepest nesting of values whose schema contains itself. They are read by Python's code, which ends with an error
-far behind this; fastavro's compiled code would follow hostile bytes until the stack overflows and the process dies."""
+"""The deepest nesting of values whose schema contains itself. fastavro's Python code reads these; it raises an error
+far beyond this depth. Its compiled code would follow hostile bytes until the stack overflows and the process dies."""
 _NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 _BAD_SCHEMA: Final = (fastavro.schema.SchemaParseException, ValueError, TypeError, KeyError, AttributeError)
-"""What fastavro raises over what is no schema; `fastavro.schema.UnknownType` is a ValueError."""
+"""What fastavro raises for an invalid schema; `fastavro.schema.UnknownType` is a ValueError."""
 _BAD_VALUE: Final = (EOFError, ValueError, IndexError, OverflowError, MemoryError, TypeError, KeyError)
 
 
@@ -33,7 +33,7 @@ class AvroFormat:
     is_json = False
 
     def reader(self, schema: RegisteredSchema) -> Reader:
-        """Return what reads the values of a schema; `ValueError` for one that cannot be used."""
+        """Return the function that reads the values of a schema; `ValueError` for one that cannot be used."""
         named: dict[str, Any] = {}
         try:
             for needed in schema.needed().values():
@@ -48,7 +48,7 @@ class AvroFormat:
 
 
 def stored(schema: Any) -> Any:
-    """Return a schema without its logical types, by which fastavro would make other values of what is stored."""
+    """Return a schema without its logical types, for which fastavro would convert the stored values."""
     if isinstance(schema, list):
         return [stored(part) for part in schema]
     if not isinstance(schema, dict):
@@ -61,7 +61,7 @@ def stored(schema: Any) -> Any:
 
 
 def _whole(parsed: Any, named: Mapping[str, Any]) -> Any:
-    """Return a parsed schema with all that it names, also where it is nothing but names."""
+    """Return a parsed schema with the definitions of all that it names, even where it consists of names alone."""
     if isinstance(parsed, list):
         return [_whole(part, named) for part in parsed]
     if isinstance(parsed, str) and parsed in named:
@@ -103,7 +103,7 @@ def _deeper(value: Any, levels: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What can be said of a parsed schema without a value."""
+    """Properties of a parsed schema."""
 
     named: Mapping[str, Any]
 
@@ -127,7 +127,7 @@ class _Shape:
         return self.named.get(schema, schema) if isinstance(schema, str) else schema
 
     def arrays(self, schema: Any, seen: frozenset[str] = frozenset()) -> Iterator[Any]:
-        """Yield what the items of each array are."""
+        """Yield the schema of the items of each array."""
         schema = self._resolved(schema)
         name = _name(schema)
         if name in seen:

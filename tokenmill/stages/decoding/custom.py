@@ -1,7 +1,7 @@
 """A decoder of the user's own on raw bytes, named by its import path: ``decode = "module:function"``.
 
 The function takes the record's value (`bytes`) and returns a `Document`, or a reason or None, which dead-letters the
-record; `tokenmill.stages.user_function` says what it must keep to::
+record; `tokenmill.stages.user_function` has the rules for it::
 
     def latin_1(value: bytes) -> Document | str:
         return Document(value.decode("latin-1")) if value else "nothing_there"
@@ -46,7 +46,7 @@ class FunctionDecoder:
         return answer
 
     def many(self, values: Sequence[bytes]) -> Decoded:
-        """Return what each value is."""
+        """Decode each value."""
         return one_by_one(self, values)
 
 

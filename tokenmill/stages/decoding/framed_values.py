@@ -1,7 +1,7 @@
-"""Values as Confluent's serializers frame them: a zero byte, the id of a schema in a registry, and what it describes.
+"""Values as Confluent's serializers frame them: a zero byte, the id of a schema in a registry, and the encoded value.
 
-A schema never changes under its id, so what a value is remains a function of its bytes alone: the registry is asked for
-a schema once, and what cannot be asked for now is never guessed. Modes ``avro`` (`avro_values.py`), ``protobuf``
+The schema of an id never changes, so a document is still a function of the value's bytes alone. Each schema is fetched
+once; while it cannot be fetched, nothing is guessed. Modes ``avro`` (`avro_values.py`), ``protobuf``
 (`protobuf_values.py`) and ``json_schema`` (`json_schema_values.py`) say how a schema's values are read; all of them
 become a mapping of plain values, of which `ObjectFields` takes the text, the id and the carried fields.
 """
@@ -18,20 +18,20 @@ from tokenmill.stages.decoding.protocol import Decoded, one_by_one
 from tokenmill.stages.decoding.reasons import NOT_AN_OBJECT, NOT_FRAMED, RULES, SCHEMA_MISMATCH
 
 VALUE_RULES: Final = 1
-"""Version of what values become (docs/kafka_teams.md); a change of any answer raises it."""
+"""Version of the rules for values (docs/kafka_teams.md); a change of any answer raises it."""
 _FRAME: Final = Struct(">bi")
 """Magic byte and id: registries count their schemas in Java's int."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:
-    """What a registry has under an id."""
+    """A schema as a registry has it under an id."""
 
     kind: str
     """``AVRO``, ``PROTOBUF`` or ``JSON``, as registries name them."""
     text: str
     references: tuple[tuple[str, "RegisteredSchema"], ...] = ()
-    """The schemas that it refers to, each under the name by which it does; they may have references of their own."""
+    """The schemas that it refers to, each under the name that it uses; they may have references of their own."""
 
     def needed(self) -> dict[str, "RegisteredSchema"]:
         """Return all schemas that this one needs, by name, each after those that it needs itself."""
@@ -46,17 +46,17 @@ class SchemaSource(Protocol):
     """Whoever has schemas."""
 
     def schema(self, number: int) -> RegisteredSchema:
-        """Return the schema with that id; the same for ever.
+        """Return the schema with that id; always the same one.
 
         Raises:
-            RegistryError: it cannot be had now.
+            RegistryError: it cannot be fetched now.
 
         """
 
 
 Reader: TypeAlias = Callable[[bytes], Any]
-"""Returns what the bytes behind a frame are by one schema, in plain values: `dict`, `list`, `bytes` and scalars.
-Raises `RecordError` where they do not fit the schema, and nothing else."""
+"""Decodes the bytes after a frame by one schema into plain values: `dict`, `list`, `bytes` and scalars. Raises only
+`RecordError`, where they do not fit the schema."""
 
 
 class SchemaFormat(Protocol):
@@ -71,7 +71,7 @@ class SchemaFormat(Protocol):
         """Whether values are JSON, of which a parser may have rounded the numbers."""
 
     def reader(self, schema: RegisteredSchema) -> Reader:
-        """Return what reads the values of a schema.
+        """Return the function that reads the values of a schema.
 
         Raises:
             ValueError: the schema cannot be used; says why.
@@ -83,8 +83,8 @@ class SchemaFormat(Protocol):
 class FramedDecoder:
     """Takes a framed value whose schema makes it an object with a text; anything else is refused, with the reason.
 
-    A value whose schema has not been learned (`learn`) is asked for while it is decoded: then, and only then, decoding
-    may raise `RegistryError`.
+    A schema that has not been learned (`learn`) is fetched while a value of it is decoded. Only then may decoding raise
+    `RegistryError`.
     """
 
     fields: ObjectFields
@@ -93,7 +93,7 @@ class FramedDecoder:
     _readers: dict[int, Reader] = field(default_factory=dict)
 
     def describe(self) -> tuple[Mapping[str, Any], ...]:
-        """Return the version of the rules of objects, and of those by which values become objects."""
+        """Return the versions of the rules for objects, and of the rules by which values become objects."""
         return ({"name": "decode", "rules": RULES, "values": VALUE_RULES},)
 
     def __call__(self, value: bytes) -> Document:
@@ -114,7 +114,7 @@ class FramedDecoder:
         return document
 
     def many(self, values: Sequence[bytes]) -> Decoded:
-        """Return what each value is."""
+        """Decode each value."""
         return one_by_one(self, values)
 
     def unknown(self, values: Iterable[bytes]) -> list[int]:
@@ -124,10 +124,10 @@ class FramedDecoder:
         return sorted(number for number in found if number not in self._readers)
 
     def learn(self, number: int) -> None:
-        """Fetch a schema, so that its values can be decoded without a question to anyone.
+        """Fetch a schema, so that its values can be decoded without a request.
 
         Raises:
-            RegistryError: it cannot be had now, or cannot be used.
+            RegistryError: it cannot be fetched now, or cannot be used.
 
         """
         schema = self.source.schema(number)

@@ -1,4 +1,4 @@
-"""Mode ``json``: every value is a JSON object with a text; and what such an object is as a document."""
+"""Mode ``json``: every value is a JSON object with a text; and how such an object becomes a document."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -29,11 +29,11 @@ _ABSENT: Final = object()
 class ObjectFields:
     """Which fields of a JSON object are the document's text, id and carried fields; all others are ignored.
 
-    A field is a key of the object, or else a dotted path (`tokenmill.stages.field_paths`). Where a key stands twice,
-    the last one counts. An id that is neither an integer nor a string with at least one character is no id: the text
-    is worth more than its name. A carried field that is an array or an object is refused, for somebody asked for it by
-    name, and so is an integer beyond 64 bits, as id or carried: the parser would round it. So are bytes and numbers
-    that are not finite, which JSON does not have, but other formats whose values become objects do.
+    A field is a key of the object, or else a dotted path (`tokenmill.stages.field_paths`). Where a key occurs twice,
+    the last one counts. An id that is neither an integer nor a string with at least one character counts as no id, and
+    the text is used all the same. A carried field that is an array or an object is refused, because somebody asked for
+    it by name. So is an integer beyond 64 bits, as id or carried: the parser would round it. So are bytes and numbers
+    that are not finite; JSON has none, but other formats whose values become objects do.
     """
 
     text_fields: tuple[str, ...]
@@ -89,11 +89,11 @@ class ObjectFields:
 
 
 def check_integer(what: str, path: str, value: float, source: bytes | None) -> None:
-    """Raise `RecordError` (`INTEGER_OUT_OF_RANGE`) if the float stands for an integer beyond 64 bits.
+    """Raise `RecordError` (`INTEGER_OUT_OF_RANGE`) if the float was an integer beyond 64 bits.
 
     ``value`` was parsed of the JSON object ``source`` (None: of no JSON) and found in it by ``path``. The parser reads
-    an integer that is too wide as the nearest float, which only the digits tell from a number with a point or a power
-    of ten.
+    an integer that is too wide as the nearest float. Only the digits show that it was not written with a point or a
+    power of ten.
     """
     if source is None or abs(value) < _FIRST_WIDE:
         return
@@ -136,7 +136,7 @@ class JsonDecoder:
         return document
 
     def many(self, values: Sequence[bytes]) -> Decoded:
-        """Return what each value is."""
+        """Decode each value."""
         return one_by_one(self, values)
 
 

@@ -1,7 +1,7 @@
-"""Mode ``json_schema``: framed JSON, which must be what its JSON Schema says.
+"""Mode ``json_schema``: framed JSON, which must satisfy its JSON Schema.
 
-A schema without ``$schema`` is of draft 7, as those of Confluent's serializers are. Formats are not looked at: what is
-a date or an address changes with the library.
+A schema without ``$schema`` is of draft 7, as those of Confluent's serializers are. Formats are not checked: which
+texts are dates or addresses changes with the library.
 """
 
 import json
@@ -25,7 +25,7 @@ class JsonSchemaFormat:
     is_json = True
 
     def reader(self, schema: RegisteredSchema) -> Reader:
-        """Return what reads the values of a schema; `ValueError` for one that cannot be used."""
+        """Return the function that reads the values of a schema; `ValueError` for one that cannot be used."""
         try:
             parsed = json.loads(schema.text)
             needed = [(name, json.loads(one.text)) for name, one in schema.needed().items()]
@@ -66,7 +66,7 @@ def _refuse(uri: str) -> NoReturn:
 
 
 def _where(error: jsonschema_rs.ValidationError) -> str:
-    """Say which rule is broken, and where; not the value, which may be the text."""
+    """Return which rule is broken, and where; not the value, which may be the text."""
     path = "/".join(map(str, error.instance_path))[:_SHOWN_CHARACTERS]
     rule = "/".join(map(str, error.schema_path))[:_SHOWN_CHARACTERS]
     return f"at /{path} it breaks the rule /{rule}"

@@ -33,7 +33,7 @@ class TextDecoder:
         return Document(text)
 
     def many(self, values: Sequence[bytes]) -> Decoded:
-        """Return what each value is."""
+        """Decode each value."""
         return one_by_one(self, values)
 
 

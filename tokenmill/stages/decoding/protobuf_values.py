@@ -1,8 +1,8 @@
 """Mode ``protobuf``: framed values in Protobuf's binary encoding, read by the ``.proto`` file that the registry has.
 
-Behind the id stand the numbers that lead to the message's type in that file. A field has its name in the file; an enum
-is its value's name, or its number where the file has none; a field that is not there is left out, unless its type says
-that it has a default, as scalars of proto3 do.
+The id is followed by the index numbers of the message's type in that file. A field is called as in the file. An enum
+becomes its value's name, or its number where the file has no name for it. A field that is not there is left out, unless
+its type has a default, as scalars of proto3 have.
 """
 
 import re
@@ -24,19 +24,19 @@ from tokenmill.stages.decoding.framed_values import Reader, RegisteredSchema, mi
 from tokenmill.stages.decoding.reasons import INVALID_UTF8
 
 MAIN: Final = "tokenmill-registered-schema.proto"
-"""What the schema is called while it is compiled; what it imports has the names of its references."""
+"""The schema's file name while it is compiled; its imports have the names of its references."""
 COMPILE_SECONDS: Final = 60
-"""A file takes a tenth of a second; so much shows that something is wrong, on any machine."""
+"""A file takes a tenth of a second; if it takes this long, something is wrong on any machine."""
 MOST_NUMBERS: Final = 64
-"""Deepest type that a value may name."""
+"""Deepest nesting of a type that a value may name."""
 _SERIALIZED: Final = re.compile(r"[A-Za-z0-9+/]{4,}={0,2}")
-"""Clients in Python and Go register a compiled file in base64. Confluent's registry gives its text, others what they
-got; no text of a file looks like this."""
+"""Clients in Python and Go register a compiled file in base64. Confluent's registry returns the file's text, others
+return the base64; no text of a file looks like that."""
 _SHOWN_CHARACTERS: Final = 500
 _LONGEST_VARINT: Final = 5
 """Bytes of a number of 32 bits."""
 _INCLUDED: Final = Path(grpc_tools.__file__).parent / "_proto"
-"""What Google's own imports are (google/protobuf/timestamp.proto and the like)."""
+"""Where Google's own ``.proto`` files are (google/protobuf/timestamp.proto and the like)."""
 
 
 class ProtobufFormat:
@@ -46,7 +46,7 @@ class ProtobufFormat:
     is_json = False
 
     def reader(self, schema: RegisteredSchema) -> Reader:
-        """Return what reads the values of a schema; `ValueError` for one that cannot be used."""
+        """Return the function that reads the values of a schema; `ValueError` for one that cannot be used."""
         file = compiled(schema)
         classes: dict[tuple[int, ...], type[Message]] = {}
 
@@ -79,7 +79,7 @@ def compiled(schema: RegisteredSchema) -> FileDescriptor:
 
 
 def _compile(schema: RegisteredSchema) -> descriptor_pb2.FileDescriptorSet:
-    """Let the compiler work in a process of its own: it says on standard error what is wrong."""
+    """Run the compiler in a process of its own: it writes its errors to standard error."""
     with TemporaryDirectory(prefix="tokenmill-protobuf-") as folder:
         already = descriptor_pb2.FileDescriptorSet()
         for name, text in {MAIN: schema.text, **{name: one.text for name, one in schema.needed().items()}}.items():
@@ -116,7 +116,7 @@ def _write(folder: Path, name: str, text: str) -> None:
 
 
 def _complaint(said: str, folder: str) -> str:
-    """Return what the compiler says of the files, and nothing that is another thing at the next try."""
+    """Return the compiler's message about the files, without anything that changes from run to run."""
     lines = [
         line.replace(f"{folder}/", "") for line in said.splitlines() if ".proto:" in line and "parser.cc" not in line
     ]
@@ -126,10 +126,10 @@ def _complaint(said: str, folder: str) -> str:
 def message_path(payload: bytes) -> tuple[tuple[int, ...], int]:
     """Return the numbers that lead to the message's type, and where the message begins.
 
-    They are how many there are and then each of them, as zigzag varints; a single zero stands for the first type.
+    They are encoded as their count and then each number, as zigzag varints; a single zero means the first type.
 
     Raises:
-        RecordError: they are none.
+        RecordError: the payload does not begin with such numbers.
 
     """
     count, at = _varint(payload, 0)

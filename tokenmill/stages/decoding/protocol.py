@@ -12,9 +12,9 @@ class Decoded(NamedTuple):
     """What many values are."""
 
     documents: DocumentColumns
-    """Of the values that are documents, in their order."""
+    """The documents, in the order of their values."""
     refused: list[tuple[int, RecordError]]
-    """The indices of all others, ascending, each with the reason."""
+    """The indices of all other values, ascending, each with the reason."""
 
 
 class Decoder(Protocol):
@@ -23,8 +23,8 @@ class Decoder(Protocol):
     def describe(self) -> tuple[Mapping[str, Any], ...]:
         """Return, as JSON types, what decides the answers beside the settings in the recipe: a version, mostly.
 
-        It stands in the recipe before what the steps say of themselves, so the fingerprint covers it. Nothing at all of
-        a decoder whose rules never changed.
+        It comes before the descriptions of the steps in the recipe, so the fingerprint covers it. It is empty for a
+        decoder whose rules never changed.
         """
         ...
 
@@ -38,11 +38,11 @@ class Decoder(Protocol):
         """
 
     def many(self, values: Sequence[bytes]) -> Decoded:
-        """Return what the decoder says of each value alone."""
+        """Decode each value by itself."""
 
 
 def one_by_one(decoder: Callable[[bytes], Document], values: Sequence[bytes]) -> Decoded:
-    """Return what ``decoder`` says of each value, for those that have no quicker way to say it."""
+    """Call ``decoder`` for each value: for decoders that have no faster way."""
     decoded = Decoded(DocumentColumns(), [])
     for index, value in enumerate(values):
         try:

@@ -1,7 +1,7 @@
 """Why the parser refused a value.
 
-The reasons are worked out from the bytes, not from the parser's message: they are counted in the totals, and so must
-not change with the parser's version. This runs for refused values only.
+The reasons are derived from the bytes, not from the parser's message: they are counted in the totals, and so must not
+change with the parser's version. This runs for refused values only.
 """
 
 import re
@@ -26,7 +26,7 @@ _ESCAPE: Final = re.compile(
 
 
 _MAYBE_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]")
-"""Without this, there is no need to look at every escape."""
+"""A value without a match has no half pair, so its escapes need not be examined one by one."""
 
 
 def refusal(value: bytes) -> RecordError:

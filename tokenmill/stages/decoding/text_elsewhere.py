@@ -1,4 +1,4 @@
-"""An object without a text where it was looked for: what the object looks like, and which setting would find its text.
+"""The error for an object without a text in the text fields: what the object is, and which setting would find its text.
 
 This runs for refused values only. Keys are untrusted: those that go into a message are escaped and cut.
 """
@@ -12,7 +12,7 @@ from tokenmill.stages.decoding.reasons import DEBEZIUM_ENVELOPE, MISSING_TEXT
 _OPERATIONS: Final = {"c": "create", "u": "update", "d": "delete", "r": "read", "t": "truncate"}
 """What Debezium writes in ``op`` of an event that changes a table."""
 _DEPTH: Final = 4
-"""So many objects deep a text is looked for."""
+"""How many objects deep a text is searched."""
 _SHOWN_KEYS: Final = 8
 _SHOWN_CHARACTERS: Final = 200
 
@@ -58,7 +58,7 @@ def _nested(value: Mapping[str, Any], names: set[str]) -> Iterator[str]:
 
 
 def _shown(path: str) -> str | None:
-    """Return a path that can stand in a message and in settings; None of any other."""
+    """Return the path if it can be shown in a message and written in settings, else None."""
     return path if len(path) <= _SHOWN_CHARACTERS and path.isascii() and path.isprintable() else None
 
 

@@ -1,4 +1,4 @@
-"""A fast engine that must agree with `tokenizers`: before it is used, and on a sample of what it encodes ever after."""
+"""A fast engine that must agree with `tokenizers`: before it is used, and later on a sample of what it encodes."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -13,12 +13,12 @@ from tokenmill.stages.engines.protocol import Encoder, TokenBatch
 from tokenmill.stages.engines.spelling import Spelled
 
 SAMPLE_ONE_IN: Final = 8192
-"""Share of texts that are compared: with `tokenizers` a hundred times slower than the fast engine, which takes a third
-of a worker's time, comparing costs some 0.5 % of it."""
+"""One text in this many is compared. `tokenizers` is a hundred times slower than the fast engine, which takes a third
+of a worker's time, so comparing costs some 0.5 % of that time."""
 SAMPLE_CHARACTERS: Final = 1 << 16
-"""Of a longer text, this much of its beginning is compared, encoded by itself: no text stalls the worker."""
+"""Of a longer text, only a beginning of this length is compared, encoded by itself: no text stalls the worker."""
 _LOOKED_AT: Final = 8
-"""Tokens of a text that choose it, as far apart as they can be: texts that begin or end alike differ in some."""
+"""Tokens of a text that decide whether it is compared, spread over all of it: similar texts differ in some of them."""
 _FACTORS: Final = np.uint64(0x9E3779B97F4A7C15) * np.arange(1, 2 * _LOOKED_AT, 2, dtype=np.uint64)
 """Odd multiples of 2**64 over the golden ratio."""
 _SHOWN_CHARACTERS: Final = 40
@@ -27,7 +27,7 @@ _TRIAL_TOKENS: Final = 256
 
 
 class Checked:
-    """The engine ``kind``: the ids of ``fast``, watched over by ``reference``, which answers everything else.
+    """The engine ``kind``: the ids of ``fast``, checked by ``reference``, which answers everything else.
 
     Which texts are compared depends on their content alone, so every worker that meets a text compares it or none does,
     and a stopped partition stops again at the same place.
@@ -58,7 +58,7 @@ class Checked:
 
     @property
     def reference(self) -> HuggingFace:
-        """The engine that watches over the fast one."""
+        """The engine that checks the fast one."""
         return self._reference
 
     @property
@@ -141,6 +141,6 @@ def _shown(ids: npt.NDArray[np.uint32], at: int) -> str:
 
 
 def _trials(reference: HuggingFace) -> list[str]:
-    """Return texts with the names of added tokens in them, where they end, and where they are not quite there."""
+    """Return texts with the names of added tokens in them, at their ends, and with the names slightly changed."""
     names = reference.added_tokens[:_TRIAL_TOKENS]
     return [text for name in names for text in (name, f" a {name} b{name}{name}\n{name[:-1]} {name.swapcase()}x{name}")]

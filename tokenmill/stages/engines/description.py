@@ -1,4 +1,4 @@
-"""What a ``tokenizer.json`` says of itself, for people."""
+"""A summary of a ``tokenizer.json`` for people."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, Self
 from tokenmill.stages.engines.tokenizer_file import TokenizerFile
 
 _SEQUENCES: Final = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers"}
-"""Where a sequence of several keeps its parts."""
+"""The keys under which a sequence holds its parts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Looking for texts on which two engines differ: mutations of given texts and texts made to be nasty, then shrunk."""
+"""Looking for texts on which two engines differ: mutated texts and texts that are hard on purpose, then shrunk."""
 
 import random
 import unicodedata
@@ -56,19 +56,19 @@ ODD: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class TextDifference:
     """A text, as short as it could be made, that two engines encode differently."""
 
     text: str
     ids: Sequence[int]
-    """By the engine that was tried."""
+    """The ids by the engine under test."""
     right: Sequence[int]
     """By the reference."""
 
 
 def find_differences(
     engine: Encoder, reference: Encoder, texts: Sequence[str], names: Sequence[str], until: Callable[[int], bool]
-) -> Iterator[Difference]:
+) -> Iterator[TextDifference]:
     """Yield texts on which the engines differ, shrunk, until ``until`` says so; it is given the number of texts tried.
 
     The texts are the given ones, pieces and mutations of them with ``names`` (of added tokens) put in, characters of
@@ -149,7 +149,7 @@ def _categories() -> list[list[str]]:
     return list(groups.values())
 
 
-def _shrunk(engine: Encoder, reference: Encoder, text: str) -> Difference:
+def _shrunk(engine: Encoder, reference: Encoder, text: str) -> TextDifference:
     """Leave out what can be left out, large parts first (Zeller and Hildebrandt's ddmin, in short)."""
     size = len(text) // 2
     while size:
@@ -161,7 +161,7 @@ def _shrunk(engine: Encoder, reference: Encoder, text: str) -> Difference:
             else:
                 at += size
         size = min(size // 2, len(text))
-    return Difference(text, engine.encode([text]).ids.tolist(), reference.encode([text]).ids.tolist())
+    return TextDifference(text, engine.encode([text]).ids.tolist(), reference.encode([text]).ids.tolist())
 
 
 def _differ(engine: Encoder, reference: Encoder, text: str) -> bool:

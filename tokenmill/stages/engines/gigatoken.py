@@ -1,7 +1,7 @@
 """The engine ``gigatoken``: byte-level and SentencePiece BPE at some hundred megabytes a second and core.
 
 https://github.com/marcelroed/gigatoken. Its ids are those of `tokenizers`, and `tokenmill.stages.engines.checked`
-holds it to that.
+checks that.
 """
 
 import json
@@ -72,7 +72,7 @@ class Gigatoken:
     def encode(self, texts: Sequence[str]) -> TokenBatch:
         """Return the ids of ``texts``; see `tokenmill.stages.engines.Engine`.
 
-        What the library raises is raised, a panic as `tokenmill.errors.PanicError`; the next call finds it as new.
+        What the library raises is raised, a panic as `tokenmill.errors.PanicError`; the next call uses a new one.
         """
         with _LIBRARY:
             data = list(self._normalized(texts))
@@ -87,7 +87,7 @@ class Gigatoken:
                 with _LIBRARY:
                     return self._ids(data, characters)
             except PanicError:
-                self._tokenizer = self._load()  # nobody knows what the panic left in the other one
+                self._tokenizer = self._load()  # the state of the other one after a panic is unknown
                 raise
 
     def _ids(self, data: list[str], characters: int) -> TokenBatch:
@@ -142,7 +142,7 @@ def _without_special_tokens(file: dict[str, Any]) -> None:
 
 
 def _refuse_ignored(file: dict[str, Any]) -> None:
-    """Raise `SettingsError` for what the library would leave out without a word, and so encode wrongly."""
+    """Raise `SettingsError` for parts that the library would ignore silently, and so encode wrongly."""
     model, parts = file.get("model", {}), parts_of(file, "pre_tokenizer")
     types = [part.get("type") for part in parts]
     ignored = [name for name in ("end_of_word_suffix", "continuing_subword_prefix") if model.get(name)]

@@ -21,7 +21,7 @@ _LONG_TEXT: Final = Lock()
 """Held while a text longer than that is encoded: a worker's partitions encode at once, and their needs would add up."""
 
 _UNKNOWN: Final = "\ue000\U0010fffd"
-"""Two private-use characters, in nobody's vocabulary."""
+"""Two private-use characters, which no published vocabulary has."""
 _LIBRARY: Final = NativeCode("tokenizers")
 
 
@@ -161,14 +161,14 @@ def _load(content: bytes) -> Tokenizer:
 
 
 def _unknown_ids(tokenizer: Tokenizer) -> set[int]:
-    """Return what the model says of itself: not every normalizer lets characters through that nobody knows."""
+    """Return the unknown id that the model names: a trial may not show it, as normalizers may remove characters."""
     model = json.loads(tokenizer.to_str())["model"]
     number: int | None = model["unk_id"] if "unk_id" in model else tokenizer.token_to_id(model.get("unk_token") or "")
     return set() if number is None else {int(number)}
 
 
 def _failure(error: Exception) -> RecordError:
-    """Return the refusal of a text on which the library fails: it fails on it wherever it is tried."""
+    """Return the error for a text on which the library fails; it fails on this text on every machine."""
     refusal = RecordError(TOKENIZER_FAILED, shown_error(error))
     refusal.__cause__ = error.__cause__ or error
     return refusal
@@ -182,7 +182,7 @@ def _spelled(tokenizer: Tokenizer, unknown: Collection[int]) -> dict[int, tuple[
     """Return, for each special token, the ids of its name as text: of the name cut in two where needed.
 
     ``encode_special_tokens`` keeps special tokens from being looked for in a text, but a model that has their names in
-    its vocabulary like other words (Unigram, word models) still finds them. What stands for unknown text is left out.
+    its vocabulary like other words (Unigram, word models) still finds them. Ids for unknown text are left out.
     """
     special = {number: token.content for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     spelled = {}
@@ -197,7 +197,7 @@ def _spelled(tokenizer: Tokenizer, unknown: Collection[int]) -> dict[int, tuple[
 
 
 def _turn(texts: list[str]) -> AbstractContextManager[object]:
-    """Return what lets one long text after the other through, and texts of an ordinary call at once."""
+    """Return the context in which a call encodes: long texts take turns, texts of an ordinary call do not wait."""
     return _LONG_TEXT if len(texts[0]) > _CALL_CHARACTERS else nullcontext()
 
 

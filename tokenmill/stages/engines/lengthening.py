@@ -1,4 +1,4 @@
-"""What of a tokenizer's own normalizer may make a text much longer."""
+"""The parts of a tokenizer's own normalizer that may make a text much longer."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ _NO_MODEL: Final = {"type": "WordLevel", "vocab": {"[UNK]": 0}, "unk_token": "[U
 
 
 def lengthening(content: bytes) -> Callable[[str], str] | None:
-    """Return what the lengthening parts of a ``tokenizer.json``'s normalizer make of a text; None where it has none.
+    """Return a function that applies the lengthening parts of a file's normalizer; None where it has none.
 
     Left out are the parts in `HARMLESS`, and each ``Replace`` of a string by one of no more characters: with ``▁`` for
     every space a text has more bytes, and not one token more. ``content`` is that of a tokenizer for which an engine

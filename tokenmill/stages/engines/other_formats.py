@@ -1,4 +1,4 @@
-"""Files of tokenizers that are no ``tokenizer.json``: what each is, and how to make one of it. No I/O."""
+"""Files of tokenizers that are no ``tokenizer.json``: what each is, and how to convert it. No I/O."""
 
 import json
 import re
@@ -10,9 +10,9 @@ _TIKTOKEN_NAMES: Final = frozenset(
     {"r50k_base", "p50k_base", "p50k_edit", "cl100k_base", "o200k_base", "o200k_harmony"}
 )
 _SUFFIXES: Final = (".json", ".model", ".tiktoken", ".txt", ".vocab", ".bpe", ".spm")
-"""How files of tokenizers end, and no name on the hub does."""
+"""Suffixes of tokenizer files, which no name on the hub has."""
 _BESIDE: Final = ("tokenizer.model", "tekken.json", "vocab.txt", "vocab.json", "spiece.model", "merges.txt")
-"""What folders of models have where they have no ``tokenizer.json``."""
+"""Files in folders of models that have no ``tokenizer.json``."""
 _TRANSFORMERS: Final = (
     "make one of the model's folder with transformers, AutoTokenizer.from_pretrained(FOLDER).save_pretrained(NEW), "
     "and name NEW, or name the model on the hub"
@@ -21,7 +21,7 @@ _NAMED: Final = "name a model on the hub that has a tokenizer.json of the same v
 
 
 def looks_like_file(name: str) -> bool:
-    """Tell whether a name ends as files of tokenizers do, so that it is none on the hub."""
+    """Return whether a name ends like a tokenizer file, so that it is no name on the hub."""
     return name.lower().endswith(_SUFFIXES)
 
 

@@ -1,4 +1,4 @@
-"""A fixed text whose ids go into the fingerprint, so that a tokenizer library that changes its mind is noticed.
+"""A fixed text whose ids go into the fingerprint, so that a tokenizer library that gives other ids is noticed.
 
 Changing one character here changes every stream's fingerprint.
 """
@@ -39,7 +39,7 @@ _SHOWN_CHARACTERS: Final = 40
 
 
 def probe(engine: Engine) -> str:
-    """Return the hexadecimal SHA-256 of the ids of `PROBE`: of each text, their number and then they, as ``<u4``.
+    """Return the hexadecimal SHA-256 of the ids of `PROBE`: of each text, their number and then the ids, as ``<u4``.
 
     Raises:
         SettingsError: the tokenizer fails on one of the texts.
@@ -50,7 +50,7 @@ def probe(engine: Engine) -> str:
     for at, error in batch.failed.items():
         raise SettingsError(
             f"the tokenizer fails on a text that every tokenizer has to encode ({error.detail}), "
-            f"{PROBE[at][:_SHOWN_CHARACTERS]!a}: mend its file (most often a pattern in it) or name another (tokenizer)"
+            f"{PROBE[at][:_SHOWN_CHARACTERS]!a}: correct its file (often a pattern in it) or name another (tokenizer)"
         )
     for ids in batch:
         digest.update(np.array([len(ids)], "<u4").tobytes() + ids.astype("<u4").tobytes())

@@ -69,9 +69,9 @@ class Encoder(Protocol):
     def encode(self, texts: Sequence[str]) -> TokenBatch:
         """Return the ids of ``texts``, any Unicode texts without lone surrogates, of any length.
 
-        Special tokens that stand in a text are ordinary text, and none are added. (Added tokens that the tokenizer
-        file does not call special are matched.) A text may have no tokens. One on which the reference engine fails
-        stands in ``failed``, whatever the engine; the others have their ids. Other threads run meanwhile.
+        Special tokens in a text are ordinary text, and none are added. (Added tokens that the tokenizer file does not
+        call special are matched.) A text may have no tokens. One on which the reference engine fails is in ``failed``,
+        whatever the engine; the others have their ids. Other threads run meanwhile.
         """
         ...
 

@@ -57,7 +57,7 @@ def load_tokenizer(name: str) -> TokenizerFile:
 
 
 def _place(name: str) -> Path:
-    """Return where the file lies, fetched if need be."""
+    """Return the path of the file, fetched if need be."""
     path = Path(name).expanduser()
     if path.is_dir() and name:
         if not (path / FILE_NAME).is_file():
@@ -91,7 +91,7 @@ def _fetch(name: str) -> Path:
             path = Path(hf_hub_download(name, FILE_NAME, endpoint=os.environ.get("HF_ENDPOINT")))
         except Exception as error:  # OSError, ValueError, RuntimeError, httpx's: they have changed with its versions
             raise SettingsError(
-                f'tokenizer = "{name}" is neither a file here nor to be had from the hub ({reason(error, heard)}): '
+                f'tokenizer = "{name}" is neither a file here nor available from the hub ({reason(error, heard)}): '
                 "check the name, the network and HF_ENDPOINT, log in if the model asks for it, or give the path of a "
                 f"{FILE_NAME}"
             ) from error

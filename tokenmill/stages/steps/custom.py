@@ -1,7 +1,7 @@
 """The step ``function``: a user's own transform or filter of documents, named by its import path.
 
 The function takes a `Document` and returns one, or a reason or None to filter it out; `tokenmill.stages.user_function`
-says what it must keep to.
+has the rules for it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,7 +41,7 @@ class CustomStep:
         return Rejected(answer) if isinstance(answer, str) else answer
 
     def touched(self, documents: DocumentColumns) -> Iterable[int]:
-        """Return all: nobody knows what the function does."""
+        """Return all: the function may change any document."""
         return range(len(documents))
 
 

@@ -1,7 +1,7 @@
 """The step ``normalized_length``: a text that normalizing makes very long is refused.
 
 One character of three bytes, U+FDFA, is 33 bytes in NFKC. So a text within ``max_text_bytes`` may need many times the
-memory of the longest one. What is measured is the text as the model gets it: behind the recipe's ``normalize`` and the
+memory of the longest one. The length is that of the text as the model gets it: after the recipe's ``normalize`` and the
 tokenizer's own normalizer.
 """
 
@@ -18,8 +18,8 @@ from tokenmill.stages.native_calls import shown_error
 NORMALIZED_TOO_LARGE: Final = "normalized_too_large"
 """Dead-letter reason: normalizing makes the text longer than the limit."""
 SLICE_CHARACTERS: Final = 1 << 16
-"""Texts of so many characters are never refused (in NFKC they have 2.2 MB at most), and longer ones are normalized in
-slices of so many: the library takes 17 bytes for each byte that it makes."""
+"""Texts of at most this many characters are never refused (in NFKC they have 2.2 MB at most). Longer ones are
+normalized in slices of this length: the library takes 17 bytes of memory for each byte of its result."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from tokenmill.stages.document_columns import DocumentColumns
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The answer of a step that filters a document out."""
+    """The answer of a step that filters out a document."""
 
     reason: str
     """At most 32 of ``a-z``, ``0-9`` and ``_``; one of the few that the step can give, for it becomes a counter."""
@@ -41,5 +41,5 @@ class Step(Protocol):
         ...
 
     def touched(self, documents: DocumentColumns) -> Iterable[int]:
-        """Return the indices of the documents that must be asked about: of all others the answer is the document."""
+        """Return the indices of the documents that the step may change or filter out; all others stay as they are."""
         ...
