@@ -19,7 +19,7 @@ from .metrics import Behind, Head, Metrics
 from .reachable import ReachableStream
 from .rows import RowReader
 from .staging import End, begin_ahead, device_of, open_staging
-from .waiting import Patience
+from .waiting import StoreWait
 
 _CHUNK_BYTES: Final = 16 << 20
 """Of tokens that are looked up in one go: 512 batches of 16 x 1024 share the cost of finding them in the store."""
@@ -113,7 +113,7 @@ class Batches:
             )
         self._skips = arguments.choice("on_damage", on_damage, ("refuse", "skip")) == "skip"
         check = arguments.flag("check", check)
-        self._patience = Patience(arguments.timeout_of(timeout), arguments.seconds("poll_seconds", poll_seconds))
+        self._store_wait = StoreWait(arguments.timeout_of(timeout), arguments.seconds("poll_seconds", poll_seconds))
         self._stop = arguments.callable_of("stop", stop)
         target = device_of(device)
         self._store = arguments.store_of(store)
@@ -199,7 +199,7 @@ class Batches:
         """
         self._settle()
         turn, before, skips = self._turn, self._position.step - 1, self._skips
-        stop, staging, patience, reachable = self._stop, self._staging, self._patience, self._reachable
+        stop, staging, store_wait, reachable = self._stop, self._staging, self._store_wait, self._reachable
         source = begin_ahead(self._produce(), self._prefetch) if self._prefetch else self._produce()
         waits, clock = True, perf_counter
         asked = clock()
@@ -211,14 +211,14 @@ class Batches:
             if made is None:
                 waits = True
                 reachable.require()
-                patience.wait(self._awaited())
+                store_wait.wait(self._awaited())
                 now = clock()
                 self._waited += now - asked
                 asked = now
                 continue
             if waits:
                 waits = False
-                patience.end()
+                store_wait.end()
             if staging.carries:
                 staging.deliver(made._sent)  # noqa: SLF001 - of this package
             if self._mask_loss:
@@ -318,7 +318,7 @@ class Batches:
             bytes=samples * self._row_bytes,
             work_seconds=self._worked,
             wait_seconds=self._waited,
-            store_wait_seconds=self._patience.waited_seconds,
+            store_wait_seconds=self._store_wait.waited_seconds,
             device_wait_seconds=self._staging.stalled_seconds,
         )
 
@@ -336,7 +336,7 @@ class Batches:
     @property
     def waited_seconds(self) -> float:
         """Seconds spent waiting for eras and blocks."""
-        return self._patience.waited_seconds
+        return self._store_wait.waited_seconds
 
     @property
     def skipped(self) -> int:

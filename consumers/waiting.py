@@ -15,7 +15,7 @@ _SAY_EVERY: Final = 60.0
 log = logging.getLogger(__name__)
 
 
-class Patience:
+class StoreWait:
     """How long a reader has waited since it got something."""
 
     def __init__(self, timeout: float | None, poll_seconds: float) -> None:

@@ -239,7 +239,7 @@ class PlainRules:
 
     def carried(self, value: dict[str, Any]) -> dict[str, Any]:
         """Return the carried fields that are there."""
-        fields = {name: self.field(value, name) for name in self.recipe["carry"]}
+        fields = {name: self.field(value, name) for name in self.recipe["metadata_fields"]}
         fields = {name: field for name, field in fields.items() if field is not ABSENT}
         for field in fields.values():
             if isinstance(field, (list, dict)):

@@ -99,7 +99,7 @@ def _source(
         split=next(iter(splits)),
         split_by=by,
         block_tokens=block_tokens,
-        carry=carry,
+        metadata_fields=carry,
     )
     if engine == "bytes":
         return make_source(recipe)
@@ -123,7 +123,7 @@ sources = st.builds(
     division=st.sampled_from([(1, {"train": 1}), (2, {"train": 1, "validation": 1}), (5, {"b": 1, "a": 2, "c": 1})]),
     by=st.sampled_from(["id", "content"]),
     block_tokens=st.integers(2, 9) | st.just(64),
-    carry=st.sampled_from([(), ("label",), ("score", "label")]),
+    metadata_fields=st.sampled_from([(), ("label",), ("score", "label")]),
 )
 """Raw partitions with one or several chains of small blocks; in one division, no split owns the last shard."""
 

@@ -17,7 +17,7 @@ from tokenmill.recipe import FINGERPRINT_BYTES, FORMAT, LATER, Recipe
 OTHERS: dict[str, list[Any]] = {
     "allow_flush": [False],
     "text_fields": [("text",), ("content", "text"), ()],
-    "carry": [("label",), ("label", "score")],
+    "metadata_fields": [("label",), ("label", "score")],
     "function": ["a:b"],
     "steps": [(), ({"name": "not_empty"}, {"name": "min_chars", "characters": 2}), ({"name": "other"},)],
     "splits": [(("train", 2),), (("train", 1), ("b", 1)), (("b", 1), ("train", 1))],

@@ -27,7 +27,7 @@ OTHER_TOKENIZER: dict[str, Any] = {
     ("change", "line"),
     [
         ({"block_tokens": 1025}, "sequence_length: the stream has 3, here 1024"),
-        ({"carry": ("label", "lang")}, "carry: the stream has nothing, here label,lang"),
+        ({"metadata_fields": ("label", "lang")}, "metadata_fields: the stream has nothing, here label,lang"),
         ({"text_fields": ("body",)}, "text_fields: the stream has text,content, here body"),
         ({"splits": (("train", 998), ("b", 2))}, "splits: the stream has train=1, here train=998,b=2"),
         ({"function": "mine:clean", "steps": ()}, "function: the stream has nothing, here mine:clean"),
@@ -61,7 +61,13 @@ def test_a_difference_is_one_line_in_the_words_of_its_setting(change: dict[str, 
 def test_no_difference_is_passed_over(name: str, more: int) -> None:
     """Whatever field it is in; of equals there is none."""
     value = getattr(RECIPE, name)
-    changes: dict[str, Any] = {"steps": (), "splits": (), "function": "x:y", "carry": ("x",), "text_fields": ("x",)}
+    changes: dict[str, Any] = {
+        "steps": (),
+        "splits": (),
+        "function": "x:y",
+        "metadata_fields": ("x",),
+        "text_fields": ("x",),
+    }
     changes["allow_flush"] = False
     changed = replace(RECIPE, **{name: changes.get(name, value + more if isinstance(value, int) else f"{value}x")})
     (line,) = differences(RECIPE, changed)

@@ -87,7 +87,7 @@ def test_a_stream_from_before_that_limit_is_refused() -> None:
 @pytest.mark.parametrize("tokenizer", [RAW, SMALL])
 def test_a_completed_recipe_opens_again(tokenizer: TokenizerFile) -> None:
     """With stages that give the same outcomes."""
-    recipe, stages = complete(replace(BLANK, min_chars=2, normalize="NFD", carry=("label",)), tokenizer, None)
+    recipe, stages = complete(replace(BLANK, min_chars=2, normalize="NFD", metadata_fields=("label",)), tokenizer, None)
     again = reopen_stages(recipe, tokenizer)
     for value in (SILENT, "a", "", "some text", '{"text": "ab", "id": 5, "label": "y"}', '{"text": "\\ud800"}'):
         assert again.outcome(text(0, value)) == stages.outcome(text(0, value))
@@ -149,7 +149,7 @@ def test_all_stages_come_from_the_recipe() -> None:
         decode="json",
         text_fields=("body",),
         id_field="name",
-        carry=("label",),
+        metadata_fields=("label",),
         max_text_bytes=3,
         max_id_bytes=2,
         max_fields_bytes=13,

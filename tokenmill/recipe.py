@@ -30,7 +30,7 @@ class Recipe:
     decode: str
     text_fields: tuple[str, ...]
     id_field: str
-    carry: tuple[str, ...]
+    metadata_fields: tuple[str, ...]
     max_text_bytes: int
     """0 in a draft: that of the tokenizer (`tokenmill.recipe_stages.complete`)."""
     max_id_bytes: int
@@ -84,7 +84,7 @@ class Recipe:
             )
         plain = {name: value for name, value in values.items() if name != "format"}
         plain["splits"] = tuple((str(name), int(size)) for name, size in plain["splits"])
-        for name in ("text_fields", "carry", "steps"):
+        for name in ("text_fields", "metadata_fields", "steps"):
             plain[name] = tuple(plain[name])
         return cls(**plain)
 

@@ -11,7 +11,7 @@ PLAIN: Final = (
     "decode",
     "text_fields",
     "id_field",
-    "carry",
+    "metadata_fields",
     "max_text_bytes",
     "max_id_bytes",
     "max_fields_bytes",
@@ -108,7 +108,7 @@ SETTINGS: Final = {"block_tokens": "sequence_length", "split": "splits", "raw_to
 _SHOW: Final[Mapping[str, Callable[[Any], str]]] = {
     "allow_flush": lambda value: str(value).lower(),
     "block_tokens": lambda value: str(value - 1),
-    "carry": ",".join,
+    "metadata_fields": ",".join,
     "function": lambda value: value or "",
     "splits": lambda value: ",".join(f"{name}={size}" for name, size in value),
     "text_fields": ",".join,

@@ -125,7 +125,7 @@ def produce_command(
         str | None,
         typer.Option(metavar="NAME", help="Field with the id; it is sent as the topic's.", rich_help_panel=WHAT_SENT),
     ] = None,
-    carry: Annotated[
+    metadata_fields: Annotated[
         str | None,
         typer.Option(
             metavar="NAMES", help="Fields that go with the text: label,lang. No others do.", rich_help_panel=WHAT_SENT
@@ -237,7 +237,9 @@ def produce_command(
     shape_options = ShapeOptions(
         fields=tuple(field or ()),
         id_field=id_field,
-        carry=None if carry is None else tuple(name.strip() for name in carry.split(",") if name.strip()),
+        metadata_fields=None
+        if metadata_fields is None
+        else tuple(name.strip() for name in metadata_fields.split(",") if name.strip()),
         where=tuple(map(Condition.parse, where or ())),
         key=key,
         plain=plain,

@@ -164,7 +164,7 @@ def draft_recipe(own: TopicSettings, stream: Stream) -> Recipe:
         decode=own.decode,
         text_fields=own.text_fields,
         id_field=own.id_field,
-        carry=own.carry,
+        metadata_fields=own.metadata_fields,
         max_text_bytes=own.max_text_bytes or 0,
         max_id_bytes=own.max_id_bytes,
         max_fields_bytes=own.max_fields_bytes,

@@ -35,7 +35,7 @@ from ..kafka.clients import consumer
 from ..kafka.control_topic import Settled
 from ..kafka.token_topic import messages_between, read_tail
 from ..settings import Settings, dead_letter_topic
-from ..supervisor.in_flight import Board, Note, Suspects
+from ..supervisor.in_flight import Board, Note, RecordsInFlight
 from ..telemetry.measuring import Standing, State
 from ..telemetry.mill_meter import MillMeter
 from ..worker.ending import end_process
@@ -102,7 +102,7 @@ class RawPartition:
         self._schemas = SchemaWait(context.stages, f"{tp.topic}[{tp.partition}]", self._wait_for)
         self._lock = asyncio.Lock()
         self._note = Note(tp.topic, tp.partition, context.board)
-        self._hanging: Suspects | None = None
+        self._hanging: RecordsInFlight | None = None
         self._dead_letter: Mapping[str, Any] | None = None
         self._meter = MillMeter(tp.topic)
 
@@ -248,9 +248,9 @@ class RawPartition:
         try:
             milled = mill.feed(records)
         except PanicError as error:
-            suspects = self._note.hanging(0)
+            in_flight = self._note.hanging(0)
             self._note.done()
-            raise PanicError(f"{error}; to go on without it: {suspects}" if suspects else str(error)) from error
+            raise PanicError(f"{error}; to go on without it: {in_flight}" if in_flight else str(error)) from error
         except HALTING:
             self._note.done()
             raise

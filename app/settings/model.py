@@ -83,7 +83,7 @@ class TopicSettings(BaseModel):
     id_field: str = Field(
         default="id", min_length=1, description="Field of a JSON object that holds the document's id, or a path to it."
     )
-    carry: Names = Field(
+    metadata_fields: Names = Field(
         default=(), description="Fields, or paths to them, that travel with the tokens, for example label,meta.lang."
     )
     max_text_bytes: OptionalSize = Field(

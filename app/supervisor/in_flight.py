@@ -20,7 +20,7 @@ _SLOTS: Final = 256
 """Partitions of one worker that are noted; of more, the others are not."""
 
 
-class Suspects(NamedTuple):
+class RecordsInFlight(NamedTuple):
     """Records of which one may be to blame."""
 
     topic: str
@@ -77,12 +77,12 @@ class Board:
         self.clear(slot)
         self._free.append(slot)
 
-    def suspects(self) -> Iterator[Suspects]:
+    def records_in_flight(self) -> Iterator[RecordsInFlight]:
         """Yield what was being milled when the process wrote its last."""
         for number in range(_SLOTS):
             topic, partition, first, last = _SLOT.unpack_from(self._memory, number * _SLOT.size)
             if topic:
-                yield Suspects(topic.decode(errors="replace"), partition, first, last)
+                yield RecordsInFlight(topic.decode(errors="replace"), partition, first, last)
 
     def close(self) -> None:
         """Give the memory back."""
@@ -115,12 +115,12 @@ class Note:
         if self._closed:
             self.close()
 
-    def hanging(self, seconds: float) -> Suspects | None:
+    def hanging(self, seconds: float) -> RecordsInFlight | None:
         """Return what has been milled for so long, without a step forward; None if nothing has."""
         now = self._now
         if now is None or time.monotonic() - now[2] < seconds:
             return None
-        return Suspects(self._topic, self._partition, now[0], now[1])
+        return RecordsInFlight(self._topic, self._partition, now[0], now[1])
 
     def close(self) -> None:
         """Give the slot back: now, or when the records are done that are still being milled."""
@@ -131,19 +131,19 @@ class Note:
             self._slot = None
 
 
-class Suspicion:
+class DeadlyRecords:
     """Remembers, for each partition, what was being milled when a worker died there."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int], Suspects] = {}
+        self._known: dict[tuple[str, int], RecordsInFlight] = {}
 
-    def died(self, suspects: Iterable[Suspects]) -> list[Suspects]:
+    def died(self, in_flight: Iterable[RecordsInFlight]) -> list[RecordsInFlight]:
         """Take what a worker was milling when it died; return what was being milled at the death before as well.
 
         One death proves nothing: most are somebody's SIGKILL. A record that kills is there every time.
         """
         again = []
-        for found in suspects:
+        for found in in_flight:
             where = (found.topic, found.partition)
             before = self._known.get(where)
             common = _common(before, found) if before is not None else None
@@ -153,6 +153,6 @@ class Suspicion:
         return again
 
 
-def _common(one: Suspects, other: Suspects) -> Suspects | None:
+def _common(one: RecordsInFlight, other: RecordsInFlight) -> RecordsInFlight | None:
     first, last = max(one.first, other.first), min(one.last, other.last)
-    return Suspects(other.topic, other.partition, first, last) if first <= last else None
+    return RecordsInFlight(other.topic, other.partition, first, last) if first <= last else None

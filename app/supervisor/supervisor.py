@@ -18,7 +18,7 @@ from ..tasks import beside
 from ..telemetry.server import serving
 from .cluster import Cluster
 from .export import Export, worker_status
-from .in_flight import Suspicion
+from .in_flight import DeadlyRecords
 from .status import KnownPartitions, Status, WorkerLedger, partition_statuses
 from .watchdog import PartitionsSeen, Watchdog, WatchLimits
 from .worker_slot import Child, WorkerSlot
@@ -35,7 +35,7 @@ LOOK_SECONDS: Final = 1.0
 class Event:
     """Something that happened to a worker, for people who watch."""
 
-    kind: Literal["started", "not started", "ended", "took over", "moved", "suspected"]
+    kind: Literal["started", "not started", "ended", "took over", "moved", "deadly record"]
     worker: str
     pid: int
     """0 where there is none."""
@@ -82,7 +82,7 @@ class Supervisor:
             for name, role in names.items()
             if only in {role, None}
         }
-        self._suspicion = Suspicion()
+        self._deadly_records = DeadlyRecords()
         self._export = Export(settings, self._slots, self._cluster, self._ledger)
 
     async def run(self) -> None:
@@ -168,7 +168,7 @@ class Supervisor:
     def ended(self, slot: WorkerSlot, child: Child, reason: str, pause: float | None) -> None:
         """Take note that a process ended."""
         self._export.ended(slot.name, child)
-        self._suspect(slot, child)
+        self._name_deadly(slot, child)
         self._ledger.ended(slot.name)
         say = log.info if slot.stopping else log.warning
         say("worker ended", worker=slot.name, pid=child.pid, reason=reason, restart_in=pause)
@@ -183,12 +183,12 @@ class Supervisor:
         text = f"{slot.name} cannot be started ({reason}); the next attempt is in {pause:.0f} s"
         self._on_event(Event("not started", slot.name, 0, text))
 
-    def _suspect(self, slot: WorkerSlot, child: Child) -> None:
+    def _name_deadly(self, slot: WorkerSlot, child: Child) -> None:
         """Name the records that workers died of twice; one that ended in order was milling none."""
-        for suspects in self._suspicion.died(child.board.suspects()):
-            text = f"workers die again and again while they mill {suspects}"
+        for in_flight in self._deadly_records.died(child.board.records_in_flight()):
+            text = f"workers die again and again while they mill {in_flight}"
             log.error("deadly record", worker=slot.name, reason=text)
-            self._on_event(Event("suspected", slot.name, child.pid, text))
+            self._on_event(Event("deadly record", slot.name, child.pid, text))
         child.board.close()
 
 

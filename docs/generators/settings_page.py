@@ -119,7 +119,7 @@ sequence_length = 2048
 
 [topic."code"]
 text_fields = ["code"]
-carry = ["lang"]
+metadata_fields = ["lang"]
 ```
 
 {tokens}
@@ -136,7 +136,7 @@ carry = ["lang"]
   reason. Like `function` it states its `version`, and its module is imported from the environment, `PYTHONPATH`, or,
   last, the working directory ([architecture.md](architecture.md#adding-to-it) has an example).
 
-`text_fields`, `id_field` and `carry` name keys of the object, or **paths** into it: with
+`text_fields`, `id_field` and `metadata_fields` name keys of the object, or **paths** into it: with
 `text_fields = ["payload.after.body"]` an event of Debezium is the text of its row. A key of exactly that name goes
 first, dots included, as with `tokenmill produce --field`. [record_to_tokens.md](record_to_tokens.md) says all of it
 exactly, and what happens to streams that were made by earlier rules.

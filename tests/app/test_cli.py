@@ -295,7 +295,18 @@ def test_a_broken_file_is_not_forgotten_by_the_calls_that_follow(
 def test_a_dry_run_needs_no_broker(cli: Cli, tmp_path: Path) -> None:
     """It shows what would be sent; its fields are named as produce has them, not as the settings do."""
     (tmp_path / "a.jsonl").write_text('{"uid": 1, "body": "one", "lang": "de"}\n{"uid": 2, "lang": "en"}\n')
-    command = ("produce", "raw", "a.jsonl", "--field", "body", "--id-field", "uid", "--carry", "lang", "--dry-run")
+    command = (
+        "produce",
+        "raw",
+        "a.jsonl",
+        "--field",
+        "body",
+        "--id-field",
+        "uid",
+        "--metadata-fields",
+        "lang",
+        "--dry-run",
+    )
 
     shown = cli(*command)
     assert (shown.code, shown.out.splitlines()) == (

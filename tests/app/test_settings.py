@@ -184,7 +184,7 @@ def test_table_of_a_topic_holds_for_that_topic_alone(tmp_path: Path) -> None:
 
     assert settings.for_topic("web").decode == "auto"
     code = settings.for_topic("code")
-    assert (code.decode, code.carry, code.block_tokens) == ("json", ("lang",), 513)
+    assert (code.decode, code.metadata_fields, code.block_tokens) == ("json", ("lang",), 513)
 
 
 def test_streams_are_named_after_topic_split_and_suffix() -> None:
@@ -209,8 +209,8 @@ def test_environment_hands_the_settings_on(monkeypatch: pytest.MonkeyPatch) -> N
         raw_topics=("web", "code"),
         splits={"train": 999, "validation": 1},
         end_of_document=0,
-        carry=("a,b", "c"),
-        topic={"code": {"carry": ["x"], "splits": {"all": 1000}, "decode": "readers:wide"}},
+        metadata_fields=("a,b", "c"),
+        topic={"code": {"metadata_fields": ["x"], "splits": {"all": 1000}, "decode": "readers:wide"}},
         shards=1000,
     )
     Path("tokenmill.toml").write_text("workers = 7")

@@ -114,6 +114,6 @@ def test_settings_for_debezium_read_its_envelope() -> None:
     fields = {"json": {"payload.source.table": "articles", "payload.op": "c"}, "avro": {"op": "c"}}
     assert by_mode.keys() == values.keys()
     for mode, block in by_mode.items():
-        chosen = {name: block[name] for name in ("text_fields", "id_field", "carry")}
+        chosen = {name: block[name] for name in ("text_fields", "id_field", "metadata_fields")}
         decoder = opened(mode, schemas=Registry({1: avro(ENVELOPE)}), **chosen)
         assert decoder(values[mode]) == Document("Grüße", 7, fields[mode])

@@ -51,13 +51,13 @@ def check(recipe: Recipe, value: bytes | None, *, headers: Any = (), skipped: bo
         assert expected.document is not None
         assert tuple(found.document[:2]) == tuple(expected.document[:2])
         assert type(found.document.id) is type(expected.document.id)
-        assert document_meta(found.document, recipe.carry) == rules.meta(expected.document)
+        assert document_meta(found.document, recipe.metadata_fields) == rules.meta(expected.document)
 
 
 def recipe_of(**changed: Any) -> Recipe:
     """Return a recipe with small limits, and something of everything."""
     limits: dict[str, Any] = {"max_text_bytes": 60, "max_id_bytes": 12, "max_fields_bytes": 40}
-    return replace(RECIPE, **(limits | {"carry": ("label", "a.n")} | changed))
+    return replace(RECIPE, **(limits | {"metadata_fields": ("label", "a.n")} | changed))
 
 
 recipes = st.builds(
@@ -65,7 +65,7 @@ recipes = st.builds(
     decode=st.sampled_from(["auto", "auto", "json", "text"]),
     text_fields=st.sampled_from([("text", "content"), ("a.text", "text"), ("a.b.text",)]),
     id_field=st.sampled_from(["id", "a.id"]),
-    carry=st.sampled_from([(), ("label",), ("a.n", "score", "label")]),
+    metadata_fields=st.sampled_from([(), ("label",), ("a.n", "score", "label")]),
     normalize=st.sampled_from(["none", "NFC", "NFKD"]),
     min_chars=st.sampled_from([0, 0, 3]),
     split_by=st.sampled_from(["id", "content"]),
@@ -267,4 +267,4 @@ def test_the_code_on_the_page_runs(key: bytes, sizes: list[int], rest: int) -> N
 @given(json_values)
 def test_canonical_json_is_what_the_page_says(value: Any) -> None:
     """Of the fields that travel with the tokens."""
-    check(recipe_of(carry=("label",), max_fields_bytes=100_000), json_bytes({"text": "a", "label": value}))
+    check(recipe_of(metadata_fields=("label",), max_fields_bytes=100_000), json_bytes({"text": "a", "label": value}))

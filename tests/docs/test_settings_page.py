@@ -18,7 +18,7 @@ OTHER: Final[dict[str, Any]] = {
     "decode": "text",
     "text_fields": ("code",),
     "id_field": "key",
-    "carry": ("lang",),
+    "metadata_fields": ("lang",),
     "max_text_bytes": 7,
     "max_id_bytes": 7,
     "max_fields_bytes": 7,

@@ -124,7 +124,7 @@ def kill_again_and_again(broker: Broker, raw: Topic, arguments: Sequence[str], t
         pytest.param([], id="as they come", marks=pytest.mark.needs("minutes")),
         pytest.param(["--shuffle-buffer", "300", "--seed", "7", "--compression", "lz4"], id="shuffled"),
         pytest.param(
-            ["--key", "lang", "--where", "lang=a", "--carry", "lang"],
+            ["--key", "lang", "--where", "lang=a", "--metadata-fields", "lang"],
             id="keyed and chosen",
             marks=pytest.mark.needs("minutes"),
         ),

@@ -72,7 +72,7 @@ def test_outcomes_of_a_fetch_are_those_of_its_records(
 @pytest.mark.parametrize(("name", "kind"), [("picky", Kind.FILTERED), ("careful", Kind.DEAD_LETTERED)])
 def test_a_document_that_a_step_refuses_leaves_its_neighbours_alone(name: str, kind: Kind) -> None:
     """A user's function says no to one of three, or raises over it."""
-    function = open_function(f"{user_functions.__name__}:{name}", carry=(), limits=Limits(1000, 20, 40))
+    function = open_function(f"{user_functions.__name__}:{name}", metadata_fields=(), limits=Limits(1000, 20, 40))
     stages = replace(make_source().stages, steps=(function,))
     records = [text(0, "fine"), text(1, "spam"), text(2, "fine")]
     found = _outcomes(OutcomeColumns.sort(stages, RecordColumns.of(records)))

@@ -60,7 +60,7 @@ def test_a_short_log_worked_out_by_hand() -> None:
         text(20, "h"),
         flush(21),
     ]
-    recipe = replace(RECIPE, carry=("label", "score"), block_tokens=5)
+    recipe = replace(RECIPE, metadata_fields=("label", "score"), block_tokens=5)
     source = make_source(recipe)
     blocks = source.blocks(source.recipes[0], records)
 

@@ -67,7 +67,7 @@ class ChainOutcomes:
         tokenized = TokenizedDocuments.of(
             fetch.offsets[indices],
             TokenBatch(tokens.ids, bounds),
-            document_metas(documents, recipe.carry),
+            document_metas(documents, recipe.metadata_fields),
             recipe.end_of_document,
             recipe.token_dtype,
         )

@@ -154,7 +154,7 @@ class Reference:
         meta: dict[str, object] = {}
         if document.id is not None:
             meta["id"] = document.id
-        fields = {name: document.fields[name] for name in self.recipe.carry if name in document.fields}
+        fields = {name: document.fields[name] for name in self.recipe.metadata_fields if name in document.fields}
         if fields:
             meta["fields"] = fields
         if not meta:

@@ -46,7 +46,7 @@ class UserFunction:
     version: str
     function: Callable[[Any], object]
     reasons: frozenset[str]
-    carry: tuple[str, ...]
+    metadata_fields: tuple[str, ...]
     """The fields that the stream carries; others that the function returns are dropped."""
     limits: Limits
 
@@ -83,7 +83,7 @@ class UserFunction:
             raise RecordError(FUNCTION_FAILED, "the id that it returned is no non-empty str, 64-bit int or None")
         if not isinstance(answer.fields, Mapping):
             raise RecordError(FUNCTION_FAILED, "the fields that it returned are no mapping")
-        fields = {name: answer.fields[name] for name in self.carry if name in answer.fields}
+        fields = {name: answer.fields[name] for name in self.metadata_fields if name in answer.fields}
         for name, value in fields.items():
             if not _is_scalar(value):
                 raise RecordError(FUNCTION_FAILED, f"the field {name!r} that it returned is no JSON scalar")
@@ -93,7 +93,9 @@ class UserFunction:
         return Document(answer.text, answer.id, fields)
 
 
-def open_user_function(setting: str, path: str, *, takes: str, carry: Sequence[str], limits: Limits) -> UserFunction:
+def open_user_function(
+    setting: str, path: str, *, takes: str, metadata_fields: Sequence[str], limits: Limits
+) -> UserFunction:
     """Import the function that ``path`` (``module:function``), the value of ``setting``, names.
 
     ``takes`` says, in messages, what the function is called with.
@@ -113,7 +115,7 @@ def open_user_function(setting: str, path: str, *, takes: str, carry: Sequence[s
             "and raise it whenever an answer changes"
         )
     reasons = _reasons(said, getattr(function, "reasons", ()))
-    return UserFunction(path, version, function, reasons, tuple(carry), limits)
+    return UserFunction(path, version, function, reasons, tuple(metadata_fields), limits)
 
 
 def _imported(said: str, path: str) -> Any:

@@ -292,7 +292,7 @@ def decoder_of(settings: Settings, recipe: Recipe) -> Decoder:
         recipe.decode,
         text_fields=recipe.text_fields,
         id_field=recipe.id_field,
-        carry=recipe.carry,
+        metadata_fields=recipe.metadata_fields,
         max_text_bytes=recipe.max_text_bytes,
         max_id_bytes=recipe.max_id_bytes,
         max_fields_bytes=recipe.max_fields_bytes,

@@ -40,7 +40,7 @@ class Shape:
     id_from: str
     """Name or path of the id in the sources."""
     id: Finder
-    carry: tuple[tuple[str, Finder], ...]
+    metadata_fields: tuple[tuple[str, Finder], ...]
     where: tuple[Condition, ...]
     key: tuple[str, Finder] | None
     quick_id: int = 0
@@ -52,7 +52,7 @@ class Shape:
         """Return what decides what is sent, as JSON types: equal for shapes that send the same."""
         return {
             "names": [self.text_field, self.id_field, *(name for name, _ in self.texts), self.id_from],
-            "carry": [name for name, _ in self.carry],
+            "metadata_fields": [name for name, _ in self.metadata_fields],
             "where": [condition.deciding() for condition in self.where],
             "key": None if self.key is None else self.key[0],
             "kind": [self.plain, self.as_is],
@@ -139,7 +139,7 @@ class Shape:
             name = self.id(row)
             if (isinstance(name, str) and name) or type(name) is int:
                 self.limits.check_id(name)
-            if self.carry:
+            if self.metadata_fields:
                 self._carried(row)
             return Item(data, text, None if self.key is None else self._key(row, name))
         except RecordError as error:
@@ -147,7 +147,7 @@ class Shape:
 
     def _check_integers(self, row: Row, data: bytes) -> None:
         """Refuse an id or a carried field that is an integer beyond 64 bits in the JSON of which ``row`` was parsed."""
-        for name, find in ((self.id_from, self.id), *self.carry) if data else ():
+        for name, find in ((self.id_from, self.id), *self.metadata_fields) if data else ():
             value = find(row)
             if type(value) is float:
                 check_integer(f"{name!r}", name, value, data)
@@ -169,7 +169,7 @@ class Shape:
             return self._fitting(where, Item(text.encode(), text, key))
         made: dict[str, Any] = {self.id_field: name} if name != "" else {}
         made[self.text_field] = text
-        if self.carry:
+        if self.metadata_fields:
             made |= self._carried(row)
         return self._fitting(where, Item(orjson.dumps(made), text, key))
 
@@ -192,7 +192,7 @@ class Shape:
         raise RecordError("missing_text", f"no field {wanted}; there are: {there}; say which is the text: --field")
 
     def _carried(self, row: Row) -> dict[str, Any]:
-        fields = {name: value for name, find in self.carry if (value := _scalar(find(row))) is not None}
+        fields = {name: value for name, find in self.metadata_fields if (value := _scalar(find(row))) is not None}
         for name, value in fields.items():
             if isinstance(value, (dict, list)):
                 raise RecordError("wrong_type", f"the carried field {name!r} is an array or an object, not one value")
@@ -257,7 +257,7 @@ class ShapeOptions:
     """Names or dotted paths of the text in the sources; the first that holds a string. None: the topic's own."""
     id_field: str | None = None
     """Where the id is; None: where the topic has it."""
-    carry: Sequence[str] | None = None
+    metadata_fields: Sequence[str] | None = None
     """Fields that go with the text; None: the topic's own, and all others of an object that goes as it is."""
     where: Sequence[Condition] = ()
     """All must hold."""
@@ -275,12 +275,12 @@ def shape_for(settings: Settings, topic: str, options: ShapeOptions | None = Non
     own, options = settings.for_topic(topic), options or ShapeOptions()
     fields = tuple(options.fields) or own.text_fields
     id_field = own.id_field if options.id_field is None else options.id_field
-    carry = own.carry if options.carry is None else tuple(options.carry)
+    metadata_fields = own.metadata_fields if options.metadata_fields is None else tuple(options.metadata_fields)
     plain = options.plain or own.decode == "text"
-    needed = [*fields, id_field, *carry, *(condition.field for condition in options.where)]
+    needed = [*fields, id_field, *metadata_fields, *(condition.field for condition in options.where)]
     needed += [] if options.key is None else [options.key]
-    as_is = not plain and fields == own.text_fields and id_field == own.id_field and options.carry is None
-    ordinary = as_is and not (options.where or options.key or carry or "." in id_field)
+    as_is = not plain and fields == own.text_fields and id_field == own.id_field and options.metadata_fields is None
+    ordinary = as_is and not (options.where or options.key or metadata_fields or "." in id_field)
     return Shape(
         limits=own.limits,
         text_field=own.text_fields[0],
@@ -291,7 +291,7 @@ def shape_for(settings: Settings, topic: str, options: ShapeOptions | None = Non
         texts=tuple((name, finder(name)) for name in fields),
         id_from=id_field,
         id=finder(id_field),
-        carry=tuple((name, finder(name)) for name in carry),
+        metadata_fields=tuple((name, finder(name)) for name in metadata_fields),
         where=tuple(options.where),
         key=None if options.key is None else (options.key, finder(options.key)),
         quick_id=own.max_id_bytes // 6 if ordinary else 0,

@@ -70,7 +70,7 @@ def test_avro_of_confluents_serializer_is_decoded(registry_url: str, theirs: Sch
     """With the schema that it registered itself."""
     serialize = AvroSerializer(theirs, json.dumps(AVRO))
     value = serialize(PAGE | {"text": "Grüße"}, value_context("avro"))
-    decoder = opened("avro", carry=("label",), schemas=client(registry_url))
+    decoder = opened("avro", metadata_fields=("label",), schemas=client(registry_url))
     assert decoder(value) == Document("Grüße", "x", {"label": "good"})
 
 
@@ -80,7 +80,7 @@ def test_protobuf_of_confluents_serializer_is_decoded(registry_url: str, theirs:
     options = {"use.deprecated.format": False}
     serialize = ProtobufSerializer(kind, theirs, options)
     value = serialize(kind(text="Grüße", id=7, label=1), value_context("protobuf"))
-    decoder = opened("protobuf", carry=("label",), schemas=client(registry_url))
+    decoder = opened("protobuf", metadata_fields=("label",), schemas=client(registry_url))
     assert decoder(value) == Document("Grüße", 7, {"label": "GOOD"})
 
 
@@ -88,7 +88,7 @@ def test_json_of_confluents_serializer_is_decoded(registry_url: str, theirs: Sch
     """And validated."""
     serialize = JSONSerializer(json.dumps({"title": "Page", **JSON}), theirs)
     value = serialize({"text": "Grüße", "label": "bad"}, value_context("json"))
-    decoder = opened("json_schema", carry=("label",), schemas=client(registry_url))
+    decoder = opened("json_schema", metadata_fields=("label",), schemas=client(registry_url))
     assert decoder(value) == Document("Grüße", None, {"label": "bad"})
 
 

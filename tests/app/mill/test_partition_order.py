@@ -17,7 +17,7 @@ from tokenmill.app.mill import raw_partition as module
 from tokenmill.app.mill.raw_partition import MillContext, RawPartition
 from tokenmill.app.mill.recipes import RawTopicPlan, plan_topic
 from tokenmill.app.settings import Settings
-from tokenmill.app.supervisor.in_flight import Board, Suspects
+from tokenmill.app.supervisor.in_flight import Board, RecordsInFlight
 from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.errors import DamagedError, FingerprintError, SourceError, TokenMillError
 from tokenmill.reading.continuing import Tail
@@ -353,7 +353,7 @@ async def test_an_unexpected_error_is_not_swallowed(world: World, monkeypatch: p
         monkeypatch.setattr(partition._mill, "feed", fails)
         with pytest.raises(RuntimeError, match="a bug"):
             await partition.feed(batch(TEXT))
-        assert partition._note.hanging(0) == Suspects("raw", 0, 0, 0)
+        assert partition._note.hanging(0) == RecordsInFlight("raw", 0, 0, 0)
 
 
 async def test_a_resume_is_tried_again_once_more_messages_are_ignored(world: World) -> None:
@@ -495,7 +495,7 @@ async def test_the_slot_of_a_hanging_record_stays_with_it(world: World, monkeypa
         taken = [world.board.take() for _ in range(255)]
         assert None not in taken
         assert world.board.take() is None
-        assert [(found.first, found.last) for found in world.board.suspects()] == [(3, 5)]
+        assert [(found.first, found.last) for found in world.board.records_in_flight()] == [(3, 5)]
         partition._note.done()
 
 

@@ -21,7 +21,7 @@ from tokenmill.app.mill.raw_partition import MillContext, RawPartition
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.mill.skip_list import SkipList
 from tokenmill.app.settings import Settings
-from tokenmill.app.supervisor.in_flight import Board, Note, Suspects
+from tokenmill.app.supervisor.in_flight import Board, Note, RecordsInFlight
 from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.errors import EngineError, PanicError, TopicError
 
@@ -178,7 +178,7 @@ async def test_what_ends_the_worker_leaves_the_note(
         raised = pytest.raises(type(error)) if noted else nullcontext()
         with patch.object(partition._mill, "feed", fail), raised:
             await partition.feed(FetchedBatch(partition.tp, records, len(records), EPOCH))
-        assert list(board.suspects()) == ([Suspects(raw_topic, 0, 1, 1)] if noted else [])
+        assert list(board.records_in_flight()) == ([RecordsInFlight(raw_topic, 0, 1, 1)] if noted else [])
         assert (partition.halted is None) == noted
         if isinstance(error, PanicError):
             assert f"`tokenmill skip {raw_topic} 0 1`" in str(partition.halted)

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from tests.marked import until
-from tokenmill.app.supervisor.in_flight import BOARD_VARIABLE, Suspects
+from tokenmill.app.supervisor.in_flight import BOARD_VARIABLE, RecordsInFlight
 from tokenmill.app.supervisor.worker_slot import Child
 from tokenmill.app.telemetry.reporting import HEARTBEAT_VARIABLE
 
@@ -94,7 +94,7 @@ note(10, 12)
 os.kill(os.getpid(), signal.SIGKILL)
 """)
     assert await child.wait() == -signal.SIGKILL
-    assert list(child.board.suspects()) == [Suspects("raw", 3, 10, 12)]
+    assert list(child.board.records_in_flight()) == [RecordsInFlight("raw", 3, 10, 12)]
 
 
 async def test_both_outputs_are_appended_to_the_log(tmp_path: Path) -> None:

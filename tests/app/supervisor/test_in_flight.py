@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from tokenmill.app.supervisor.in_flight import BOARD_VARIABLE, Board, Note, Suspects, Suspicion
+from tokenmill.app.supervisor.in_flight import BOARD_VARIABLE, Board, DeadlyRecords, Note, RecordsInFlight
 
 LONGEST_TOPIC = "t" * 249
 
@@ -24,7 +24,7 @@ def test_notes_outlive_the_process_that_wrote_them() -> None:
         environment = {**os.environ, BOARD_VARIABLE: str(file.fileno())}
         done = subprocess.run([sys.executable, "-c", code], env=environment, pass_fds=[file.fileno()], check=False)
     assert done.returncode == -9
-    assert list(board.suspects()) == [Suspects("raw", 2, 5, 5)]
+    assert list(board.records_in_flight()) == [RecordsInFlight("raw", 2, 5, 5)]
     board.close()
 
 
@@ -35,13 +35,13 @@ def test_every_topic_fits_and_slots_are_used_again() -> None:
     for number in range(1000):
         note = Note(LONGEST_TOPIC, number, board)
         note(2**62, 2**62 + 1)
-        assert list(board.suspects()) == [Suspects(LONGEST_TOPIC, number, 2**62, 2**62 + 1)]
+        assert list(board.records_in_flight()) == [RecordsInFlight(LONGEST_TOPIC, number, 2**62, 2**62 + 1)]
         note.done()
         note.close()
     hanging = [Note("raw", number, board) for number in range(300)]
     for note in hanging:
         note(0, 0)
-    assert len(list(board.suspects())) == 256
+    assert len(list(board.records_in_flight())) == 256
     board.close()
 
 
@@ -50,7 +50,7 @@ def test_a_note_hangs_where_it_does_not_change() -> None:
     note = Note("raw", 0, None)
     assert note.hanging(0) is None
     note(4, 8)
-    assert note.hanging(0) == Suspects("raw", 0, 4, 8)
+    assert note.hanging(0) == RecordsInFlight("raw", 0, 4, 8)
     assert note.hanging(3600) is None
     note.done()
     assert note.hanging(0) is None
@@ -58,8 +58,8 @@ def test_a_note_hangs_where_it_does_not_change() -> None:
 
 def test_the_command_is_named() -> None:
     """For one record it can be run as it stands."""
-    assert str(Suspects("raw", 1, 5, 5)) == "offset 5 of raw[1] (`tokenmill skip raw 1 5`)"
-    assert str(Suspects("raw", 1, 5, 6)) == "one of the offsets 5 to 6 of raw[1] (`tokenmill skip raw 1 OFFSET`)"
+    assert str(RecordsInFlight("raw", 1, 5, 5)) == "offset 5 of raw[1] (`tokenmill skip raw 1 5`)"
+    assert str(RecordsInFlight("raw", 1, 5, 6)) == "one of the offsets 5 to 6 of raw[1] (`tokenmill skip raw 1 OFFSET`)"
 
 
 def test_slot_of_a_partition_that_is_given_up_is_free_when_its_records_are_done() -> None:
@@ -69,44 +69,44 @@ def test_slot_of_a_partition_that_is_given_up_is_free_when_its_records_are_done(
     note = Note("raw", 0, board)
     note(4, 8)
     note.close()
-    assert list(board.suspects()) == [Suspects("raw", 0, 4, 8)]
+    assert list(board.records_in_flight()) == [RecordsInFlight("raw", 0, 4, 8)]
     note.done()
-    assert list(board.suspects()) == []
+    assert list(board.records_in_flight()) == []
     slots = {board.take() for _ in range(256)}
     assert len(slots) == 256
     assert None not in slots
     board.close()
 
 
-def test_a_record_is_suspected_at_the_second_death() -> None:
+def test_a_record_is_called_deadly_at_the_second_death() -> None:
     """Whichever worker dies; where the fetches differ, by what they have in common."""
-    suspicion = Suspicion()
-    assert suspicion.died([Suspects("raw", 0, 1, 50), Suspects("raw", 1, 7, 7)]) == []
-    assert suspicion.died([Suspects("raw", 0, 40, 90)]) == [Suspects("raw", 0, 40, 50)]
-    assert suspicion.died([Suspects("raw", 1, 7, 7)]) == [Suspects("raw", 1, 7, 7)]
-    assert suspicion.died([Suspects("raw", 0, 44, 44)]) == [Suspects("raw", 0, 44, 44)]
+    deadly_records = DeadlyRecords()
+    assert deadly_records.died([RecordsInFlight("raw", 0, 1, 50), RecordsInFlight("raw", 1, 7, 7)]) == []
+    assert deadly_records.died([RecordsInFlight("raw", 0, 40, 90)]) == [RecordsInFlight("raw", 0, 40, 50)]
+    assert deadly_records.died([RecordsInFlight("raw", 1, 7, 7)]) == [RecordsInFlight("raw", 1, 7, 7)]
+    assert deadly_records.died([RecordsInFlight("raw", 0, 44, 44)]) == [RecordsInFlight("raw", 0, 44, 44)]
 
 
 def test_deaths_elsewhere_are_nobodys_fault() -> None:
     """A partition that has gone on since, and a worker that was milling nothing."""
-    suspicion = Suspicion()
-    suspicion.died([Suspects("raw", 0, 1, 50)])
-    assert suspicion.died([]) == []
-    assert suspicion.died([Suspects("raw", 0, 51, 90)]) == []
-    assert suspicion.died([Suspects("other", 0, 51, 90)]) == []
+    deadly_records = DeadlyRecords()
+    deadly_records.died([RecordsInFlight("raw", 0, 1, 50)])
+    assert deadly_records.died([]) == []
+    assert deadly_records.died([RecordsInFlight("raw", 0, 51, 90)]) == []
+    assert deadly_records.died([RecordsInFlight("other", 0, 51, 90)]) == []
 
 
-def test_suspicion_narrows_down_and_begins_anew_elsewhere() -> None:
+def test_deadly_records_narrow_down_and_start_again_elsewhere() -> None:
     """What two deaths have in common is compared with the third; where that is nothing, the third stands alone."""
-    suspicion = Suspicion()
+    deadly_records = DeadlyRecords()
     deaths = [(1, 50), (40, 90), (60, 60), (40, 50), (45, 70), (50, 80), (70, 90)]
-    found = [suspicion.died([Suspects("raw", 0, *span)]) for span in deaths]
+    found = [deadly_records.died([RecordsInFlight("raw", 0, *span)]) for span in deaths]
     assert found == [
         [],
-        [Suspects("raw", 0, 40, 50)],
+        [RecordsInFlight("raw", 0, 40, 50)],
         [],
         [],
-        [Suspects("raw", 0, 45, 50)],
-        [Suspects("raw", 0, 50, 50)],
+        [RecordsInFlight("raw", 0, 45, 50)],
+        [RecordsInFlight("raw", 0, 50, 50)],
         [],
     ]

@@ -15,7 +15,7 @@ from tokenmill.app.supervisor import Event, Supervisor, WatchLimits
 from tokenmill.app.supervisor import cluster as cluster_module
 from tokenmill.app.supervisor import export as export_module
 from tokenmill.app.supervisor import supervisor as supervisor_module
-from tokenmill.app.supervisor.in_flight import Suspects
+from tokenmill.app.supervisor.in_flight import RecordsInFlight
 from tokenmill.app.supervisor.worker_slot import Child
 from tokenmill.store import Store
 
@@ -25,10 +25,12 @@ LIMITS = WatchLimits(unowned=30, still=60, resume=600)
 class ScriptedChild:
     """In the place of `Child`: what a supervisor asks of a process."""
 
-    def __init__(self, pid: int, suspects: list[Suspects]) -> None:
+    def __init__(self, pid: int, in_flight: list[RecordsInFlight]) -> None:
         self.pid = pid
         self.status: Mapping[str, Any] = {}
-        self.board = SimpleNamespace(suspects=lambda: suspects, close=lambda: self.done.append("board closed"))
+        self.board = SimpleNamespace(
+            records_in_flight=lambda: in_flight, close=lambda: self.done.append("board closed")
+        )
         self.done: list[Any] = []
 
     def signal(self, number: int) -> None:
@@ -62,10 +64,10 @@ class PartitionsSeen:
             f"{topics[name.split('_')[0]]}/{name.split('_')[1]}": end for name, end in ends.items()
         }
 
-    def start(self, worker: str, suspects: list[Suspects] | None = None) -> ScriptedChild:
+    def start(self, worker: str, in_flight: list[RecordsInFlight] | None = None) -> ScriptedChild:
         """Let a process run."""
         slot = self.supervisor._slots[worker]
-        child = self.children[worker] = ScriptedChild(100 + len(self.children), suspects or [])
+        child = self.children[worker] = ScriptedChild(100 + len(self.children), in_flight or [])
         slot.child = cast("Child", child)
         slot.starts += 1
         self.supervisor.started(slot, slot.child)
@@ -239,15 +241,15 @@ def test_partitions_of_two_workers_are_told_apart(seen: PartitionsSeen) -> None:
 
 def test_a_record_that_workers_die_of_is_named(seen: PartitionsSeen) -> None:
     """At the second death, whichever worker dies."""
-    deadly = Suspects("raw-text", 0, 7, 9)
+    deadly = RecordsInFlight("raw-text", 0, 7, 9)
     seen.start("mill-1", [deadly])
-    seen.start("mill-2", [Suspects("raw-text", 0, 9, 9)])
+    seen.start("mill-2", [RecordsInFlight("raw-text", 0, 9, 9)])
     seen.end("mill-1")
     assert [kind for kind, _ in seen.told()] == ["ended"]
     seen.end("mill-2")
     (suspected, ended) = seen.told()
-    assert (suspected[0], ended[0]) == ("suspected", "ended")
-    assert suspected[1] == f"workers die again and again while they mill {Suspects('raw-text', 0, 9, 9)}"
+    assert (suspected[0], ended[0]) == ("deadly record", "ended")
+    assert suspected[1] == f"workers die again and again while they mill {RecordsInFlight('raw-text', 0, 9, 9)}"
 
 
 def test_a_status_tells_of_every_worker(seen: PartitionsSeen, hands: Hands) -> None:

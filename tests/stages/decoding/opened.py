@@ -13,7 +13,7 @@ def opened(mode: str, **changed: Any) -> Decoder:
     settings: dict[str, Any] = {
         "text_fields": ("text", "content"),
         "id_field": "id",
-        "carry": (),
+        "metadata_fields": (),
         "max_text_bytes": 1 << 20,
         "max_id_bytes": 128,
         "max_fields_bytes": 256,

@@ -39,7 +39,7 @@ pages = st.fixed_dictionaries(
 @given(pages)
 def test_records_come_out_as_they_went_in(page: dict[str, Any]) -> None:
     """Text, id and fields: an enum as its symbol, a logical type as what is stored."""
-    decoder = opened("avro", carry=("label", "seen", "score"))
+    decoder = opened("avro", metadata_fields=("label", "seen", "score"))
     document = decoder(framed(written(AS_STORED, page)))
     assert document == Document(page["text"], page["id"], {name: page[name] for name in ("label", "seen", "score")})
 
@@ -75,7 +75,7 @@ def test_carried_fields_are_what_json_has(name: str) -> None:
     page = {"text": "a", "id": "x", "label": "good", "seen": 1, "score": float("nan"), "raw": b"\xff", "links": []}
     value = framed(written({**AVRO, "fields": [f for f in AVRO["fields"] if f["name"] != "more"]}, page) + b"\0")
     assert isinstance(answer(opened("avro"), value), Document)
-    assert answer(opened("avro", carry=(name,)), value) == "wrong_type"
+    assert answer(opened("avro", metadata_fields=(name,)), value) == "wrong_type"
 
 
 def test_references_are_resolved_as_far_as_they_go() -> None:

@@ -25,7 +25,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 def test_it_makes_the_document_of_the_raw_bytes() -> None:
     """Text, id, and the fields that the stream carries."""
-    decoder = opened(f"{HERE}:latin_1", carry=("label",))
+    decoder = opened(f"{HERE}:latin_1", metadata_fields=("label",))
     assert decoder(b"caf\xe9") == Document("café", 4, {"label": "l1"})
 
 

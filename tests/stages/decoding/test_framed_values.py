@@ -31,7 +31,7 @@ def test_any_bytes_behind_a_frame_are_a_document_or_have_a_reason(mode: str, pay
     assert isinstance(result, Document) or result in REASONS
 
 
-DECODERS = {mode: opened(mode, carry=("label", "score", "raw"), max_text_bytes=1000) for mode in FORMATS}
+DECODERS = {mode: opened(mode, metadata_fields=("label", "score", "raw"), max_text_bytes=1000) for mode in FORMATS}
 
 
 @pytest.mark.parametrize("value", [b"", b"\0", b"\0\0\0\0", b"\1\0\0\0\1text", b'{"text": "a"}', b"\0\xff\xff\xff\xff"])

@@ -148,7 +148,7 @@ def test_each_good_value_is_its_document(value: bytes, document: Document) -> No
 
 def test_carried_fields_come_from_the_same_object() -> None:
     """Scalars, null included; a field that is absent stays absent."""
-    decoder = opened("json", carry=("label", "score", "absent"))
+    decoder = opened("json", metadata_fields=("label", "score", "absent"))
     result = answer(decoder, b'{"text": "a", "score": 0.5, "label": null, "other": 1}')
     assert result == Document("a", None, {"label": None, "score": 0.5})
 
@@ -157,14 +157,14 @@ def test_carried_fields_come_from_the_same_object() -> None:
 def test_a_carried_field_with_parts_is_refused(field: bytes) -> None:
     """Its stream asked for it, so it is not dropped in silence."""
     value = b'{"text": "a", "label": ' + field + b"}"
-    assert answer(opened("json", carry=("label",)), value) == "wrong_type"
+    assert answer(opened("json", metadata_fields=("label",)), value) == "wrong_type"
     assert answer(opened("json"), value) == Document("a")
 
 
 def test_parts_over_their_limits_are_refused() -> None:
     """One byte over is over: of the text in UTF-8, of the id, of all carried fields together."""
     decoder = opened(
-        "json", carry=("label",), max_text_bytes=4, max_id_bytes=4, max_fields_bytes=len('{"label":"abc"}')
+        "json", metadata_fields=("label",), max_text_bytes=4, max_id_bytes=4, max_fields_bytes=len('{"label":"abc"}')
     )
     assert answer(decoder, json_bytes({"text": "éé", "id": "éé", "label": "abc"})) == Document(
         "éé", "éé", {"label": "abc"}
@@ -195,7 +195,7 @@ def test_no_integer_is_rounded_in_silence(number: float, path: str, decoy: bool)
     field = f'"{name}": {spelled}'
     others = f'"other": {10**30}, "quoted": "{spelled} {10**30}", ' if decoy else ""
     value = f'{{"text": "a", {others}{f"{json.dumps(inner)}: {{{field}}}" if inner else field}}}'.encode()
-    result = answer(opened("json", carry=(path,), max_id_bytes=1000, max_fields_bytes=1000), value)
+    result = answer(opened("json", metadata_fields=(path,), max_id_bytes=1000, max_fields_bytes=1000), value)
     if isinstance(number, int) and not -(2**63) <= number < 2**64:
         assert result == "integer_out_of_range"
     else:
@@ -211,7 +211,7 @@ def test_text_id_and_carried_fields_may_lie_deeper() -> None:
         "json",
         text_fields=("text", "payload.after.body"),
         id_field="payload.after.id",
-        carry=("payload.after.lang", "payload.op", "payload.after.none", "payload.op.x"),
+        metadata_fields=("payload.after.lang", "payload.op", "payload.after.none", "payload.op.x"),
     )
     expected = Document("a row", 7, {"payload.after.lang": None, "payload.op": "u"})
     assert answer(decoder, json_bytes(event)) == expected

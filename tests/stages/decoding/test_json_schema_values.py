@@ -36,7 +36,7 @@ def test_what_fits_its_schema_is_what_json_says(value: bytes) -> None:
 )
 def test_value_must_be_what_its_schema_says(value: Any, expected: Document | str) -> None:
     """Also where a document could be made of it."""
-    assert answer(opened("json_schema", carry=("label",)), framed(json.dumps(value).encode())) == expected
+    assert answer(opened("json_schema", metadata_fields=("label",)), framed(json.dumps(value).encode())) == expected
 
 
 def test_detail_names_the_rule_and_not_the_text() -> None:

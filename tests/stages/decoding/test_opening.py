@@ -15,7 +15,7 @@ from tokenmill.stages.decoding.reasons import RULES
 @given(st.sampled_from(MODES), nasty_bytes)
 def test_any_bytes_are_a_document_or_have_a_reason(mode: str, value: bytes) -> None:
     """Nothing else is raised; a document's parts have a UTF-8 form, and the same bytes give the same answer."""
-    decoder = opened(mode, carry=("label", "score"), max_text_bytes=100, max_id_bytes=5, max_fields_bytes=20)
+    decoder = opened(mode, metadata_fields=("label", "score"), max_text_bytes=100, max_id_bytes=5, max_fields_bytes=20)
     result = answer(decoder, value)
     assert result == answer(decoder, value)
     if isinstance(result, Document):
@@ -39,7 +39,7 @@ def test_rules_that_changed_say_their_version() -> None:
         ("json", {"text_fields": ()}, "text_fields"),
         ("auto", {"max_text_bytes": 0}, "max_text_bytes"),
         ("text", {"max_id_bytes": 0}, "max_id_bytes"),
-        ("json", {"carry": ("label",), "max_fields_bytes": 1}, "max_fields_bytes"),
+        ("json", {"metadata_fields": ("label",), "max_fields_bytes": 1}, "max_fields_bytes"),
     ],
 )
 def test_wrong_settings_are_named(mode: str, changed: dict[str, object], named: str) -> None:

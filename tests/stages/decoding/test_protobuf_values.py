@@ -19,7 +19,7 @@ SCHEMA = RegisteredSchema("PROTOBUF", PROTO)
 FILE = compiled(SCHEMA)
 PAGE, PART = b"\2\2", b"\4\2\0"
 """The second type of the file, and the first that is in it: what the compiler makes for the map is not counted."""
-DECODER = opened("protobuf", carry=("label", "score", "title"))
+DECODER = opened("protobuf", metadata_fields=("label", "score", "title"))
 
 
 def message(**values: Any) -> Message:
@@ -87,7 +87,7 @@ def test_bytes_are_no_text_and_are_not_carried() -> None:
     """However well they would read."""
     value = framed(PAGE + message(text="a", raw=b"abc").SerializeToString())
     assert answer(opened("protobuf", text_fields=("raw",)), value) == "wrong_type"
-    assert answer(opened("protobuf", carry=("raw",)), value) == "wrong_type"
+    assert answer(opened("protobuf", metadata_fields=("raw",)), value) == "wrong_type"
 
 
 def test_strings_of_proto2_are_utf8_as_well() -> None:

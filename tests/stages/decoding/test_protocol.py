@@ -17,11 +17,11 @@ values = st.lists(named, max_size=8) | st.lists(named | st.binary(max_size=8), m
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("carry", [(), ("content",)])
+@pytest.mark.parametrize("metadata_fields", [(), ("content",)])
 @given(values=values)
-def test_many_values_are_what_each_is_alone(mode: str, carry: tuple[str, ...], values: list[bytes]) -> None:
+def test_many_values_are_what_each_is_alone(mode: str, metadata_fields: tuple[str, ...], values: list[bytes]) -> None:
     """Documents and refusals, in their order, at any limit."""
-    decoder = opened(mode, carry=carry, max_text_bytes=8, max_id_bytes=7, max_fields_bytes=24)
+    decoder = opened(mode, metadata_fields=metadata_fields, max_text_bytes=8, max_id_bytes=7, max_fields_bytes=24)
     documents, refused = decoder.many(values)
     found: list[Document | str] = [documents.at(index) for index in range(len(documents))]
     for index, error in refused:

@@ -15,7 +15,7 @@ LIMITS = Limits(100, 10, 30)
 
 
 def _opened(function: str) -> Step:
-    return open_steps(function=f"{HERE}:{function}", carry=("label",), limits=LIMITS)[0]
+    return open_steps(function=f"{HERE}:{function}", metadata_fields=("label",), limits=LIMITS)[0]
 
 
 def test_a_function_changes_text_id_and_carried_fields() -> None:

@@ -48,7 +48,7 @@ def open_decoder(
     *,
     text_fields: Sequence[str],
     id_field: str,
-    carry: Sequence[str],
+    metadata_fields: Sequence[str],
     max_text_bytes: int,
     max_id_bytes: int,
     max_fields_bytes: int,
@@ -68,16 +68,16 @@ def open_decoder(
     for name, limit in (("max_text_bytes", max_text_bytes), ("max_id_bytes", max_id_bytes)):
         if limit < 1:
             raise SettingsError(f"{name} = {limit}: set it to 1 or more")
-    if max_fields_bytes < (len("{}") if carry else 0):
+    if max_fields_bytes < (len("{}") if metadata_fields else 0):
         raise SettingsError(f"max_fields_bytes = {max_fields_bytes}: set it so high that the carried fields fit")
     limits = Limits(max_text_bytes, max_id_bytes, max_fields_bytes)
     if mode == "text":
         return TextDecoder(limits)
     if ":" in mode:
-        return open_function_decoder(mode, carry=carry, limits=limits)
+        return open_function_decoder(mode, metadata_fields=metadata_fields, limits=limits)
     if not text_fields:
         raise SettingsError(f'text_fields is empty, but decode = "{mode}" needs one: name it, or set decode = "text"')
-    fields = ObjectFields(tuple(text_fields), id_field, tuple(carry), limits)
+    fields = ObjectFields(tuple(text_fields), id_field, tuple(metadata_fields), limits)
     if mode == "json":
         return JsonDecoder(fields)
     if mode == "auto":

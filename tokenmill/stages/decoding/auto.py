@@ -54,7 +54,7 @@ class AutoDecoder:
         decoded inline, because function calls would cost more than all other work on a small document.
         """
         fields = self.objects.fields
-        if fields.carry or "." in fields.id_field:
+        if fields.metadata_fields or "." in fields.id_field:
             return one_by_one(self, values)
         texts, ids, refused = list[str](), list[str | int | None](), list[tuple[int, RecordError]]()
         add_text, add_id, loads = texts.append, ids.append, orjson.loads

@@ -39,7 +39,7 @@ class ObjectFields:
     text_fields: tuple[str, ...]
     """The text is the first of these that holds a string."""
     id_field: str
-    carry: tuple[str, ...]
+    metadata_fields: tuple[str, ...]
     limits: Limits
 
     def text_of(self, value: Mapping[str, Any]) -> str | None:
@@ -72,10 +72,10 @@ class ObjectFields:
             if type(name) is float:
                 check_integer(f"the id ({self.id_field!r})", self.id_field, name, source)
             name = None
-        return Document(text, name, self._carried(value, source) if self.carry else NO_FIELDS)
+        return Document(text, name, self._carried(value, source) if self.metadata_fields else NO_FIELDS)
 
     def _carried(self, value: Mapping[str, Any], source: bytes | None) -> Mapping[str, Scalar]:
-        found = {name: find_field(value, name, _ABSENT) for name in self.carry}
+        found = {name: find_field(value, name, _ABSENT) for name in self.metadata_fields}
         fields = {name: field for name, field in found.items() if field is not _ABSENT}
         for name, scalar in fields.items():
             if isinstance(scalar, (dict, list)):

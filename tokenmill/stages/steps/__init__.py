@@ -21,15 +21,15 @@ def open_steps(
     normalize: str = "none",
     min_chars: int = 0,
     function: str | None = None,
-    carry: Sequence[str] = (),
+    metadata_fields: Sequence[str] = (),
     limits: Limits,
     tokenizer: TokenizerFile | None = None,
 ) -> tuple[Step, ...]:
     """Return the steps in the order in which they are applied: normalise, function, not empty, minimum length.
 
     A step that would change nothing is left out: ``normalize = "none"``, ``min_chars = 0``, no function. The filters
-    come last and so speak of the text that would be tokenized. ``carry`` and ``limits`` are those of the decoder and
-    hold for what the function returns as well. ``tokenizer`` is one that an engine could be opened for: where a file
+    come last and so speak of the text that would be tokenized. ``metadata_fields`` and ``limits`` are those of the
+    decoder and hold for what the function returns as well. ``tokenizer`` is one that an engine could be opened for: where a file
     makes tokens of normalized texts, their length is limited, after all else.
 
     Raises:
@@ -42,7 +42,7 @@ def open_steps(
             raise SettingsError(f'normalize = "{normalize}" is unknown: set it to none, {", ".join(FORMS)}')
         steps.append(Normalize(cast("Form", normalize)))
     if function:
-        steps.append(open_function(function, carry=carry, limits=limits))
+        steps.append(open_function(function, metadata_fields=metadata_fields, limits=limits))
     steps.append(NotEmpty())
     if min_chars < 0:
         raise SettingsError(f"min_chars = {min_chars}: set it to 0 (no filter) or more")

@@ -45,11 +45,13 @@ class CustomStep:
         return range(len(documents))
 
 
-def open_function(path: str, *, carry: Sequence[str], limits: Limits) -> CustomStep:
+def open_function(path: str, *, metadata_fields: Sequence[str], limits: Limits) -> CustomStep:
     """Import the function that ``path`` (``module:function``) names.
 
     Raises:
         SettingsError: it cannot be imported or called, or its author does not state its version.
 
     """
-    return CustomStep(open_user_function("function", path, takes="a Document", carry=carry, limits=limits))
+    return CustomStep(
+        open_user_function("function", path, takes="a Document", metadata_fields=metadata_fields, limits=limits)
+    )

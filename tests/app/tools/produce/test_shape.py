@@ -36,7 +36,7 @@ def test_an_object_goes_as_it_stands_unless_somebody_asks_for_more() -> None:
     assert value_of(ROW, where=[Condition("ok", "true")]) == ROW
     assert value_of(ROW, fields=["story"]) == {"id": "x", "text": "once"}
     assert value_of(ROW, fields=["nothing", "meta.lang"], id_field="uid") == {"id": 7, "text": "de"}
-    assert value_of(ROW, carry=["meta.lang", "none"]) == {"id": "x", "text": "t", "meta.lang": "de"}
+    assert value_of(ROW, metadata_fields=["meta.lang", "none"]) == {"id": "x", "text": "t", "meta.lang": "de"}
 
 
 def test_a_field_of_that_name_goes_before_a_path() -> None:
@@ -55,8 +55,8 @@ def test_a_field_of_that_name_goes_before_a_path() -> None:
         ({"text": "x", "id": "i" * 99}, {}, "id_too_long"),
         ({"text": "x", "id": 2**64}, {}, "integer_out_of_range: 'id'"),
         ({"text": "x", "uid": 2**64}, {"id_field": "uid"}, "integer_out_of_range: 'uid'"),
-        ({"text": "x", "meta": {"n": 2**64}}, {"carry": ["meta.n"]}, "integer_out_of_range: 'meta.n'"),
-        ({"text": "x", "lang": []}, {"carry": ["lang"]}, "'lang' is an array or an object"),
+        ({"text": "x", "meta": {"n": 2**64}}, {"metadata_fields": ["meta.n"]}, "integer_out_of_range: 'meta.n'"),
+        ({"text": "x", "lang": []}, {"metadata_fields": ["lang"]}, "'lang' is an array or an object"),
         ({"text": "x"}, {"key": "lang"}, "no_key: no field 'lang' for the key"),
     ],
 )
@@ -114,5 +114,5 @@ def test_the_quick_way_is_the_usual_one() -> None:
     shape = reading_of(Settings()).shape
     for row in ({"text": "a"}, {"content": "a", "id": 7}, {"text": "a", "id": "urn:uuid:" + "0" * 36, "more": []}):
         assert shape.quick(json.dumps(row).encode()) is not None
-    for options in ({"carry": ["a"]}, {"fields": ["a"]}, {"key": "id"}, {"plain": True}, {"id_field": "uid"}):
+    for options in ({"metadata_fields": ["a"]}, {"fields": ["a"]}, {"key": "id"}, {"plain": True}, {"id_field": "uid"}):
         assert reading_of(Settings(), **options).shape.quick(b'{"text": "a", "id": 1}') is None

@@ -77,7 +77,7 @@ def test_nested_and_foreign_values_can_be_had(tmp_path: Path) -> None:
     )
     pa.parquet.write_table(rows, tmp_path / "a.parquet")
 
-    found = found_in(reading_of(fields=["meta.body"], carry=["meta.lang", "when"]), tmp_path / "a.parquet")
+    found = found_in(reading_of(fields=["meta.body"], metadata_fields=["meta.lang", "when"]), tmp_path / "a.parquet")
     name = f"{tmp_path / 'a.parquet'}:1"
     assert [json.loads(value) for value in values(found)] == [
         {"id": name, "text": "one", "meta.lang": "de", "when": "1970-01-01"}
@@ -120,7 +120,7 @@ def test_a_value_that_python_does_not_have_is_refused(name: str, tmp_path: Path)
     days = pa.array([0, 2**40, 0], pa.timestamp("s"))
     TABLES[name](tmp_path / name, pa.table({"text": ["one", "two", "three"], "day": days}))
 
-    found = found_in(reading_of(carry=["day"]), tmp_path / name)
+    found = found_in(reading_of(metadata_fields=["day"]), tmp_path / name)
 
     assert [json.loads(value)["day"] for value in values(found)] == ["1970-01-01 00:00:00"] * 2
     assert refusals(found) == [(f"{name}:2", "'day' cannot be read: date value out of range")]

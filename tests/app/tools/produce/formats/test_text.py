@@ -121,7 +121,7 @@ def test_columns_become_the_topics_fields(tmp_path: Path) -> None:
     """Text and id under the topic's names; carried ones beside them, and no others."""
     (tmp_path / "a.tsv").write_text("uid\tstory\tlang\tmore\n7\tonce\tde\tx\n")
 
-    found = found_in(reading_of(fields=["story"], id_field="uid", carry=["lang"]), tmp_path / "a.tsv")
+    found = found_in(reading_of(fields=["story"], id_field="uid", metadata_fields=["lang"]), tmp_path / "a.tsv")
 
     assert values(found) == [b'{"id":"7","text":"once","lang":"de"}']
 

@@ -23,7 +23,7 @@ def test_plain_pages_are_documents_and_others_are_named(tmp_path: Path) -> None:
     ]
     (tmp_path / "a.warc.gz").write_bytes(b"".join(map(gzip.compress, records)))
 
-    found = found_in(reading_of(carry=["url"]), tmp_path / "a.warc.gz")
+    found = found_in(reading_of(metadata_fields=["url"]), tmp_path / "a.warc.gz")
 
     assert [json.loads(value) for value in values(found)] == [
         {"id": "one", "text": "first", "url": "https://example.org/one"},
