@@ -58,4 +58,4 @@ class ReachableStream:
 
     def _unreadable(self, error: OSError) -> DiskError:
         file = error.filename or self._store
-        return DiskError(f"{file} cannot be read ({error.strerror}): let this user read it, or mend its disk")
+        return DiskError(f"{file} cannot be read ({error.strerror}): let this user read it, or replace its disk")

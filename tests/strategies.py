@@ -89,7 +89,7 @@ def _source(
     division: tuple[int, dict[str, int]],
     by: str,
     block_tokens: int,
-    carry: tuple[str, ...],
+    metadata_fields: tuple[str, ...],
 ) -> Source:
     shards, splits = division
     recipe = replace(
@@ -99,7 +99,7 @@ def _source(
         split=next(iter(splits)),
         split_by=by,
         block_tokens=block_tokens,
-        metadata_fields=carry,
+        metadata_fields=metadata_fields,
     )
     if engine == "bytes":
         return make_source(recipe)

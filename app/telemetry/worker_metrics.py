@@ -154,7 +154,7 @@ STORE_ERAS: Final = Gauge(
     registry=WORKER,
 )
 REBALANCES: Final = Counter(
-    "tokenmill_rebalances", "Times that Kafka gave the worker its partitions anew.", registry=WORKER
+    "tokenmill_rebalances", "Times that Kafka gave the worker its partitions again.", registry=WORKER
 )
 TRUNCATED_BYTES: Final = Counter(
     "tokenmill_recovery_truncated_bytes",

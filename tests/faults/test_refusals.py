@@ -104,7 +104,8 @@ def test_every_setting_that_decides_tokens_is_refused(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:
     """Another tokenizer, block length, split, filter or transform would be another stream: each is named."""
-    settings = service_settings(broker, topic(), tmp_path)
+    # The limit of a text is set, for its default follows from the tokenizer, and would be named as well.
+    settings = service_settings(broker, topic(), tmp_path).model_copy(update={"max_text_bytes": 1 << 20})
     in_own_loop(lambda: settle_first(settings))
     train_tokenizer(["some text to learn from"], vocabulary_size=300).save(str(tmp_path / "tokenizer.json"))
     changes: dict[str, object] = {

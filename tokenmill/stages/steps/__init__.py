@@ -29,8 +29,8 @@ def open_steps(
 
     A step that would change nothing is left out: ``normalize = "none"``, ``min_chars = 0``, no function. The filters
     come last and so speak of the text that would be tokenized. ``metadata_fields`` and ``limits`` are those of the
-    decoder and hold for what the function returns as well. ``tokenizer`` is one that an engine could be opened for: where a file
-    makes tokens of normalized texts, their length is limited, after all else.
+    decoder and hold for what the function returns as well. ``tokenizer`` is one that an engine could be opened for:
+    where a file makes tokens of normalized texts, their length is limited, after all else.
 
     Raises:
         SettingsError: an unknown form, a negative minimum, or a function that cannot be used.
