@@ -177,7 +177,8 @@ def test_table_of_a_topic_holds_for_that_topic_alone(tmp_path: Path) -> None:
     """``[topic."code"]`` overrides what decides the tokens; all else comes from the settings for all topics."""
     file = tmp_path / "mill.toml"
     file.write_text(
-        'raw_topics = ["web", "code"]\nsequence_length = 512\n[topic.code]\ndecode = "json"\nmetadata_fields = ["lang"]\n'
+        'raw_topics = ["web", "code"]\nsequence_length = 512\n'
+        '[topic.code]\ndecode = "json"\nmetadata_fields = ["lang"]\n'
     )
 
     settings = load_settings(config=file)
