@@ -16,7 +16,7 @@ from tokenmill.samples import UNPINNED
 from . import arguments
 from .batch import Batch
 from .batches import Batches
-from .place import Place, State, note_use
+from .place import LoopPlace, State, note_use
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class StepDataset(IterableDataset[Batch]):
                 "like, and let the DataLoader number its workers"
             )
         self._options = {"store": store, "stream": stream} | options
-        self._place = Place(Batches(**self._options).state_dict())
+        self._place = LoopPlace(Batches(**self._options).state_dict())
         self._running: Batches | None = None
         """What the loop reads from, where it does so without workers."""
         self._given: dict[str, Any] | None = None

@@ -18,11 +18,11 @@ from uuid import uuid4
 State = dict[str, Any]
 """A state of `Batches`."""
 
-_PLACES: Final[weakref.WeakValueDictionary[str, "Place"]] = weakref.WeakValueDictionary()
+_PLACES: Final[weakref.WeakValueDictionary[str, "LoopPlace"]] = weakref.WeakValueDictionary()
 """Those of this process, by key: batches from workers find theirs here."""
 
 
-class Place:
+class LoopPlace:
     """A state of `Batches` that moves on with the batches that are used, in the process that loops.
 
     The copies of it in that process's workers read where a loop begins, and never move.

@@ -1,8 +1,11 @@
 """Who may import whom: `tokenmill` is pure, and service and trainer know nothing of each other."""
 
+import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -51,3 +54,28 @@ def test_the_core_needs_no_kafka_no_faust_no_torch_and_neither_side(pure: set[st
     foreign = {"aiokafka", "confluent_kafka", "kafka", "faust", "mode", "torch", "pydantic_settings", "typer"}
     assert not {name.partition(".")[0] for name in pure} & foreign
     assert not [name for name in pure if name.startswith(OTHERS)]
+
+
+ROOT = Path(tokenmill.__file__).parents[1]
+CODE = {folder: sorted((ROOT / folder).rglob("*.py")) for folder in ("app", "consumers", "tokenmill")}
+
+
+def test_no_class_name_occurs_twice() -> None:
+    """Whoever searches for a class finds one."""
+    found = Counter(
+        node.name
+        for files in CODE.values()
+        for file in files
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, count in found.items() if count > 1] == []
+
+
+def test_modules_have_a_size_that_can_be_read() -> None:
+    """None over 400 lines, and the service is no heap of crumbs."""
+    lines = {file: len(file.read_text().splitlines()) for files in CODE.values() for file in files}
+    assert {str(file): count for file, count in lines.items() if count > 400} == {}
+    service = [lines[file] for file in CODE["app"]]
+    assert len(service) < 150
+    assert median(service) >= 100

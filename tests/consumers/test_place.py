@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tokenmill.consumers.place import Place, note_use
+from tokenmill.consumers.place import LoopPlace, note_use
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threade
 class Worker:
     """A process that has a copy of a place, and begins a loop when it is told to."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: LoopPlace) -> None:
         context = multiprocessing.get_context("fork")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_work, args=(place, theirs), daemon=True)
@@ -41,7 +41,7 @@ class Worker:
         self._process.join()
 
 
-def _work(place: Place, pipe: Connection) -> None:
+def _work(place: LoopPlace, pipe: Connection) -> None:
     while (asked := pipe.recv()) is not None:
         if asked == "begin":
             pipe.send(place.begin(seed=1)["sample"])
@@ -50,7 +50,7 @@ def _work(place: Place, pipe: Connection) -> None:
             pipe.send(None)
 
 
-def use(place: Place, sample: int, turn: int | None = None) -> None:
+def use(place: LoopPlace, sample: int, turn: int | None = None) -> None:
     """Use a batch after which the run stands at a sample."""
     batch = SimpleNamespace(state={"sample": sample})
     note_use(place.key, place.turn if turn is None else turn, batch)
@@ -58,7 +58,7 @@ def use(place: Place, sample: int, turn: int | None = None) -> None:
 
 def test_workers_that_begin_late_begin_where_the_others_did() -> None:
     """Though the loop has used batches of theirs by then; in the first loop and in later ones."""
-    place = Place({"sample": 0})
+    place = LoopPlace({"sample": 0})
     workers = [Worker(place) for _ in range(3)]
     for loop in range(3):
         assert [worker.begin() for worker in workers[:2]] == [10 * loop] * 2
@@ -73,7 +73,7 @@ def test_workers_that_begin_late_begin_where_the_others_did() -> None:
 
 def test_a_state_that_is_set_is_where_all_begin() -> None:
     """Also if it is an earlier one, and batches from before it are used after all."""
-    place = Place({"sample": 0})
+    place = LoopPlace({"sample": 0})
     worker = Worker(place)
     assert worker.begin() == 0
     use(place, 20)
@@ -86,7 +86,7 @@ def test_a_state_that_is_set_is_where_all_begin() -> None:
 
 def test_workers_that_were_given_states_lead_back() -> None:
     """What they went on from is where the next loop begins, until a batch is used or a state is set."""
-    place = Place({"sample": 0})
+    place = LoopPlace({"sample": 0})
     use(place, 50)
     workers = [Worker(place) for _ in range(2)]
     workers[0].go_back(7)
@@ -103,7 +103,7 @@ def test_workers_that_were_given_states_lead_back() -> None:
 
 def test_copies_in_a_process_go_their_own_ways() -> None:
     """What one uses moves no other; a batch whose data set is gone moves nothing."""
-    place = Place({"sample": 0})
+    place = LoopPlace({"sample": 0})
     others = [copy.deepcopy(place), pickle.loads(pickle.dumps(place))]  # noqa: S301 - our own
     use(place, 3)
     assert [one.state["sample"] for one in (place, *others)] == [3, 0, 0]
@@ -114,7 +114,7 @@ def test_copies_in_a_process_go_their_own_ways() -> None:
 
 def test_nothing_is_left_behind() -> None:
     """Of the files through which processes agree."""
-    place = Place({"sample": 0})
+    place = LoopPlace({"sample": 0})
     worker = Worker(place)
     worker.begin()
     use(place, 3)

@@ -58,7 +58,7 @@ def test_a_block_that_is_nowhere_or_not_in_the_store_counts_as_lost(found: Chain
 
 def test_the_readme_shows_what_the_demo_says() -> None:
     """The line by which a reader knows that it went well, number by number."""
-    readme = (Path(__file__).parents[4] / "README.md").read_text()
+    readme = (Path(__file__).parents[3] / "README.md").read_text()
     (headline,) = re.findall(r"^killed \d.*$", readme, re.MULTILINE)
     (blocks,) = re.findall(r"([\d,]+) blocks", headline)
     count = int(blocks.replace(",", ""))
