@@ -90,6 +90,7 @@ def assert_whole(settings: Settings, raw_topic: str, chains: Collection[Expected
 
 
 @pytest.mark.fault("dead-letters-refused")
+@pytest.mark.needs("minutes")
 def test_no_message_passes_a_record_whose_dead_letter_was_refused(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:

@@ -193,6 +193,7 @@ class Liar:
 
 @pytest.mark.fault("send-failed")
 @pytest.mark.timeout(1800)
+@pytest.mark.needs("minutes")
 def test_failed_sends_leave_neither_hole_nor_difference(network: Network, tmp_path: Path, trial: Trial) -> None:
     """Whether what failed was written or not, its sender sends nothing after it; one message at a time is under way."""
     proxy, settings = network.proxy, network.settings(tmp_path, 1)

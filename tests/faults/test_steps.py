@@ -147,6 +147,7 @@ def wait_for_line(log: Path, event: str, process: "subprocess.Popen[bytes]") -> 
         time.sleep(0.1)
 
 
+@pytest.mark.needs("minutes")
 def test_request_that_comes_too_late_changes_nothing(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:
@@ -221,6 +222,7 @@ async def head_of(settings: Settings, tokens_topic: str, partition: int) -> Curs
 
 
 @pytest.mark.fault("step-killed")
+@pytest.mark.needs("minutes")
 def test_mill_killed_while_it_takes_over_a_skip(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:
