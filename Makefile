@@ -66,7 +66,7 @@ test-stack: $(VENV)/.installed ## the container image and the compose stack, rea
 	$(BIN)/python -m pytest -m stack tests/stack $(ARGS)
 
 faults: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## every fault, for about an hour; needs strace and unshare (FAULT_SEED=1 repeats; ARGS="-k zombies" chooses)
-	$(BIN)/python -m pytest --full --verbose --timeout 3600 --numprocesses 2 --dist loadfile tests/faults tests/simulation $(ARGS)
+	$(BIN)/python -m pytest --full --verbose --timeout 3600 --numprocesses 2 --dist loadfile tests/faults tests/simulation tests/benchmarks $(ARGS)
 
 soak: $(VENV)/.installed ## breaks a running service at random for an hour (MINUTES=60; SEED=1 repeats)
 	$(BIN)/python -m tests.faults.soak --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))

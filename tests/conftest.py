@@ -66,13 +66,20 @@ class TopicFactory(Protocol):
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the tests that wait for real processes: at the end, one process would be left alone with them.
 
-    A quick run leaves these out, and whatever has a broker or is marked as slow.
+    Left out is what a plain run has no means or time for (`needs`); a quick run leaves out whole programs as well, and
+    whatever has a broker or is marked as slow.
     """
     items.sort(key=lambda item: "faults" not in item.path.parts)
+    if not config.getoption("--full"):
+        _keep(config, items, lambda item: item.get_closest_marker("needs") is None)
     if config.getoption("--quick"):
-        quick = [item for item in items if _is_quick(item)]
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(quick)])
-        items[:] = quick
+        _keep(config, items, _is_quick)
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], wanted: Callable[[pytest.Item], bool]) -> None:
+    kept = [item for item in items if wanted(item)]
+    config.hook.pytest_deselected(items=[item for item in items if not wanted(item)])
+    items[:] = kept
 
 
 def _is_quick(item: pytest.Item) -> bool:

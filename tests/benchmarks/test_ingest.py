@@ -24,6 +24,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.needs("minutes")
 def test_every_contender_has_every_number(result: dict[str, Any]) -> None:
     """And TokenMill's ratio to each of the others."""
     assert {"machine", "versions", "rounds", "cells"} <= result.keys()

@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.needs("minutes")
 def test_every_way_to_a_block_is_measured(tmp_path: Path) -> None:
     """At low load, after a kill, and after a stop: as often as was asked for."""
     command = [sys.executable, "-m", "benchmarks.latency", "--documents", "2", "--rounds", "1"]

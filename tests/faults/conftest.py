@@ -40,16 +40,6 @@ NEEDS: Final[dict[str, Callable[[], bool]]] = {
 """What a test can need beyond a plain run: a tool, a right (`unshare -Urm`), or minutes."""
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what a plain run has no means for."""
-    if config.getoption("--full"):
-        return
-    chosen = [item for item in items if item.get_closest_marker("needs") is None]
-    left_out = [item for item in items if item.get_closest_marker("needs") is not None]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = chosen
-
-
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Fail where a full run lacks what a test needs."""
     for marker in item.iter_markers("needs"):

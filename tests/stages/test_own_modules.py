@@ -162,7 +162,7 @@ def test_every_python_that_is_started_is_kept_from_the_working_directory() -> No
             for element, following in zip_longest(node.elts, node.elts[1:]):
                 if ast.unparse(element) == "sys.executable":
                     found.append((file.name, "" if following is None else ast.unparse(following)))
-    assert ("trainer.py", "str(example())") in found
+    assert ("demo_outcome.py", "str(example())") in found
     assert {argument for name, argument in found if name != "trainer.py"} == {"'-P'", "'-I'"}
 
 
