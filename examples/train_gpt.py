@@ -277,6 +277,7 @@ def main() -> None:
                 flush=True,
             )
     if world.size > 1:
+        distributed.barrier()  # a rank that is still exchanging would abort when another one has closed the group
         distributed.destroy_process_group()
 
 
