@@ -116,9 +116,7 @@ def _damage_and_repair(store: Path, follower: Follower, donor: ChainDonor, trial
         file.seek(at)
         file.write(bytes([byte ^ 1]))
     with pytest.raises(DamagedError, match=rf"{path.name}: block {number}, at byte"):
-        for _ in range(LOOKS):  # a block that was sound is checked again once the file's change was noticed
-            reader.read(number)
-            time.sleep(0.01)
+        _read_again_and_again(reader, number)
     repaired = list(repair_partition(path.parent, INFO, 0, donor))
     assert [found.first for found in repaired] == [first]
     same = [view.tobytes() == old.tobytes() for (_, view), old in zip(follower.views, before, strict=True)]
@@ -126,6 +124,13 @@ def _damage_and_repair(store: Path, follower: Follower, donor: ChainDonor, trial
     follower.views = [kept for kept, unchanged in zip(follower.views, same, strict=True) if unchanged]
     assert reader.read(number).tobytes() == tokens_at(donor, number)
     trial.fired("block damaged and repaired")
+
+
+def _read_again_and_again(reader: PartitionReader, number: int) -> None:
+    """Read a block that was sound: it is checked again once the file's change was noticed."""
+    for _ in range(LOOKS):
+        reader.read(number)
+        time.sleep(0.01)
 
 
 def tokens_at(donor: ChainDonor, number: int) -> bytes:
