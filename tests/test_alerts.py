@@ -180,6 +180,7 @@ def test_a_fault_raises_its_alert_and_no_other(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", QUIET)
+@pytest.mark.slow
 def test_what_is_no_fault_raises_none(name: str) -> None:
     """At any time in half an hour."""
     samples = {**GOOD, **QUIET[name]}

@@ -40,6 +40,7 @@ def pure() -> set[str]:
     return _loaded("tokenmill")
 
 
+@pytest.mark.slow
 def test_every_module_of_the_core_was_imported(pure: set[str]) -> None:
     """None is left out below."""
     folder = Path(tokenmill.__file__).parent

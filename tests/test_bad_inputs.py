@@ -105,6 +105,7 @@ def test_a_text_without_tokens_is_filtered_and_its_neighbours_are_not() -> None:
     st.lists(st.binary() | nasty_bytes | json_values.map(json_bytes), max_size=12),
     st.booleans(),
 )
+@pytest.mark.slow
 def test_no_bytes_stop_a_batch(mode: str, values: list[bytes], bpe: bool) -> None:  # noqa: FBT001 - drawn
     """Bytes and nested JSON of any kind: a function of each record alone, the reference's answer, nothing raised."""
     recipe = replace(LIMITS, decode=mode, end_of_document=3 if bpe else 0, dtype="uint16" if bpe else "uint8")

@@ -18,6 +18,7 @@ def test_the_value_is_what_was_written(value: object) -> None:
 
 
 @given(json_objects, st.randoms(use_true_random=False))
+@pytest.mark.slow
 def test_equal_objects_have_equal_bytes(value: dict[str, object], random: object) -> None:
     """Whatever order the keys came in."""
     keys = list(value)

@@ -64,6 +64,7 @@ def test_a_bare_installation_says_what_to_install(arguments: tuple[str, ...]) ->
     ("without", "arguments"),
     [("pydantic_settings", ("config",)), ("faust", ("mill", "--tokenizer", "bytes")), ("structlog", ("config",))],
 )
+@pytest.mark.slow
 def test_a_library_that_is_missing_among_others_is_named(without: str, arguments: tuple[str, ...]) -> None:
     """Somebody has typer for something else."""
     done = bare({without}, *arguments)

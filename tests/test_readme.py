@@ -138,6 +138,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     somebody.leave()
 
 
+@pytest.mark.slow
 def test_every_snippet_of_the_readme_does_what_it_says(reader: Reader) -> None:
     """From the tokenizer to a training step and a verified store."""
     printed = []

@@ -87,6 +87,7 @@ def test_what_a_draft_leaves_to_the_tokenizer_is_no_difference() -> None:
 
 
 @given(sources, sources)
+@pytest.mark.slow
 def test_recipes_differ_where_their_fingerprints_do(one: object, other: object) -> None:
     """Any two."""
     for mine in getattr(one, "recipes"):  # noqa: B009 - see the strategy

@@ -53,6 +53,7 @@ def _use(directory: Path, told: Connection) -> None:
         told.recv()
 
 
+@pytest.mark.slow
 def test_last_user_stops_it(tmp_path: Path) -> None:
     """Whoever began and whoever ends first: it runs as long as somebody uses it."""
     with shared_broker(tmp_path) as first:
@@ -70,6 +71,7 @@ def test_last_user_stops_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("options", [["-p", "no:xdist"], ["-n", "2"]], ids=["one process", "xdist"])
+@pytest.mark.slow
 def test_a_test_run_that_is_ended_leaves_no_broker(
     tmp_path: Path, number: signal.Signals, options: Sequence[str]
 ) -> None:

@@ -265,6 +265,7 @@ def test_no_command_shows_local_variables(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [[f"--no{CLIPBOARD}"], ["produce", f"raw{CLIPBOARD}"], [f"in{CLIPBOARD}"]])
+@pytest.mark.slow
 def test_what_usage_messages_quote_is_escaped_on_a_terminal(arguments: list[str]) -> None:
     """A shell's pattern may have made a flag of a file's name; the styles of messages are there all the same."""
     said = on_terminal([str(Path(sys.executable).with_name("tokenmill")), *arguments])

@@ -77,6 +77,7 @@ choices = st.fixed_dictionaries(
 
 
 @given(worlds, choices)
+@pytest.mark.slow
 def test_the_sequence_is_the_same_for_any_ranks_and_sizes(
     store: Store, world_size: int, options: dict[str, Any]
 ) -> None:
@@ -104,6 +105,7 @@ def test_seeds_and_passes_have_orders_of_their_own(store: Store) -> None:
 
 
 @given(st.lists(st.tuples(worlds, st.integers(1, 3), st.integers(0, 9)), min_size=1, max_size=5), st.integers(0, 3))
+@pytest.mark.slow
 def test_resuming_continues_the_sequence_anywhere(
     store: Store, legs: list[tuple[int, int, int]], prefetch: int
 ) -> None:

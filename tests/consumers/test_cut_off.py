@@ -70,6 +70,7 @@ def train(store: Store, look_seconds: float) -> tuple[int, str, str]:
     return process.returncode, told, said
 
 
+@pytest.mark.slow
 def test_a_file_that_was_cut_off_is_named(store: Store) -> None:
     """Before it is read: each loader raises an error that says which file it is, and what repairs it."""
     code, told, said = train(store, 0)
@@ -81,6 +82,7 @@ def test_a_file_that_was_cut_off_is_named(store: Store) -> None:
         assert "tokenmill repair" in line
 
 
+@pytest.mark.slow
 def test_a_file_that_is_cut_off_between_two_looks_ends_the_process_with_a_word(store: Store) -> None:
     """The bus error that nobody can take back; faulthandler says where it was, and the next start names the file."""
     code, told, said = train(store, 3600)

@@ -64,6 +64,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     return store
 
 
+@pytest.mark.slow
 def test_an_era_may_have_more_segments_than_a_process_descriptors(store: Store) -> None:
     """Every loader reads it to the end."""
     command = [sys.executable, "-c", READ, str(store.path), STREAM]

@@ -39,6 +39,7 @@ def pieces_of(batch: Batch) -> list[list[tuple[int, Piece]]]:
 
 
 @given(st.sampled_from([1, 2, 4]), st.integers(1, 9))
+@pytest.mark.slow
 def test_documents_are_those_of_the_pieces(store: Store, length: int, batch_size: int) -> None:
     """Token by token; each row's documents begin anew; padding is marked."""
     for batch in open_batches(store, sequence_length=length, batch_size=batch_size):

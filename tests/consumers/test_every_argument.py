@@ -324,6 +324,7 @@ def test_what_is_right_works_whatever_its_type(rows: dict[str, Row], key: str) -
 
 
 @pytest.mark.parametrize("key", KEYS)
+@pytest.mark.slow
 def test_what_is_wrong_is_refused_with_its_name_and_value(rows: dict[str, Row], key: str) -> None:
     """No traceback of numpy's, torch's or pathlib's."""
     call, values, name = rows[key]

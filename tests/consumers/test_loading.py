@@ -78,6 +78,7 @@ LOOPS = [(0, ""), (1, "fork"), (3, "fork"), (2, "persistent"), (2, "spawn")]
 
 
 @pytest.mark.parametrize(("workers", "kind"), LOOPS)
+@pytest.mark.slow
 def test_a_second_loop_goes_on_where_the_first_was_left(store: Store, workers: int, kind: str) -> None:
     """After a break, and after the last batch; whatever workers had read ahead. Only a rewind begins again."""
     dataset = open_steps(store)
@@ -92,6 +93,7 @@ def test_a_second_loop_goes_on_where_the_first_was_left(store: Store, workers: i
 
 
 @pytest.mark.parametrize(("workers", "kind"), LOOPS[:4])
+@pytest.mark.slow
 def test_a_state_that_is_set_counts_in_workers_that_live_on(store: Store, workers: int, kind: str) -> None:
     """Forward and back; a batch of an earlier loop that is looked at afterwards moves nothing."""
     dataset = open_steps(store)
@@ -180,6 +182,7 @@ def test_a_stateful_loader_goes_on_after_what_it_delivered(store: Store, workers
 
 
 @pytest.mark.parametrize(("workers", "kind"), LOOPS[:4])
+@pytest.mark.slow
 def test_a_stateful_loader_has_nothing_left_after_the_last_batch(store: Store, workers: int, kind: str) -> None:
     """In this process and in one that loads its state, in any loop; more eras or a rewind give more."""
     options = {"persistent_workers": True} if kind == "persistent" else {}
@@ -195,6 +198,7 @@ def test_a_stateful_loader_has_nothing_left_after_the_last_batch(store: Store, w
 
 
 @pytest.mark.parametrize(("workers", "kind"), LOOPS[:4])
+@pytest.mark.slow
 def test_a_stateful_loader_can_go_back_and_on(store: Store, workers: int, kind: str) -> None:
     """To a state from before, in the same process; what was used beyond it counts no more."""
     options = {"persistent_workers": True} if kind == "persistent" else {}

@@ -55,6 +55,7 @@ worlds = st.tuples(st.sampled_from([1, 2, 4]), st.integers(1, 3))
 
 
 @given(st.tuples(worlds, worlds), st.integers(0, BLOCKS), st.integers(0, 4))
+@pytest.mark.slow
 def test_a_run_goes_on_only_over_what_it_was_trained_on(
     store: Store, elsewhere: dict[int, Store], runs: tuple[tuple[int, int], tuple[int, int]], steps: int, kept: int
 ) -> None:

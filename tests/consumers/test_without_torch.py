@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.consumers.scenes import CHAINS, INFO, era_store
 from tests.store.chains import STREAM, tokens_of
 
@@ -40,6 +42,7 @@ def test_readers_work_and_batches_say_what_to_install(tmp_path: Path) -> None:
     assert all(hint in line for line in told)
 
 
+@pytest.mark.slow
 def test_the_package_loads_torch_when_it_is_asked_for() -> None:
     """Not before: that takes seconds."""
     look = (

@@ -254,6 +254,7 @@ def test_all_reasons_stand_on_the_page() -> None:
 
 
 @given(st.binary(), st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(0, 9))
+@pytest.mark.slow
 def test_the_code_on_the_page_runs(key: bytes, sizes: list[int], rest: int) -> None:
     """As it stands, and divides as the product does."""
     (snippet,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

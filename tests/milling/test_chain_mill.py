@@ -38,6 +38,7 @@ flags = st.lists(st.booleans(), min_size=1, max_size=4)
 
 
 @given(sources, record_lists(), feed_sizes, message_bytes, flags)
+@pytest.mark.slow
 def test_messages_are_the_reference_blocks_however_they_are_cut(
     source: Source, records: list[Record], sizes: list[int], size: int, carries: list[bool]
 ) -> None:
@@ -79,6 +80,7 @@ def test_a_chain_continues_from_any_message_as_if_nothing_had_happened(
 
 
 @given(sources, record_lists(), feed_sizes, st.lists(st.integers(0, 6), min_size=1, max_size=4))
+@pytest.mark.slow
 def test_a_chain_survives_restart_after_restart(
     source: Source, records: list[Record], sizes: list[int], lives: list[int]
 ) -> None:
@@ -93,6 +95,7 @@ def test_a_chain_survives_restart_after_restart(
 
 
 @given(sources, record_lists(), feed_sizes, feed_sizes)
+@pytest.mark.slow
 def test_a_carry_depends_on_the_position_alone(
     source: Source, records: list[Record], sizes: list[int], others: list[int]
 ) -> None:
@@ -116,6 +119,7 @@ def test_a_carry_depends_on_the_position_alone(
 
 
 @given(sources, record_lists(), st.integers(0, 5))
+@pytest.mark.slow
 def test_a_carry_holds_the_open_block_and_a_position_past_gaps(source: Source, records: list[Record], gap: int) -> None:
     """Its open tokens are those that the reference has left, and its totals all records so far."""
     recipe = source.recipes[0]

@@ -59,6 +59,7 @@ def test_every_chain_of_a_partition_is_its_reference(
 
 
 @given(sources, record_lists(), feed_sizes, feed_sizes, st.data())
+@pytest.mark.slow
 def test_chains_resume_at_places_of_their_own(
     source: Source, records: list[Record], sizes: list[int], again: list[int], data: st.DataObject
 ) -> None:

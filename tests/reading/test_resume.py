@@ -68,6 +68,7 @@ def tails(draw: st.DrawFn) -> tuple[Source, list[Record], list[Message], bool]:
 
 
 @given(tails(), feed_sizes)
+@pytest.mark.slow
 def test_every_run_ends_in_a_true_state_of_the_chain(
     tail: tuple[Source, list[Record], list[Message], bool], sizes: list[int]
 ) -> None:

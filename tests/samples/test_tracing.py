@@ -104,6 +104,7 @@ def brute_force(tracer: Tracer, samples: int) -> dict[tuple[int, int, int], list
 
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 99), st.sampled_from([2, 4, 8]), st.integers(1, 2), st.sampled_from(["open", "ended", "named"]))
+@pytest.mark.slow
 def test_every_record_is_where_a_search_of_all_samples_finds_it(seed: int, length: int, passes: int, kind: str) -> None:
     """Its views, samples, steps and rows: with documents in several blocks, passes, named eras, and none too many."""
     with TemporaryDirectory() as directory:

@@ -35,6 +35,7 @@ RARE: Final = ("end markers written again",)
 
 @pytest.mark.fault("simulated", "eras-contested", "eras-lost")
 @pytest.mark.timeout(3600)
+@pytest.mark.slow
 def test_all_who_read_eras_agree_and_every_block_is_in_one(trial: Trial) -> None:
     """Whatever is killed, doubled, lost, late or refused: mills, stores and readers see the topic's eras or halt."""
     first = trial.rng.randrange(1 << 32)

@@ -24,6 +24,7 @@ RARE: Final = ("log moved while read", "resumed after a gap", "mill halted: rewr
 
 @pytest.mark.fault("simulated")
 @pytest.mark.timeout(3600)
+@pytest.mark.slow
 def test_every_store_gets_the_chain_of_the_log_that_stands(trial: Trial) -> None:
     """Whatever is killed, lost, rewritten, refused or late; a halt has its reason, and once faults end all arrives."""
     first = trial.rng.randrange(1 << 32)

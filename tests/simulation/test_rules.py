@@ -11,6 +11,7 @@ from tests.simulation.worker import Rules
 @pytest.mark.fault("simulated")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+@pytest.mark.slow
 def test_without_the_rule_histories_end_wrongly(rule: Rule, trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     """The history that is known to need the rule ends well with it; a full run counts those among thousands."""
     assert not History(rule.plan).run()

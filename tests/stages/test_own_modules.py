@@ -80,6 +80,7 @@ def run(folder: Path, *command: str, code: int = 0) -> str:
     return said
 
 
+@pytest.mark.slow
 def test_no_command_imports_what_lies_where_it_is_run(traps: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """All of them by name, in one process, whose script lies elsewhere as `tokenmill` itself does."""
     script = tmp_path_factory.mktemp("elsewhere") / "helping.py"
@@ -99,6 +100,7 @@ def test_no_worker_imports_what_lies_where_it_is_run(traps: Path, topic: TopicFa
     assert name in run(traps, str(COMMAND), "verify", *servers, code=TopicError.exit_code)
 
 
+@pytest.mark.slow
 def test_produce_reads_a_folder_of_traps_as_data(traps: Path) -> None:
     """Whatever formats it loads libraries for; and runs a function from there, which is named."""
     produce = (str(COMMAND), "produce", "--dry-run", "topic", "a.jsonl")
@@ -107,6 +109,7 @@ def test_produce_reads_a_folder_of_traps_as_data(traps: Path) -> None:
     assert '"ONE"' in run(traps, *produce, "--map", "own_one:shout", "--map-processes", "1")
 
 
+@pytest.mark.slow
 def test_produce_runs_no_function_that_a_settings_file_names(traps: Path) -> None:
     """The file there is read, and is trusted with brokers and formats; functions are the mill's, as `decode` is."""
     produce = (str(COMMAND), "produce", "--dry-run", "topic", "a.jsonl")
@@ -127,6 +130,7 @@ def test_a_function_there_hides_nothing_that_python_has(traps: Path) -> None:
     assert str(traps) not in said
 
 
+@pytest.mark.slow
 def test_python_m_imports_nothing_of_ours_from_there(tmp_path: Path) -> None:
     """Only what Python itself imports for ``-m`` is looked for there; ``-P`` spares that, too."""
     own = subprocess.run([sys.executable, "-S", "-c", IMPORTED_BY_M], capture_output=True, text=True, check=True)
@@ -137,6 +141,7 @@ def test_python_m_imports_nothing_of_ours_from_there(tmp_path: Path) -> None:
     assert "produce" in run(tmp_path, sys.executable, "-P", "-m", "tokenmill.app.cli", "--help")
 
 
+@pytest.mark.slow
 def test_processes_of_verify_import_nothing_from_there(traps: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Nor does the helper that multiprocessing starts for them."""
     script = tmp_path_factory.mktemp("elsewhere") / "verifying.py"
@@ -166,6 +171,7 @@ def test_every_python_that_is_started_is_kept_from_the_working_directory() -> No
     assert {argument for name, argument in found if name != "trainer.py"} == {"'-P'", "'-I'"}
 
 
+@pytest.mark.slow
 def test_one_module_looks_in_the_working_directory() -> None:
     """One takes it off the path; nothing else changes where modules are found, or spawns processes unseen."""
     found = [(str(file.relative_to(ROOT)), node) for file, tree in sources() for node in ast.walk(tree)]

@@ -113,6 +113,7 @@ def test_missing_lines_are_damage(scene: Scene) -> None:
         EraWriter.open(scene.store, STREAM)
 
 
+@pytest.mark.slow
 def test_a_flip_in_the_lines_is_damage(scene: Scene) -> None:
     """At every byte, naming the era."""
     for at in range(len(scene.files[ERA_LINES_FILE])):

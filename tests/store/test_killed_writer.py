@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.store.chains import STREAM, contents, fill, make_chain, make_info, make_store, tokens_of
 from tokenmill.store import PartitionReader, open_partition
 
@@ -75,6 +77,7 @@ def run(store: Path, follower: Follower, rng: random.Random) -> int:
     return committed
 
 
+@pytest.mark.slow
 def test_a_killed_writer_loses_nothing_that_it_committed(tmp_path: Path) -> None:
     """And what the next one writes makes the same files as one that nobody killed."""
     store = make_store(tmp_path / "killed", INFO)

@@ -32,6 +32,7 @@ def _maps_of(path: Path) -> int:
     return Path("/proc/self/maps").read_text().count(str(path))
 
 
+@pytest.mark.slow
 def test_a_map_is_the_file_and_holds_no_descriptor(path: Path) -> None:
     """It stays as long as an array over it does, and is unmapped then."""
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count

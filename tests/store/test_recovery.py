@@ -105,6 +105,7 @@ def test_a_flip_in_the_blocks_of_the_last_commit_is_damage(scene: Scene, suffix:
 
 
 @pytest.mark.parametrize("suffix", ["bin", "docs"])
+@pytest.mark.slow
 def test_a_flip_in_older_blocks_is_found_by_a_checking_reader(scene: Scene, suffix: str) -> None:
     """Recovery reads the last commit alone; a reader that checks refuses the block, and only that."""
     for at in range(scene.lengths[2][suffix]):

@@ -131,6 +131,7 @@ def test_only_damaged_blocks_are_asked_for(whole: Store, tmp_path: Path) -> None
 
 @settings(max_examples=30)
 @given(data=st.data())
+@pytest.mark.slow
 def test_any_damage_to_any_files_is_mended(
     whole: Store, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

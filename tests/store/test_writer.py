@@ -33,6 +33,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 @given(st.lists(st.integers(1, 9), max_size=12), st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30)))
+@pytest.mark.slow
 def test_stores_are_equal_however_messages_and_commits_were_cut(
     tmp_path_factory: pytest.TempPathFactory,
     whole: dict[str, bytes],
@@ -182,6 +183,7 @@ def write_until_it_fails(store: Store) -> int:
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+@pytest.mark.slow
 def test_after_any_failed_call_the_writer_is_closed_and_the_next_one_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: dict[str, bytes], code: int
 ) -> None:

@@ -53,6 +53,7 @@ def read(found: list[tuple[bytes | None, bytes | None]]) -> ControlLog:
 
 
 @given(records, st.data())
+@pytest.mark.slow
 def test_junk_changes_nothing_of_what_is_right(
     junk: list[tuple[bytes | None, bytes | None]], data: st.DataObject
 ) -> None:
@@ -69,6 +70,7 @@ def test_junk_changes_nothing_of_what_is_right(
 
 
 @given(records)
+@pytest.mark.slow
 def test_whatever_stands_there_is_no_era(found: list[tuple[bytes | None, bytes | None]]) -> None:
     """Who follows the eras overlooks it as well."""
     follower = EraFollower("raw-text.train", bytes(16))
@@ -138,6 +140,7 @@ def test_an_empty_control_topic_settles_nothing() -> None:
     assert (log.genesis, log.skips, log.tokenizer("0" * 64)) == (None, {}, None)
 
 
+@pytest.mark.slow
 def test_a_forged_part_of_a_tokenizer_takes_no_memory() -> None:
     """Half a megabyte that would be hundreds, decompressed."""
     bomb = zlib.compress(bytes(500_000_000), 9)

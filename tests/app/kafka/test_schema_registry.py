@@ -66,6 +66,7 @@ def value_context(topic: str) -> SerializationContext:
     return SerializationContext(topic, MessageField.VALUE)
 
 
+@pytest.mark.slow
 def test_avro_of_confluents_serializer_is_decoded(registry_url: str, theirs: SchemaRegistryClient) -> None:
     """With the schema that it registered itself."""
     serialize = AvroSerializer(theirs, json.dumps(AVRO))

@@ -60,6 +60,7 @@ async def eras(settings: Settings, found: Settled) -> list[Era]:
         return [era async for part in read_eras(client, found.stream.control_topic, follower) for era, _ in part]
 
 
+@pytest.mark.slow
 async def test_an_era_takes_all_new_blocks_and_the_next_one_continues(settings: Settings, tmp_path: Path) -> None:
     """Of all partitions, up to the last block that is there; the chain hashes are the store's."""
     first = await asyncio.to_thread(mill, settings, tmp_path, 60)
@@ -78,6 +79,7 @@ async def test_an_era_takes_all_new_blocks_and_the_next_one_continues(settings: 
         assert (part.before, part.after) == (reader.chain_before(part.first), reader.chain_before(part.stop))
 
 
+@pytest.mark.slow
 async def test_an_era_waits_for_its_blocks_or_its_time(settings: Settings, tmp_path: Path) -> None:
     """Too few blocks are no era until the time is over."""
     blocks = sum(await asyncio.to_thread(mill, settings, tmp_path, 60))
@@ -91,6 +93,7 @@ async def test_an_era_waits_for_its_blocks_or_its_time(settings: Settings, tmp_p
     assert [era.blocks for era in await eras(settings, found)] == [blocks]
 
 
+@pytest.mark.slow
 async def test_of_two_writers_at_once_one_counts(settings: Settings, tmp_path: Path) -> None:
     """Both find the same era due and write it; readers see one, and both writers go on after it."""
     await asyncio.to_thread(mill, settings, tmp_path, 60)
@@ -110,6 +113,7 @@ async def test_of_two_writers_at_once_one_counts(settings: Settings, tmp_path: P
     assert era in written
 
 
+@pytest.mark.slow
 async def test_nothing_comes_after_the_end(settings: Settings, tmp_path: Path) -> None:
     """The blocks that are left are an era, then the end marker follows, and later blocks are in none."""
     blocks = sum(await asyncio.to_thread(mill, settings, tmp_path, 60))
@@ -123,6 +127,7 @@ async def test_nothing_comes_after_the_end(settings: Settings, tmp_path: Path) -
     assert [(era.blocks, era.end) for era in await eras(settings, found)] == [(blocks, False), (0, True)]
 
 
+@pytest.mark.slow
 async def test_a_writer_whose_era_was_lost_stops(settings: Settings, tmp_path: Path) -> None:
     """A control topic that no longer holds an era that was seen cannot tell what was trained on."""
     await asyncio.to_thread(mill, settings, tmp_path, 60)

@@ -39,6 +39,7 @@ def all_in_eras(settings: Settings) -> Callable[[], bool]:
     return look
 
 
+@pytest.mark.slow
 def test_what_is_milled_becomes_trainable(settings: Settings, tmp_path: Path) -> None:
     """All blocks of the store are in eras soon, once each, and each era's hashes are the store's."""
     (stream,) = settings.streams()
@@ -58,6 +59,7 @@ def test_what_is_milled_becomes_trainable(settings: Settings, tmp_path: Path) ->
             assert (part.before, part.after) == (reader.chain_before(part.first), reader.chain_before(part.stop))
 
 
+@pytest.mark.slow
 def test_two_stores_have_the_same_eras(settings: Settings, tmp_path: Path) -> None:
     """One that follows from the beginning, and one that comes later."""
     (stream,) = settings.streams()
@@ -79,6 +81,7 @@ def test_two_stores_have_the_same_eras(settings: Settings, tmp_path: Path) -> No
     assert one.read_bytes() == two.read_bytes()
 
 
+@pytest.mark.slow
 def test_whoever_takes_over_goes_on_with_the_eras(settings: Settings, tmp_path: Path) -> None:
     """The mill and the segment worker that had partition 0 are killed; others close and bring what comes then."""
     (stream,) = settings.streams()

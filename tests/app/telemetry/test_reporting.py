@@ -91,6 +91,7 @@ def settings(broker: Broker, topic: TopicFactory, tmp_path: Path) -> Settings:
     )
 
 
+@pytest.mark.slow
 def test_lone_workers_tell_what_they_did_and_what_waits(settings: Settings, tmp_path: Path) -> None:
     """Not ready before the mill is there; then all counts are those of the reference, and every lag ends at zero."""
     topic, stream = settings.raw_topics[0], f"{settings.raw_topics[0]}.train"
@@ -184,6 +185,7 @@ def check_stages(samples: Mapping[Key, float], worked: set[str]) -> None:
     assert 0 < sum(spent.values()) < alive
 
 
+@pytest.mark.slow
 def test_the_age_of_a_backlog_is_that_of_its_oldest_record(settings: Settings, tmp_path: Path) -> None:
     """While it is milled, the lag in seconds comes from the records' own timestamps; afterwards there is none."""
     topic = settings.raw_topics[0]
@@ -209,6 +211,7 @@ def test_the_age_of_a_backlog_is_that_of_its_oldest_record(settings: Settings, t
     assert total(seen[-1], "tokenmill_consumer_lag_seconds", topic=topic) == 0
 
 
+@pytest.mark.slow
 def test_a_halted_partition_is_told_and_makes_nothing_unready(settings: Settings, tmp_path: Path) -> None:
     """What only a person can mend is a number and a line in the log; a restart by a health check would not help."""
     plan = plan_topic(settings, settings.raw_topics[0])
@@ -228,6 +231,7 @@ def test_a_halted_partition_is_told_and_makes_nothing_unready(settings: Settings
         assert until(lambda: total(segment.samples, "tokenmill_stage_seconds_total", stage="halted") > before, SECONDS)
 
 
+@pytest.mark.slow
 def test_a_worker_is_not_ready_while_its_broker_is_gone(tmp_path: Path) -> None:
     """It was ready; the broker is killed; its page says since when, a number does, and lag is unknown, not 0."""
     with Broker(tmp_path / "broker") as broker:

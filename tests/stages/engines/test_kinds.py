@@ -117,6 +117,7 @@ def _assert_right(name: str, text: str, ids: list[int]) -> None:
 
 
 @on_both_engines
+@pytest.mark.slow
 def test_ids_of_the_collection_are_those_of_the_library(name: str, engine: EngineName) -> None:
     """Languages, code, emoji, control characters, white space, odd letters, names of special tokens, nothing."""
     for text, ids in zip(COLLECTION, _engine(name, engine).encode(COLLECTION), strict=True):
@@ -124,6 +125,7 @@ def test_ids_of_the_collection_are_those_of_the_library(name: str, engine: Engin
 
 
 @on_both_engines
+@pytest.mark.slow
 def test_ids_of_long_texts_are_those_of_the_library(name: str, engine: EngineName) -> None:
     """Words of 100,000 characters, and texts of nothing but white space or marks."""
     for text, ids in zip(LONG, _engine(name, engine).encode(LONG), strict=True):
@@ -132,6 +134,7 @@ def test_ids_of_long_texts_are_those_of_the_library(name: str, engine: EngineNam
 
 @on_both_engines
 @given(data=st.data())
+@pytest.mark.slow
 def test_ids_of_any_text_are_those_of_the_library(name: str, engine: EngineName, data: st.DataObject) -> None:
     """Whatever stands next to whatever, the tokenizer's own added tokens included; in a small batch and a large one."""
     text = data.draw(mixtures((*SPECIAL_LOOKING, *_added(name))))

@@ -54,6 +54,7 @@ def ours(data: bytes | memoryview, position: int = 0, *, check: bool = True) -> 
 
 
 @given(st.lists(batches, max_size=4), st.integers(0, 25), st.integers(0, 30))
+@pytest.mark.slow
 def test_records_are_those_that_aiokafka_unpacks(found: list[Any], position: int, cut: int) -> None:
     """From a position within a batch, of every codec, with gaps, and with the last batch cut off."""
     data = fetch_of(found)
@@ -66,6 +67,7 @@ def test_records_are_those_that_aiokafka_unpacks(found: list[Any], position: int
 
 
 @given(st.lists(batches, max_size=4))
+@pytest.mark.slow
 def test_records_that_are_taken_one_by_one_leave_the_position_behind_them(found: list[Any]) -> None:
     """As whoever commits positions wants it."""
     data = fetch_of(found)

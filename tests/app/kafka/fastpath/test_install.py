@@ -46,6 +46,7 @@ def replaced() -> list[object]:
     return [getattr(owner, name) for owner, name in REPLACED]
 
 
+@pytest.mark.slow
 def test_importing_replaces_nothing_in_aiokafka() -> None:
     """Neither the service's modules nor those of the fast path; in a process of its own, for this one has clients."""
     subprocess.run([sys.executable, "-c", IMPORTING], check=True)

@@ -86,6 +86,7 @@ MOST_PIECES = 500
     st.lists(st.integers(1, 2 * SMALL_BYTES), min_size=1, max_size=8),
     st.sampled_from([1, 1000, SMALL_BYTES, WAKING_BYTES]),
 )
+@pytest.mark.slow
 def test_frames_are_received_as_they_were_sent_in_whatever_pieces(
     sizes: list[int], pieces: list[int], waking: int
 ) -> None:

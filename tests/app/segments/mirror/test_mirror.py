@@ -88,6 +88,7 @@ def stored(store: Path, stream: str) -> int:
         return 0
 
 
+@pytest.mark.slow
 def test_all_stores_are_equal(scene: Scene) -> None:
     """Segment worker, a mirror that was killed, and one that came later: every file that is not a store's own."""
     wanted = equal_files(scene.settings.store, scene.stream)
@@ -97,6 +98,7 @@ def test_all_stores_are_equal(scene: Scene) -> None:
         assert equal_files(store, scene.stream) == wanted
 
 
+@pytest.mark.slow
 def test_mirror_that_begins_late_ends_at_the_head(scene: Scene) -> None:
     """Everything at once, without anyone who writes."""
     code, said = mirror_once(scene.settings, scene.directory / "later")
@@ -104,6 +106,7 @@ def test_mirror_that_begins_late_ends_at_the_head(scene: Scene) -> None:
     assert equal_files(scene.directory / "later", scene.stream) == equal_files(scene.settings.store, scene.stream)
 
 
+@pytest.mark.slow
 def test_copied_segments_continue_once_they_are_adopted(scene: Scene) -> None:
     """A copy of sealed segments by any means, without commit logs and the open ones; the rest comes from the topic."""
     copy = scene.directory / "copy"
@@ -125,6 +128,7 @@ def test_copied_segments_continue_once_they_are_adopted(scene: Scene) -> None:
     assert equal_files(copy, scene.stream) == equal_files(scene.settings.store, scene.stream)
 
 
+@pytest.mark.slow
 def test_mirrors_and_segment_workers_exclude_each_other(scene: Scene, tmp_path: Path) -> None:
     """On one store: whoever is there first stays, the other is told; two segment workers share it."""
     settings = scene.settings.model_copy(update={"store": scene.mirrors[0]})
@@ -141,6 +145,7 @@ def test_mirrors_and_segment_workers_exclude_each_other(scene: Scene, tmp_path: 
     held.close()
 
 
+@pytest.mark.slow
 def test_mirror_keeps_what_a_checkpoint_needs(scene: Scene) -> None:
     """Segments of earlier eras go; a run goes on from its state, with the same samples; one before it is told."""
 
@@ -221,6 +226,7 @@ def test_a_store_of_another_stream_of_that_name_is_refused(scene: Scene) -> None
     assert (code, "use another store" in said) == (FingerprintError.exit_code, True), said
 
 
+@pytest.mark.slow
 def test_unknown_streams_are_waited_for_or_refused(scene: Scene) -> None:
     """With --once there is nothing to wait for."""
     other = scene.settings.model_copy(update={"stream_suffix": "-missing"})

@@ -51,6 +51,7 @@ except InputError as error:
 """In a process of its own, for the libraries take the hub's address from the environment when they are imported."""
 
 
+@pytest.mark.slow
 def test_the_commit_that_a_run_began_with_is_the_one_that_is_read(tmp_path: Path) -> None:
     """Though somebody pushes another one in between; the next call notices that, and what is not there is named."""
     command = [sys.executable, "-c", READ_TWICE, f"hf://{NAME}"]
@@ -99,6 +100,7 @@ def read_on_hub(tmp_path: Path, server: Hub, *addresses: str) -> list[list[str]]
     return [line.split("|") for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_a_data_set_without_an_owner_has_configurations_and_revisions(tmp_path: Path) -> None:
     """Two parts are an owner's data set first, then a configuration; it can also be said with name=."""
     with hub([as_lines([{"text": "old"}]), as_lines([{"text": "new"}])], CONFIGURATIONS) as server:

@@ -146,6 +146,7 @@ several = settings(max_examples=40, suppress_health_check=[HealthCheck.function_
     key=st.sampled_from([None, "lang"]),
     on_error=st.sampled_from(["skip", "dead-letter"]),
 )
+@pytest.mark.slow
 def test_killed_calls_send_each_document_once_and_in_order(
     tmp_path: Path, small: pytest.MonkeyPatch, *, seed: int, kills: list[int], key: str | None, on_error: str
 ) -> None:
@@ -180,6 +181,7 @@ def test_killed_calls_send_each_document_once_and_in_order(
     seed=st.integers(0, 2**32),
     steps=st.lists(st.tuples(st.none() | st.integers(0, 20), st.booleans()), max_size=5),
 )
+@pytest.mark.slow
 def test_what_was_added_is_sent_once_however_often_calls_are_killed(
     tmp_path: Path, small: pytest.MonkeyPatch, seed: int, steps: list[tuple[int | None, bool]]
 ) -> None:

@@ -34,6 +34,7 @@ def mapping() -> Iterator[Mapping]:
     mapping.close()
 
 
+@pytest.mark.slow
 def test_rows_are_mapped_in_order_by_several_processes(mapping: Mapping, tmp_path: Path) -> None:
     """More rows than one trip takes; what the function refuses is named with its line, what it drops is not."""
     rows = [{"id": str(number), "text": f"text {number}"} for number in range(5 * BATCH)]
@@ -75,6 +76,7 @@ def test_a_function_that_is_not_there_is_named(name: str) -> None:
         (LIST, "hang", 0.5, "it has not returned for 0.5 seconds"),
     ],
 )
+@pytest.mark.slow
 def test_a_function_that_ends_its_process_or_hangs_ends_the_run_at_that_row(
     name: str, text: str, seconds: float, why: str, tmp_path: Path
 ) -> None:
@@ -94,6 +96,7 @@ def test_a_function_that_ends_its_process_or_hangs_ends_the_run_at_that_row(
     assert len(texts) <= 4 * BATCH
 
 
+@pytest.mark.slow
 def test_a_process_that_the_system_ended_once_is_no_loss(tmp_path: Path) -> None:
     """Its rows are given to another one, in their place."""
     rows = [{"text": f"text {number}"} for number in range(3 * BATCH)]
@@ -106,6 +109,7 @@ def test_a_process_that_the_system_ended_once_is_no_loss(tmp_path: Path) -> None
     assert [json.loads(value)["text"] for value in values(found)] == [row["text"].upper() for row in rows]
 
 
+@pytest.mark.slow
 def test_lists_are_given_and_taken_in_order(tmp_path: Path) -> None:
     """Of as many rows as one says; a row that is refused or dropped harms no other, though the list is made again."""
     rows = [{"id": str(number), "text": f"text {number}"} for number in range(100)]
@@ -126,6 +130,7 @@ def test_lists_are_given_and_taken_in_order(tmp_path: Path) -> None:
     assert why[3] == "--map: TypeError: not a JSON object"
 
 
+@pytest.mark.slow
 def test_mapped_rows_go_on_from_any_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same documents with the same numbers, though lists begin elsewhere then."""
     monkeypatch.setattr("tokenmill.app.tools.produce.sources.CHUNK_ENTRIES", 7)
@@ -152,6 +157,7 @@ def test_there_is_a_process_for_each_physical_core(monkeypatch: pytest.MonkeyPat
     assert physical_cores() == 4
 
 
+@pytest.mark.slow
 def test_a_process_ends_with_its_parent(tmp_path: Path) -> None:
     """Even in the middle of a call that never returns."""
     mark = tmp_path / "mark"
@@ -172,6 +178,7 @@ def wait_for(ready: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_large_rows_are_read_a_bounded_number_of_bytes_ahead(mapping: Mapping) -> None:
     """As many as fit, be the function as slow as it may."""
     size, count = 100_000, 400
@@ -211,6 +218,7 @@ def test_piped_rows_come_before_those_behind_them_are_there(mapping: Mapping) ->
     assert found == [{"text": str(number)} for number in range(5)]
 
 
+@pytest.mark.slow
 def test_a_pipe_that_stays_open_holds_nothing_up() -> None:
     """Its rows are mapped as they come, and the end of the run does not wait for another one."""
     options = ["--format", "lines", "--map", SHOUT, "--dry-run", "--limit", "2", "--json"]

@@ -153,6 +153,7 @@ def test_nothing_of_a_pipe_is_lost_to_those_who_look_first(tmp_path: Path) -> No
     assert not any(map(is_piped, ["hf://name", str(tmp_path), __file__, str(tmp_path / "nothing")]))
 
 
+@pytest.mark.slow
 def test_names_of_any_bytes_are_read_and_shown(tmp_path: Path) -> None:
     """What is no UTF-8, and what would tell a terminal something: the text is sent, and what is said is escaped."""
     odd = tmp_path / os.fsdecode(b"caf\xe9\x1b]52;c;AAAA\x07\n[bold]")

@@ -187,6 +187,7 @@ async def test_a_run_that_is_ended_says_how_far_it_is(settings: Settings, topic:
     assert await content_of(settings, raw, 1) == [[(None, line) for line in lines]]
 
 
+@pytest.mark.slow
 async def test_each_document_arrives_once_though_the_broker_is_killed(tmp_path: Path) -> None:
     """The broker dies in the middle of a run and comes back; order and number are as if it had not."""
     broker = Broker(tmp_path / "broker")

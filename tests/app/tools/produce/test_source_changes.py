@@ -227,6 +227,7 @@ def test_many_changes_are_told_in_short(folder: Folder) -> None:
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abcd"), lines, max_size=4), min_size=2, max_size=4))
+@pytest.mark.slow
 def test_parts_send_each_line_that_was_added_once(
     tmp_path_factory: pytest.TempPathFactory, states: list[dict[str, bytes]]
 ) -> None:

@@ -141,6 +141,7 @@ def test_patterns_are_read_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst", ".bz2", ".xz"])
+@pytest.mark.slow
 def test_a_file_that_is_cut_off_is_named_and_read_up_to_there(suffix: str, tmp_path: Path) -> None:
     """Every document before the damage is there, and the refusal says that the file is broken."""
     lines = [json.dumps({"text": os.urandom(200).hex()}).encode() for _ in range(5000)]

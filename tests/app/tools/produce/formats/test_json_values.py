@@ -52,6 +52,7 @@ def test_an_array_is_cut_into_its_elements(
     block=st.integers(3, 9),
     between=st.sampled_from(["\n", ""]),
 )
+@pytest.mark.slow
 def test_objects_one_after_the_other_are_cut(documents: list[Any], block: int, between: str) -> None:
     """JSON lines with another suffix, or objects on several lines."""
     whole = between.join(json.dumps(document, indent=1) for document in documents).encode()
