@@ -89,6 +89,7 @@ def threads() -> set[str]:
     [b"", b"GET /metrics HTTP/1.1\r\nHost: a\r\nX-Half:", b"POST /metrics HTTP/1.1\r\nContent-Length: 9999\r\n\r\nx"],
     ids=["nothing", "half a header", "half a body"],
 )
+@pytest.mark.slow
 def test_half_open_requests_keep_nobody_out_and_are_ended(server: PageServer, sends: bytes) -> None:
     """Far more than there may be: the server has one thread, lets few in, answers others, and ends them all."""
     with ExitStack() as stack:
@@ -134,6 +135,7 @@ def test_who_does_not_read_the_answer_is_ended(server: PageServer) -> None:
         assert all(len(read(client)) < len(LONG) for client in clients)
 
 
+@pytest.mark.slow
 def test_those_who_asked_are_kept_before_those_who_did_not(server: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow reader of the whole answer is not pushed out by any number of silent connections."""
     monkeypatch.setattr(page_server, "LIFE_SECONDS", SECONDS)

@@ -168,7 +168,7 @@ def test_every_python_that_is_started_is_kept_from_the_working_directory() -> No
                 if ast.unparse(element) == "sys.executable":
                     found.append((file.name, "" if following is None else ast.unparse(following)))
     assert ("demo_outcome.py", "str(example())") in found
-    assert {argument for name, argument in found if name != "trainer.py"} == {"'-P'", "'-I'"}
+    assert {argument for name, argument in found if name != "demo_outcome.py"} == {"'-P'", "'-I'"}
 
 
 @pytest.mark.slow

@@ -67,6 +67,7 @@ def test_a_flip_counts_as_damage_if_a_later_commit_was_begun(
 
 
 @given(histories)
+@pytest.mark.slow
 def test_rows_say_where_lines_end_and_how_many_blocks_there_are(history: tuple[bytes, bytes, list[int]]) -> None:
     """Of each era, all before it included."""
     lines, rows, ends = history

@@ -65,6 +65,7 @@ async def test_range_that_the_log_does_not_hold_is_refused(broker: Broker, topic
             await values(settings, partition, start, end)
 
 
+@pytest.mark.slow
 async def test_every_client_names_a_missing_broker() -> None:
     """Nobody answers: one error, at once, for producers, consumers and admins."""
     nowhere = Settings(bootstrap_servers="127.0.0.1:1")

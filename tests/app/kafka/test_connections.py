@@ -156,6 +156,7 @@ async def looks(*, backing_off: bool) -> int:
     return found
 
 
+@pytest.mark.slow
 async def test_metadata_is_not_asked_for_again_at_once_for_ever() -> None:
     """Alone, aiokafka asks as fast as it can; backing off, it asks a few times at once, then after pauses."""
     assert await looks(backing_off=False) > 1000

@@ -143,6 +143,7 @@ def test_ids_of_any_text_are_those_of_the_library(name: str, engine: EngineName,
 
 
 @on_both_engines
+@pytest.mark.slow
 def test_no_text_has_a_special_token(name: str, engine: EngineName) -> None:
     """By name, alone or next to others, they are text."""
     names = [token.content for token in _library(name).get_added_tokens_decoder().values() if token.special]

@@ -30,6 +30,7 @@ def refusal(name: str | Path) -> str:
 
 
 @pytest.mark.parametrize(("name", "message"), REAL)
+@pytest.mark.slow
 def test_files_of_other_libraries_are_named(tmp_path: Path, name: str, message: str) -> None:
     """By what they hold, under whatever name they lie."""
     for place in (tmp_path / Path(name).name, tmp_path / "tokenizer.json", tmp_path / "tokenizer.model"):
