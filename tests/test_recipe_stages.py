@@ -39,7 +39,7 @@ def test_a_tokenizer_file_decides_dtype_and_ids() -> None:
     assert recipe.probe != complete(BLANK, RAW, None)[0].probe
 
 
-@pytest.mark.parametrize(("tokenizer", "limit"), [(RAW, 4 << 20), (SMALL, 2 << 20)])
+@pytest.mark.parametrize(("tokenizer", "limit"), [(RAW, 4 << 20), (SMALL, 3 << 19)])
 def test_limit_of_a_text_that_nobody_set_is_the_tokenizers(tokenizer: TokenizerFile, limit: int) -> None:
     """A tokenizer file takes more memory; what is set holds for every one. The recipe has the limit in force."""
     draft, end = replace(BLANK, decode="text", max_text_bytes=0), 0
@@ -60,9 +60,9 @@ LOWER = TokenizerFile("lower", words(normalizer={"type": "Lowercase"}))
         (RAW, "NFKC", 0, None),
         (SMALL, "none", 0, None),
         (LOWER, "none", 0, None),
-        (SMALL, "NFC", 0, 2 << 20),
-        (NFC, "none", 0, 2 << 20),
-        (NFC, "none", 1000, 2 << 20),
+        (SMALL, "NFC", 0, 3 << 19),
+        (NFC, "none", 0, 3 << 19),
+        (NFC, "none", 1000, 3 << 19),
         (NFC, "none", 3 << 20, 3 << 20),
     ],
 )
@@ -80,7 +80,7 @@ def test_a_stream_from_before_that_limit_is_refused() -> None:
     """Rather than milled otherwise from here on; with the reason, and that its blocks stay."""
     recipe, _ = complete(BLANK, NFC, 0)
     older = replace(recipe, steps=recipe.steps[:-1])
-    with pytest.raises(FingerprintError, match=r"the stream has no limit, here 2097152\).*blocks stay as they are\)"):
+    with pytest.raises(FingerprintError, match=r"the stream has no limit, here 1572864\).*blocks stay as they are\)"):
         reopen_stages(older, NFC)
 
 

@@ -90,8 +90,8 @@ class TopicSettings(BaseModel):
         default=None,
         ge=1,
         description="Longest text (UTF-8); a longer one is dead-lettered, and so is one that normalizing makes longer "
-        "than this (or 2 MiB, if that is more). Not set: 2 MiB with a tokenizer file, which may take 300 times as much "
-        "memory; 4 MiB with 'bytes'.",
+        "than this (or 1.5 MiB, if that is more). Not set: 1.5 MiB with a tokenizer file, which may take 300 times as "
+        "much memory; 4 MiB with 'bytes'.",
     )
     max_id_bytes: Size = Field(
         default=128,
