@@ -49,7 +49,7 @@ demo: $(VENV)/.installed $(if $(filter 0,$(TRAIN)),,$(VENV)/.train) ## text flow
 test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## all tests, against a real broker (ARGS="-k cursor" chooses)
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## pure and unit tests, in a minute: no broker, no service, few examples
+test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## pure and unit tests, in some two minutes: no broker, no service, few examples
 	$(BIN)/python -m pytest --quick --numprocesses 2 --dist loadfile $(ARGS)
 
 test-peers: $(VENV)/.installed $(VENV)/.train $(VENV)/.peers-loops ## loops of other frameworks, killed and resumed, with the real packages; some 10 minutes, 600 MB
