@@ -55,6 +55,8 @@ class StepDataset(IterableDataset[Batch]):
         """In a worker: the state of its own that it was told to go on from."""
         self._worker: dict[str, Any] | None = None
         """In a worker: its own state, which only a loader with as many workers can use."""
+        self._reading: Batches | None = None
+        """In a worker: what it reads from, which knows the content of what was read."""
 
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self._options.items())
@@ -91,7 +93,7 @@ class StepDataset(IterableDataset[Batch]):
             made = given["made"]  # the last of these was this worker's in its turn
             last = batches.step + info.id + (made - 1) * info.num_workers
             self._place.set_in_worker(batches.state_after(last) if made else given["data"])
-        self._worker = dict(given)
+        self._worker, self._reading = dict(given), batches
         return self._in_worker(batches.skip(given["made"]), self._worker)
 
     def state_after(self, step: int) -> State:
@@ -120,7 +122,9 @@ class StepDataset(IterableDataset[Batch]):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of `Batches` where this stands; in a worker, its own, as ``StatefulDataLoader`` wants it."""
-        return dict(self._worker) if self._worker is not None else self._now()
+        if self._worker is None or self._reading is None:
+            return self._now()
+        return self._worker | {"data": self._worker["data"] | {"content": self._reading.state_dict()["content"]}}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` said: as `resume`, or as the worker of the same number, of as many.
@@ -160,7 +164,6 @@ class StepDataset(IterableDataset[Batch]):
         for batch in batches:
             batch.tell_others(used)
             state["made"] += 1
-            state["data"] = state["data"] | {"content": batch.state["content"]}
             yield batch
 
     def _now(self) -> State:
