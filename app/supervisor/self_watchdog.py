@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ..settings import Settings
 from ..telemetry.reporting import HEARTBEAT_VARIABLE
-from ..worker.ending import end_for, end_process
+from ..worker.ending import end_process, or_end
 from ..worker.transport import BatchApp
 from .cluster import Cluster
 from .watchdog import PartitionsSeen, Watchdog, WatchLimits
@@ -40,15 +40,10 @@ class SelfWatchdog:
         """Watch from now on, unless a supervisor does."""
         if HEARTBEAT_VARIABLE not in os.environ and not self._tasks:
             loop = asyncio.get_running_loop()
-            self._tasks = [loop.create_task(work, name="watch") for work in (self._cluster.watch(), self._watch())]
+            work = (self._cluster.watch(), self._watch())
+            self._tasks = [loop.create_task(or_end(each), name="watch") for each in work]
 
     async def _watch(self) -> None:
-        try:
-            await self._look_again_and_again()
-        except Exception as error:  # noqa: BLE001 - nobody awaits this task, so it must not fail in silence
-            end_for(error)
-
-    async def _look_again_and_again(self) -> None:
         watchdog = Watchdog(LIMITS)
         while True:
             await asyncio.sleep(LOOK_SECONDS)

@@ -1,8 +1,10 @@
 """How a worker ends when it cannot go on: at once, with a line that says why and a code that says what to do next."""
 
+import asyncio
 import logging
 import os
 import sys
+from collections.abc import Awaitable
 from typing import Final, NoReturn
 
 import structlog
@@ -45,3 +47,17 @@ def end_for(error: BaseException) -> NoReturn:
     if is_unreached(error):
         end_process(f"no broker answers: {error!r}", code=BrokerError.exit_code)
     end_process("an unexpected error; the next start resumes from what is durable", error=error)
+
+
+async def or_end(work: Awaitable[object]) -> None:
+    """Await ``work``; any error in it, panics of native code included, ends this process by `end_for`.
+
+    Otherwise Faust would go on over a hole or stop in silence, and the error of a task that nobody awaits would be
+    lost. Cancelling passes, and so does closing: the work was not to be done any more.
+    """
+    try:
+        await work
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever it is
+        end_for(error)

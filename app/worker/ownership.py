@@ -1,7 +1,7 @@
 """The partitions that a worker owns: taken over, started each in its own time, fed, and given up together."""
 
 import asyncio
-from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -12,7 +12,7 @@ from aiokafka import TopicPartition
 from tokenmill.records import SourceRecord
 
 from .. import telemetry as metrics
-from .ending import end_for, end_process
+from .ending import end_process, or_end
 
 if TYPE_CHECKING:  # a mirror takes `FetchedBatch` from here, and has no Faust
     from faust.types import TP
@@ -110,10 +110,10 @@ class Partitions(Generic[P]):
         """Hand a batch to its partition, if it is still owned; an error ends the process."""
         partition = self.owned.get(batch.tp)
         if partition is not None:
-            await _or_end(partition.feed(batch))
+            await or_end(partition.feed(batch))
 
     async def _resume(self, partition: P) -> None:
-        await _or_end(partition.resume())
+        await or_end(partition.resume())
 
     def _begin(self, tp: "TP") -> None:
         before = self._resuming.get(tp)
@@ -123,13 +123,3 @@ class Partitions(Generic[P]):
         self._resuming[tp] = task
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-async def _or_end(work: Awaitable[None]) -> None:
-    """Await; any error ends the process, for Faust would go on over a hole, or stand still for ever."""
-    try:
-        await work
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:  # noqa: BLE001 - whatever it is
-        end_for(error)

@@ -21,7 +21,7 @@ from ..process import allow_more_files, keep_loaded
 from ..settings import Settings
 from ..telemetry.measuring import Measured, measure
 from ..telemetry.reporting import WorkerReporter
-from .ending import RESUME_CODE, end_for, end_process
+from .ending import RESUME_CODE, end_process, or_end
 from .ownership import OwnedPartition, Partitions
 from .transport import BatchApp
 
@@ -65,17 +65,17 @@ class StreamWorker(ABC, Generic[P]):
     async def prepare(self) -> None:
         """Return when the worker may take partitions; where it must not, the process ends."""
         self._reporter.start()
-        try:
-            await require_ready(self._settings)
-            await require_group(self._settings, self._app.conf.id)
-            await self._prepare()
-            self._ready = True
-        except Exception as error:  # noqa: BLE001 - Faust would turn it into a traceback and one exit code for all
-            end_for(error)
+        await or_end(self._become_ready())  # Faust would make a traceback and one exit code of every error
+
+    async def _become_ready(self) -> None:
+        await require_ready(self._settings)
+        await require_group(self._settings, self._app.conf.id)
+        await self._prepare()
+        self._ready = True
 
     def _keep(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Run ``work`` beside the partitions. Nobody awaits it, so an error in it ends the process."""
-        self._tasks.append(asyncio.create_task(_or_end(work), name=name))
+        self._tasks.append(asyncio.create_task(or_end(work), name=name))
 
     async def _start_partition(self, tp: TP, offset: int) -> int | None:
         return await self._app.batch_consumer.start_partition(tp, offset)
@@ -104,14 +104,6 @@ class StreamWorker(ABC, Generic[P]):
                 for tp, partition in self.partitions.owned.items()
             },
         }
-
-
-async def _or_end(work: Coroutine[Any, Any, None]) -> None:
-    """Await; an error ends the process, so that it is not lost with the task."""
-    try:
-        await work
-    except Exception as error:  # noqa: BLE001 - whatever it is
-        end_for(error)
 
 
 STOP_SECONDS: Final = 8.0

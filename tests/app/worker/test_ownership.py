@@ -8,7 +8,7 @@ from typing import NoReturn
 import pytest
 from faust.types import TP
 
-from tokenmill.app.worker import ownership as module
+from tokenmill.app.worker import ending
 from tokenmill.app.worker.ownership import FetchedBatch, Partitions
 
 ONE, TWO = TP("raw", 0), TP("raw", 1)
@@ -61,7 +61,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Scripted]:
     def end_for(error: BaseException) -> NoReturn:
         raise EndedError from error
 
-    monkeypatch.setattr(module, "end_for", end_for)
+    monkeypatch.setattr(ending, "end_for", end_for)
     return []
 
 

@@ -10,6 +10,7 @@ from faust.types import TP
 
 from tokenmill.app.settings import Settings
 from tokenmill.app.telemetry.measuring import LagAge, StageClock, Standing
+from tokenmill.app.worker import ending
 from tokenmill.app.worker import run as wiring
 from tokenmill.app.worker.ownership import FetchedBatch
 from tokenmill.app.worker.run import StreamWorker
@@ -64,7 +65,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
     async def ready(*_: Any) -> None:
         """Say that all is there."""
 
-    monkeypatch.setattr(wiring, "end_for", found.append)
+    monkeypatch.setattr(ending, "end_for", found.append)
     monkeypatch.setattr(wiring, "require_ready", ready)
     monkeypatch.setattr(wiring, "require_group", ready)
     return found
