@@ -243,7 +243,7 @@ class Batches:
             DamagedError: the eras are damaged, and the run has not read them: it was just set to this place.
 
         """
-        return self._trainable.content.pin(self._position.after(self._made)).to_dict()
+        return self._leg().state_after(self.step - 1)
 
     def state_after(self, step: int) -> dict[str, Any]:
         """Return where the run stands once all steps up to this one, and no later one, were trained on.
@@ -258,7 +258,7 @@ class Batches:
         step = arguments.whole("step", step, 0, "steps")
         if self._trainable.known_total() is not None and step >= len(self):
             raise InputError(f"step is {step}, but the last one of this run is {len(self) - 1}: give a number up to it")
-        return Leg(self._position, self._trainable.content).state_after(step)
+        return self._leg().state_after(step)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where a state was saved, by any rank of a run with any number of ranks and any batch size.
@@ -343,6 +343,10 @@ class Batches:
         """Number of damaged blocks that this rank left out so far."""
         return sum(len(reader.skipped) for reader in self._trainable.readers.values())
 
+    def _leg(self) -> Leg:
+        """Return the part of the run that began where a state was loaded last, or at the beginning."""
+        return Leg(self._position, self._trainable.content)
+
     def _settle(self) -> None:
         """Stand where the last delivered batch ended; what was read ahead is forgotten."""
         self._turn += 1
@@ -353,7 +357,7 @@ class Batches:
         """Yield batches ahead of those that were delivered; None where the next one must be waited for."""
         sample, step = self._position.sample, self._position.step
         size, ranks, send = self._ranks.batch_size, self._ranks, self._staging.send
-        leg = repeat(Leg(self._position, self._trainable.content))
+        leg = repeat(self._leg())
         while True:
             agrees = self._trainable.content.compare(self._position)  # else the state is ahead of the store
             chunk = self._reader.read(sample, self._chunk_steps) if agrees else None

@@ -29,6 +29,8 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import AIOKafkaConnection, AIOKafkaProtocol, create_conn
 from aiokafka.errors import KafkaConnectionError
 
+from tokenmill.backoff import Backoff
+
 from ..broker_contact import CONTACT
 from .cluster import ATTRIBUTES, CALLED, Owner, Parts, client_of, close_unanswered, differences
 
@@ -56,7 +58,7 @@ REPLACED: Final[Parts] = {
 class FailedAttempts:
     """Attempts at one address, of which the last failed."""
 
-    attempts: int
+    backoff: Backoff
     until: float
     """No attempt is made before this moment of the clock, in seconds."""
     reason: str
@@ -80,9 +82,8 @@ class Pauses:
         before = self._failed.get((host, port))
         if before is not None and before.until > self._clock():
             return
-        attempts = before.attempts + 1 if before is not None else 1
-        pause = min(FIRST_PAUSE * 2 ** min(attempts - 1, 10), LONGEST_PAUSE)
-        self._failed[host, port] = FailedAttempts(attempts, self._clock() + pause, reason)
+        backoff = before.backoff if before is not None else Backoff(FIRST_PAUSE, LONGEST_PAUSE)
+        self._failed[host, port] = FailedAttempts(backoff, self._clock() + backoff.next(), reason)
 
     def connected(self, host: str, port: int) -> None:
         """Note that a broker has answered there."""

@@ -1,4 +1,4 @@
-"""Trying again: pauses that double, and waiting for brokers, for topics, and for what brokers are asked repeatedly."""
+"""Trying again: waiting for brokers and for topics, and what brokers are asked repeatedly."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -8,6 +8,7 @@ import structlog
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError
 
+from tokenmill.backoff import Backoff
 from tokenmill.errors import BrokerError, MissingTopicError, SourceError
 
 from ..broker_contact import CONTACT, QUIET_SECONDS, REPEAT_SECONDS, is_unreached
@@ -24,23 +25,6 @@ PASSING: Final = (BrokerError, KafkaError, SourceError)
 """What ends by itself: no broker, and a topic that moved under the reader."""
 
 log = structlog.get_logger(__name__)
-
-
-class Backoff:
-    """Pauses in seconds that double from the first to the longest; from the first again after a healthy time."""
-
-    def __init__(self, first: float, longest: float, healthy: float = float("inf")) -> None:
-        """Begin with the first pause, and again with it after ``healthy`` seconds without a failure."""
-        self._first, self._longest, self._healthy = first, longest, healthy
-        self._next = first
-
-    def next(self, ran: float = 0.0) -> float:
-        """Return the pause after a try that failed after ``ran`` seconds; the following one is longer."""
-        if ran >= self._healthy:
-            self._next = self._first
-        pause = self._next
-        self._next = min(2 * pause, self._longest)
-        return pause
 
 
 async def retry(settings: Settings, look: Callable[[], Awaitable[T]]) -> T:

@@ -12,11 +12,11 @@ from urllib.parse import quote
 
 import structlog
 
+from tokenmill.backoff import Backoff
 from tokenmill.errors import RegistryError, SettingsError
 from tokenmill.stages.decoding import FORMATS, RegisteredSchema, SchemaSource
 
 from ..settings import Settings
-from .retry import Backoff
 from .security import registry_login, registry_ssl_context
 
 ANSWER_SECONDS: Final = 10.0

@@ -10,6 +10,7 @@ from typing import Final
 
 import structlog
 
+from tokenmill.backoff import Backoff
 from tokenmill.errors import RegistryError
 from tokenmill.milling.outcomes import Stages
 from tokenmill.recipe import Recipe
@@ -18,7 +19,6 @@ from tokenmill.records import SourceRecord
 from tokenmill.stages.decoding import FramedDecoder
 from tokenmill.stages.engines import TokenizerFile, load_tokenizer
 
-from ..kafka.retry import Backoff
 from ..kafka.schema_registry import FIRST_PAUSE, LONGEST_PAUSE, schemas_of
 from ..kafka.settled_streams import draft_recipe
 from ..settings import Settings, Stream

@@ -11,6 +11,7 @@ from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from tokenmill.backoff import Backoff
 from tokenmill.errors import DiskError, GapError, LockedError
 from tokenmill.reading.acceptance import Acceptor, Gap
 from tokenmill.reading.following import find_start
@@ -23,7 +24,6 @@ from tokenmill.wire.message import Message
 
 from ..kafka.clients import offsets, read_range
 from ..kafka.control_topic import Settled
-from ..kafka.retry import Backoff
 from ..kafka.token_topic import message_at, message_of, offered
 
 LOCK_SECONDS: Final = 0.25

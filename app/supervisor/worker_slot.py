@@ -13,10 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, Self
 
+from tokenmill.backoff import Backoff
 from tokenmill.errors import BrokerError, TokenMillError
 
 from ..broker_contact import CONTACT
-from ..kafka.retry import Backoff
 from ..process import guarded
 from ..settings import Settings
 from ..settings.load import CONFIG_VARIABLE

@@ -82,9 +82,9 @@ def test_the_wait_before_a_look_grows_until_one_finds_something() -> None:
         search.began(cut=False, from_first=from_first)
         search.miss(GAP, 7)
         waits.append((search.pause(GAP.wanted), search.vain_looks))
-    assert waits == [(2 * GAP_SECONDS, 0), (4 * GAP_SECONDS, 1), (8 * GAP_SECONDS, 2)]
+    assert waits == [(GAP_SECONDS, 0), (2 * GAP_SECONDS, 1), (4 * GAP_SECONDS, 2)]
     for _ in range(9):
         longest = search.pause(GAP.wanted)
     assert longest == LONGEST_GAP_SECONDS
     assert (search.pause(GAP.wanted + 1), search.vain_looks) == (0.0, 0)
-    assert search.pause(GAP.wanted) == 2 * GAP_SECONDS
+    assert search.pause(GAP.wanted) == GAP_SECONDS

@@ -7,12 +7,14 @@ on to the end of the log as it was when the gap was seen, then looks through the
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
+from tokenmill.backoff import Backoff
 from tokenmill.reading.acceptance import Gap
 from tokenmill.reading.continuing import FIRST_TAIL
 from tokenmill.wire.message import Message
 
-GAP_SECONDS: Final = 1.0
-"""How soon a reader that misses a block looks through the whole token partition again; then ever later ..."""
+GAP_SECONDS: Final = 2.0
+"""Seconds before a reader that misses a block looks through the whole token partition again; doubled with each look
+that found nothing ..."""
 LONGEST_GAP_SECONDS: Final = 60.0
 """... up to this."""
 
@@ -66,7 +68,7 @@ class GapSearch:
         self._from_first = False
         self._cut = False
         self._lowest: int | None = None
-        self._pause = GAP_SECONDS
+        self._backoff = Backoff(GAP_SECONDS, LONGEST_GAP_SECONDS)
 
     def began(self, *, cut: bool, from_first: bool = False) -> None:
         """Begin to read again, ``from_first``: at the first offset of the partition, so that all of it is read.
@@ -100,11 +102,11 @@ class GapSearch:
         ``block`` is the wanted one, now that the search is over. The wait doubles with each look that found nothing.
         """
         if self.missing is not None and block > self.missing.wanted:
-            self.vain_looks, self._pause = 0, GAP_SECONDS
+            self.vain_looks = 0
+            self._backoff.reset()
             return 0.0
         self.vain_looks += self._from_first
-        self._pause = min(2 * self._pause, LONGEST_GAP_SECONDS)
-        return self._pause
+        return self._backoff.next()
 
     def is_hopeless(self, block: int) -> bool:
         """Return whether the block is below all blocks retained: all of them were read, and none is as low.

@@ -1,4 +1,4 @@
-"""Trying again: as long as the settings say, aloud, only for what may come, and after pauses that double."""
+"""Trying again: as long as the settings say, aloud, and only for what may come."""
 
 import asyncio
 import itertools
@@ -16,14 +16,12 @@ from tokenmill.app.kafka import connections
 from tokenmill.app.kafka import retry as module
 from tokenmill.app.kafka.clients import offsets, producer, read_range
 from tokenmill.app.kafka.connections import Pauses
-from tokenmill.app.kafka.retry import Backoff, ask_repeatedly, retry
+from tokenmill.app.kafka.retry import ask_repeatedly, retry
 from tokenmill.app.kafka.topics import ensure_topics, partition_count, require_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings
-from tokenmill.app.supervisor.watchdog import WatchLimits
 from tokenmill.errors import BrokerError, MissingTopicError, SettingsError
 
-LIMITS = WatchLimits()
 PATIENT = Settings(bootstrap_servers="127.0.0.1:1", wait_seconds=30)
 
 
@@ -174,20 +172,3 @@ def _watch(client: AIOKafkaConsumer, fetched: list[int]) -> None:
             return await fetcher.watched(*arguments)
 
         fetcher._proc_fetch_request = watched
-
-
-def test_pauses_double_up_to_the_longest() -> None:
-    """A worker that ends at once again and again is started ever more rarely, but for ever."""
-    backoff = Backoff(LIMITS.first_backoff, LIMITS.longest_backoff, LIMITS.healthy)
-
-    assert [backoff.next(0.5) for _ in range(7)] == [1, 2, 4, 8, 10, 10, 10]
-
-
-def test_a_healthy_life_makes_the_next_pause_short() -> None:
-    """After a minute without trouble, the next end has nothing to do with the last one."""
-    backoff = Backoff(LIMITS.first_backoff, LIMITS.longest_backoff, LIMITS.healthy)
-    for _ in range(5):
-        backoff.next(0.5)
-
-    assert backoff.next(60.0) == 1
-    assert backoff.next(0.5) == 2
