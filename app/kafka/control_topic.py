@@ -20,8 +20,8 @@ from tokenmill.wire.control_log import ControlLog
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis
 from tokenmill.wire.tokenizer_parts import tokenizer_parts
 
-from .. import telemetry as metrics
 from ..settings import Settings, Stream
+from ..telemetry import worker_metrics as metrics
 from .clients import consumer, offsets, producer, read_batches, read_range
 from .cluster import all_metadata
 from .security import refused_time

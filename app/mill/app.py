@@ -22,8 +22,7 @@ from ..kafka.topics import retention_seconds
 from ..settings import Settings, load_settings
 from ..supervisor.in_flight import Board
 from ..supervisor.self_watchdog import SelfWatchdog
-from ..telemetry import ENGINE
-from ..telemetry.worker_metrics import mill_at_zero
+from ..telemetry.worker_metrics import ENGINE, mill_at_zero
 from ..worker.ending import end_process
 from ..worker.faust_setup import faust_options
 from ..worker.ownership import FetchedBatch

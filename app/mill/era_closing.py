@@ -24,12 +24,12 @@ from tokenmill.reading.continuing import Extent, find_extent
 from tokenmill.recipe import Recipe
 from tokenmill.wire.ignoring import IgnoreList
 
-from .. import telemetry as metrics
 from ..kafka.clients import offsets
 from ..kafka.control_topic import Settled, read_eras, require_topic
 from ..kafka.retry import ask_repeatedly
 from ..kafka.token_topic import KafkaLogs
 from ..settings import Settings
+from ..telemetry import worker_metrics as metrics
 
 LOOK_SECONDS: Final = 1.0
 """How often a stream is looked at, at most; sooner where eras are to be closed within a second or two."""

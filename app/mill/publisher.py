@@ -17,7 +17,7 @@ from tokenmill.wire.cursor import Cursor
 from tokenmill.wire.dead_letters import RecordPlace, encode_dead_letter, letter_partition
 from tokenmill.wire.message import HEADER_NAME, Message, encode_header
 
-from .. import telemetry as metrics
+from ..telemetry import worker_metrics as metrics
 from ..worker.ending import end_process
 
 PENDING_BYTES: Final = 8 * 1024 * 1024

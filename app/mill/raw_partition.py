@@ -30,12 +30,12 @@ from tokenmill.records import SourceRecord
 from tokenmill.wire.cursor import Cursor
 from tokenmill.wire.message import Message
 
-from .. import telemetry as metrics
 from ..kafka.clients import consumer
 from ..kafka.control_topic import Settled
 from ..kafka.token_topic import messages_between, read_tail
 from ..settings import Settings, dead_letter_topic
 from ..supervisor.in_flight import Board, Note, RecordsInFlight
+from ..telemetry import worker_metrics as metrics
 from ..telemetry.measuring import Standing, State
 from ..telemetry.mill_meter import MillMeter
 from ..worker.ending import end_process

@@ -19,10 +19,9 @@ from ..kafka.control_topic import Settled, read_on, wait_for_genesis
 from ..kafka.retry import ask_repeatedly
 from ..settings import Settings, load_settings
 from ..supervisor.self_watchdog import SelfWatchdog
-from ..telemetry import DISK_FREE_BYTES
 from ..telemetry.measuring import free_bytes
 from ..telemetry.reporting import STORE_VARIABLE
-from ..telemetry.worker_metrics import store_at_zero
+from ..telemetry.worker_metrics import DISK_FREE_BYTES, store_at_zero
 from ..worker.ending import end_for, end_process
 from ..worker.faust_setup import faust_options
 from ..worker.ownership import FetchedBatch

@@ -15,8 +15,8 @@ from tokenmill.records import SourceRecord
 from tokenmill.store import PartitionWriter, Start
 from tokenmill.wire.ignoring import IgnoreList
 
-from .. import telemetry as metrics
 from ..kafka.token_topic import offered
+from ..telemetry import worker_metrics as metrics
 
 HALTING = (DamagedError, DifferenceError, FingerprintError, GapError)
 """What only a person can remedy: the topic or the store contradicts itself, or the stream."""

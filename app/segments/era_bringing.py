@@ -15,11 +15,11 @@ from tokenmill.eras import EraFollower
 from tokenmill.errors import DamagedError, DifferenceError, DiskError, GapError, LockedError, TokenMillError
 from tokenmill.store import EraWriter, Store
 
-from .. import telemetry as metrics
 from ..kafka.control_topic import Settled, read_eras
 from ..kafka.retry import ask_repeatedly
 from ..settings import Settings
 from ..tasks import in_thread
+from ..telemetry import worker_metrics as metrics
 
 LOOK_SECONDS: Final = 0.5
 """How often control topics are read: what a new era waits at most, beside its blocks."""

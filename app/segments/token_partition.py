@@ -22,10 +22,10 @@ from tokenmill.store import Store
 from tokenmill.store.layout import partition_directory
 from tokenmill.wire.ignoring import IgnoreList
 
-from .. import telemetry as metrics
 from ..kafka.clients import consumer, offsets
 from ..settings import Settings
 from ..tasks import in_thread
+from ..telemetry import worker_metrics as metrics
 from ..telemetry.measuring import LagAge, StageClock, Standing, State
 from ..worker.ownership import FetchedBatch
 from .block_appender import HALTING, BlockAppender, CommitTimer

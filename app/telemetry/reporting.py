@@ -13,9 +13,9 @@ from typing import Any, Final, Literal
 
 from prometheus_client import Counter
 
-from .. import telemetry as metrics
 from ..broker_contact import CONTACT, OutageLog, no_answer
 from ..settings import Settings
+from . import worker_metrics as metrics
 from .samples import Fleet, Sample, taken
 from .server import Probes, serving
 from .status_document import StatusSnapshot

@@ -11,7 +11,7 @@ from aiokafka import TopicPartition
 
 from tokenmill.records import SourceRecord
 
-from .. import telemetry as metrics
+from ..telemetry import worker_metrics as metrics
 from .ending import end_process, or_end
 
 if TYPE_CHECKING:  # a mirror takes `FetchedBatch` from here, and has no Faust

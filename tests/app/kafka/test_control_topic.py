@@ -14,12 +14,12 @@ from tests.conftest import TopicFactory
 from tests.eras.histories import FINGERPRINT, next_era
 from tests.mills import RAW, RECIPE
 from tests.service import service_settings
-from tokenmill.app import telemetry as metrics
 from tokenmill.app.kafka import control_topic as module
 from tokenmill.app.kafka.clients import consumer
 from tokenmill.app.kafka.control_topic import read_eras, read_on, require_fingerprint, write_control
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, Stream
+from tokenmill.app.telemetry import worker_metrics as metrics
 from tokenmill.eras import ERA_KEY, Era, EraFollower
 from tokenmill.errors import FingerprintError, MovedError
 from tokenmill.recipe_stages import complete

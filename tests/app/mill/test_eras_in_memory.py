@@ -10,13 +10,13 @@ import pytest
 from aiokafka import TopicPartition
 
 from tests.app.segments.mirror.memory_kafka import MemoryClient, MemoryKafka, MemoryStream
-from tokenmill.app import telemetry as metrics
 from tokenmill.app.kafka.control_topic import read_eras
 from tokenmill.app.mill import era_closing as closing
 from tokenmill.app.mill.era_closing import EraCloser, EraKeeper, Extents
 from tokenmill.app.segments import era_bringing as bringing
 from tokenmill.app.segments.era_bringing import EraBringer
 from tokenmill.app.settings import Settings
+from tokenmill.app.telemetry import worker_metrics as metrics
 from tokenmill.eras import Era, EraFollower, EraLog
 from tokenmill.errors import DamagedError, DiskError, LockedError, TokenMillError, TopicError
 from tokenmill.store import EraWriter, Store, StreamInfo, open_eras

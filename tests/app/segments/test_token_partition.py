@@ -17,7 +17,6 @@ from faust.types import TP
 from tests.conftest import TopicFactory
 from tests.mills import text
 from tests.service import Raw, send, service_settings
-from tokenmill.app import telemetry as metrics
 from tokenmill.app.kafka.clients import admin
 from tokenmill.app.kafka.control_topic import Settled, settle
 from tokenmill.app.local.broker import Broker
@@ -26,6 +25,7 @@ from tokenmill.app.segments import block_appender
 from tokenmill.app.segments import store_opening as opening
 from tokenmill.app.segments.token_partition import SegmentContext, TokenPartition
 from tokenmill.app.settings import Settings
+from tokenmill.app.telemetry import worker_metrics as metrics
 from tokenmill.app.tools.store_repair import repair_store
 from tokenmill.app.worker.ending import end_for
 from tokenmill.app.worker.ownership import FetchedBatch
