@@ -18,7 +18,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes
 COMPILE = $(BIN)/uv pip compile pyproject.toml --quiet --universal --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
-# What lies beside the project's packages, in a folder of its own, and uses its torch.
+# What is beside the project's packages, in a folder of its own, and uses its torch.
 COMPILE_BESIDE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--custom-compile-command "make lock" $(if $(UPGRADE),--upgrade) --constraints $(VENV)/torch.txt \
 	$(shell grep -oE '^(nvidia|cuda|torch|triton)[a-z0-9-]*' constraints-train.txt | sed 's/^/--no-emit-package /')

@@ -190,7 +190,7 @@ class Batches:
         Raises:
             StoreError: no batch came within ``timeout`` seconds, or the store is not there any more.
             DiskError: a file may not be read, or its disk fails.
-            InputError: the store does not hold the samples any more, the state lies behind the sequence's end or is one
+            InputError: the store does not hold the samples any more, the state is behind the sequence's end or is one
                 over other content, or the whole sequence has too few samples for one step; or `load_state_dict`,
                 `rewind` or another iteration came between.
             DifferenceError: the store holds other blocks than its eras speak of.

@@ -126,7 +126,7 @@ class EraDataset(Dataset[Sample]):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_rows": None}  # another process maps the files anew
+        return self.__dict__ | {"_rows": None}  # another process maps the files again
 
     def _open(self) -> TrainableSamples:
         fingerprint = self._info.fingerprint.hex()

@@ -22,7 +22,7 @@ _MOST_PADDED: Final = 1 << 20
 class Documents:
     """Which tokens belong together; all tensors are on the batch's device.
 
-    A document here is its part in one row: it begins anew in each. Padding is a document that counts for no loss.
+    A document here is its part in one row: it begins again in each. Padding is a document that counts for no loss.
     """
 
     document_ids: torch.Tensor

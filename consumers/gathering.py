@@ -1,6 +1,6 @@
 """Copying rows from many places in memory with one call.
 
-An era lies in the segments of several partitions, each a map of its own; the samples of a batch lie anywhere in these.
+An era is in the segments of several partitions, each a map of its own; the samples of a batch are anywhere in these.
 numpy copies fastest out of one array. So the places are given to it as items of one array that begins at the lowest of
 them and reaches to the highest: nothing between them is touched, and nothing is copied twice.
 """
@@ -40,7 +40,7 @@ def rows_of(tokens: Rows) -> Addresses:
 class Gathering:
     """Rows of ``columns`` tokens, each from an address on, that are copied when they are asked for.
 
-    Keeps the arrays that they lie in. Each copy costs a microsecond beside its bytes; what it is copied into is new,
+    Keeps the arrays that hold them. Each copy costs a microsecond beside its bytes; what it is copied into is new,
     and so the memory of the copy before, still in the core's cache, if that was let go.
     """
 
@@ -58,7 +58,7 @@ class Gathering:
 
         Args:
             addresses: as `addresses_of` gives them.
-            columns: tokens to copy from each; all of them lie in the array that the address is of.
+            columns: tokens to copy from each; all of them are in the array that the address is of.
             dtype: of the tokens.
             maps: the arrays that the addresses are of.
             watch: looks at the files under them before they are read, so that one that was cut off is an error.

@@ -20,7 +20,7 @@ class Metrics:
     tokens: int = 0
     """Of x: ``sequence_length`` for each sample."""
     bytes: int = 0
-    """Of tokens, as they lie in the store and travel to a device: ``sequence_length + 1`` for each sample."""
+    """Of tokens, as they are stored and travel to a device: ``sequence_length + 1`` for each sample."""
     work_seconds: float = 0.0
     """From getting a batch to asking for the next one."""
     wait_seconds: float = 0.0

@@ -30,7 +30,7 @@ _COUNTED: Final = (
     _Counted("batches", "Batches delivered to the training loop.", lambda m: m.batches),
     _Counted("samples", "Samples in them.", lambda m: m.samples),
     _Counted("tokens", "Tokens of x in them.", lambda m: m.tokens),
-    _Counted("bytes", "Bytes of their tokens, as they lie in the store and travel to a device.", lambda m: m.bytes),
+    _Counted("bytes", "Bytes of their tokens, as they are stored and travel to a device.", lambda m: m.bytes),
     _Counted(
         "work_seconds",
         "Seconds from getting a batch to asking for the next one: the model's.",
@@ -68,7 +68,7 @@ def described(labels: Sequence[str] = ()) -> Iterator[Metric]:
 def serve_metrics(port: int, host: str = "127.0.0.1", registry: CollectorRegistry = REGISTRY) -> PageServer:
     """Serve a registry at ``/metrics`` from one thread that ends with the process; its ``stop()`` ends it sooner.
 
-    Port 0 is one that is free, which ``port`` of what is returned tells.
+    Port 0 takes a free one; ``port`` of what is returned has its number.
 
     Raises:
         InputError: the address cannot be had.

@@ -16,7 +16,7 @@ from tokenmill.store.checking import Crcs, crcs_of_runs
 from .gathering import Addresses, Gathering, Rows, addresses_of, rows_of
 
 _TABLE_BLOCKS: Final = 1 << 20
-"""Blocks of an era up to which it is kept where each lies in memory, in 8 MiB at most."""
+"""Blocks of an era up to which it is kept where each is in memory, in 8 MiB at most."""
 
 _FIRST_SAMPLES: Final = 256
 """What is looked up first, so that the first batch comes soon where each sample may be in another era or segment; then
@@ -29,7 +29,7 @@ Items = Sequence[tuple[EraOrder, Numbers]]
 
 
 class Chunk:
-    """Consecutive batches of one rank: where their samples lie."""
+    """Consecutive batches of one rank: where their samples are."""
 
     __slots__ = ("_crcs", "_gathering", "_items", "_samples", "batch_size", "kept", "steps", "trainable")
 
@@ -119,7 +119,7 @@ class Chunk:
 
 
 class _EraTable:
-    """Where the blocks of one era lie in memory: to look them up is cheaper than to find them.
+    """Where the blocks of one era are in memory: to look them up is cheaper than to find them.
 
     A segment is mapped when the first of its blocks is asked for: an era of thousands costs nothing at its beginning.
     """
@@ -133,7 +133,7 @@ class _EraTable:
         self._starts = np.full(order.blocks, _UNKNOWN, np.int64)
         self._crcs = np.empty(order.blocks if self._checks_copies else 0, np.uint32)
         self._sound = np.full(order.blocks, self._checks_copies or not trainable.checks)
-        """Which of the blocks need not be looked at where they lie (any more)."""
+        """Which of the blocks need not be checked in place (any more)."""
         counts = [stop - first for _, first, stop in order.ranges]
         self._ranges = list(zip(order.ranges, accumulate(counts, initial=0)))  # noqa: B905 - one sum more than ranges
         """With each partition's blocks, how many there are in the partitions before."""
@@ -161,7 +161,7 @@ class _EraTable:
         return self._crcs[items] if self._checks_copies else None
 
     def _map(self, blocks: Numbers) -> None:
-        """Map the segments that these blocks lie in."""
+        """Map the segments that hold these blocks."""
         for reader, mine, (first, stop), begin in self._by_partition(blocks):
             size = reader.info.segment_blocks
             for segment in np.unique((mine + first - begin) // size).tolist():

@@ -137,7 +137,7 @@ class HostStaging:
         self._widens = widen
 
     def send(self, stretch: Rows) -> Iterator[Sent]:
-        """Widen the rows; or give them as they are, or as views of what lies on the device."""
+        """Widen the rows; or give them as they are, or as views of what is on the device."""
         if self._is_cpu and not self._widens:
             return iter(stretch)
         if self._widens:

@@ -12,7 +12,7 @@ MAX_TEXT_BYTES: Final = 300_000
 MAX_ID_BYTES: Final = 256
 
 
-class Fate(NamedTuple):
+class ExpectedOutcome(NamedTuple):
     """What becomes of a record."""
 
     kind: str
@@ -26,23 +26,24 @@ class BadInput(NamedTuple):
 
     name: str
     value: bytes | None
-    json: Fate
+    json: ExpectedOutcome
     """In mode ``json``, and the next one in mode ``auto``."""
-    auto: Fate
+    auto: ExpectedOutcome
     key: bytes | None = None
     headers: Sequence[tuple[str, bytes]] = ()
     timestamp: int = 1_000
 
 
-def _kept(text: str) -> Fate:
-    return Fate("kept", text)
+def _kept(text: str) -> ExpectedOutcome:
+    return ExpectedOutcome("kept", text)
 
 
-def _dead(reason: str) -> Fate:
-    return Fate("dead_lettered", reason)
+def _dead(reason: str) -> ExpectedOutcome:
+    return ExpectedOutcome("dead_lettered", reason)
 
 
-EMPTY: Final = Fate("filtered", "empty")
+EMPTY: Final = ExpectedOutcome("filtered", "empty")
+FLUSH: Final = ExpectedOutcome("flush")
 
 
 def _text(name: str, value: bytes, reason: str) -> BadInput:
@@ -72,8 +73,8 @@ def _object(**fields: object) -> bytes:
 ODD_TEXT: Final = "NUL \0, CRLF \r\n, NFD e\u0301, zero width \u200b, right to left \u202eabc\u202c, 🙂"
 
 TABLE: Final = (
-    BadInput("tombstone", None, Fate("tombstone"), Fate("tombstone"), key=b"only a key"),
-    BadInput("flush", None, Fate("flush"), Fate("flush"), key=b"", headers=[("tokenmill", b"flush")]),
+    BadInput("tombstone", None, ExpectedOutcome("tombstone"), ExpectedOutcome("tombstone"), key=b"only a key"),
+    BadInput("flush", None, FLUSH, FLUSH, key=b"", headers=[("tokenmill", b"flush")]),
     BadInput("empty value", b"", _dead("malformed_json"), EMPTY),
     BadInput("white space", b" \t\r\n ", _dead("malformed_json"), EMPTY),
     BadInput("empty text", b'{"text": ""}', EMPTY, EMPTY),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.bad_inputs import MAX_ID_BYTES, MAX_TEXT_BYTES, SILENT_ROW, TABLE, BadInput, Fate
+from tests.bad_inputs import MAX_ID_BYTES, MAX_TEXT_BYTES, SILENT_ROW, TABLE, BadInput, ExpectedOutcome
 from tests.mills import RECIPE, Source, assert_follow, make_source, tiny_bpe
 from tests.strategies import json_bytes, json_values, nasty_bytes
 from tokenmill.milling.outcomes import NO_TOKENS, Outcome
@@ -36,28 +36,28 @@ def mill(source: Source, rows: Sequence[BadInput]) -> tuple[bytes, Totals, Seque
     return tokens + carry.open_tokens, carry.totals, milled.dead_letters
 
 
-def expected_tokens(fates: Sequence[Fate]) -> bytes:
+def expected_tokens(wanted: Sequence[ExpectedOutcome]) -> bytes:
     """Return what a stream of raw bytes holds of the neighbours and of the kept among the rows; a flush pads blocks."""
     tokens = NEIGHBOURS[0].encode() + b"\0"
-    for fate in fates:
-        if fate.kind == "kept":
-            tokens += fate.what.encode() + b"\0"
-        elif fate.kind == "flush":
+    for one in wanted:
+        if one.kind == "kept":
+            tokens += one.what.encode() + b"\0"
+        elif one.kind == "flush":
             tokens += bytes(-len(tokens) % LIMITS.block_tokens)
     return tokens + NEIGHBOURS[1].encode() + b"\0"
 
 
-def counted(fates: Sequence[Fate]) -> Totals:
+def counted(wanted: Sequence[ExpectedOutcome]) -> Totals:
     """Return the totals of the neighbours and the rows, but for bytes."""
-    totals = Totals(len(fates) + 2, 2)
-    for fate in fates:
-        match fate.kind:
+    totals = Totals(len(wanted) + 2, 2)
+    for one in wanted:
+        match one.kind:
             case "kept":
                 totals.kept += 1
             case "filtered":
-                totals.filtered[fate.what] += 1
+                totals.filtered[one.what] += 1
             case "dead_lettered":
-                totals.dead_lettered[fate.what] += 1
+                totals.dead_lettered[one.what] += 1
             case "tombstone":
                 totals.tombstones += 1
             case "flush":
@@ -67,11 +67,11 @@ def counted(fates: Sequence[Fate]) -> Totals:
 
 def check(mode: str, rows: Sequence[BadInput]) -> None:
     """Hold what becomes of the rows, in one fetch with their neighbours, against the table."""
-    fates = [row.json if mode == "json" else row.auto for row in rows]
+    wanted = [row.json if mode == "json" else row.auto for row in rows]
     tokens, totals, dead = mill(SOURCES[mode], rows)
-    assert tokens == expected_tokens(fates)
-    assert replace(totals, tokens=0, value_bytes=0) == counted(fates)
-    reasons = [(n, fate.what) for n, fate in enumerate(fates, start=1) if fate.kind == "dead_lettered"]
+    assert tokens == expected_tokens(wanted)
+    assert replace(totals, tokens=0, value_bytes=0) == counted(wanted)
+    reasons = [(n, one.what) for n, one in enumerate(wanted, start=1) if one.kind == "dead_lettered"]
     assert [(outcome.record.offset, outcome.reason) for outcome in dead] == reasons
     for outcome in dead:
         row = rows[outcome.record.offset - 1]
@@ -110,7 +110,7 @@ def test_no_bytes_stop_a_batch(mode: str, values: list[bytes], bpe: bool) -> Non
     """Bytes and nested JSON of any kind: a function of each record alone, the reference's answer, nothing raised."""
     recipe = replace(LIMITS, decode=mode, end_of_document=3 if bpe else 0, dtype="uint16" if bpe else "uint8")
     source = make_source(recipe, engine=tiny_bpe() if bpe else None)
-    rows = [BadInput("any", value, Fate("kept"), Fate("kept")) for value in values]
+    rows = [BadInput("any", value, ExpectedOutcome("kept"), ExpectedOutcome("kept")) for value in values]
     _, totals, dead = mill(source, rows)
     assert totals.records == len(values) + 2
     assert totals.kept >= (2 if mode != "text" else 0)

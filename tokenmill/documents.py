@@ -11,7 +11,7 @@ from tokenmill.canonical import canonical_json
 from tokenmill.errors import RecordError
 
 Scalar: TypeAlias = str | int | float | bool | None
-"""A JSON value without parts. An int lies within `INTEGERS`; a float is finite."""
+"""A JSON value without parts. An int is within `INTEGERS`; a float is finite."""
 INTEGERS: Final = range(-(2**63), 2**64)
 """What JSON parsers of other languages read as an integer, and ours."""
 

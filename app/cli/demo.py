@@ -20,7 +20,7 @@ Train = Annotated[bool, typer.Option("--train/--no-train", help="Train a tiny GP
 Rate = Annotated[str | None, typer.Option(metavar="SIZE", help="Feed as much a second, as 2MB.")]
 Seconds = Annotated[float, typer.Option(min=0.1, help="Feed for about as long, where there is no --rate.")]
 TrainSeconds = Annotated[float, typer.Option(min=1, help="Train for as long.")]
-StateDirectory = Annotated[Path, typer.Option("--state", metavar="DIR", help="Where all of it lies.")]
+StateDirectory = Annotated[Path, typer.Option("--state", metavar="DIR", help="Directory of all that the demo keeps.")]
 
 
 def register(app: typer.Typer) -> None:

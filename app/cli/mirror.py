@@ -50,7 +50,7 @@ def mirror(settings: Settings, streams: Streams = None, *, once: Once = False, k
     Ends with the code of what only a person can repair, if there is anything: damage, a difference, missing blocks.
     """
     store = Store.open_or_create(settings.store)
-    lock = StoreLock(store.path, alone=True)
+    lock = StoreLock(store.path, exclusive=True)
     with MirrorProgressLine() as report:
         set_up_logging(settings.log_format, settings.log_level)
         fastpath.install()

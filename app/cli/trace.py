@@ -14,7 +14,7 @@ from tokenmill.samples import Source, TracedRecord, TracedSample, TracedView, Tr
 
 from ..settings import Settings
 from ..tools.inspect.block_trace import RecordText, beginning
-from ..tools.inspect.tracing import Fate, Place, fate_of, record_texts
+from ..tools.inspect.tracing import Place, RecordOutcome, outcome_of, record_texts
 from .options import examples, with_settings
 from .output import AsJson, PlainColumn, count, say, show, show_json
 from .progress import ProgressLine
@@ -69,7 +69,7 @@ def trace_command(
 ) -> None:
     """Show which documents were in a step or sample of a run, or in which steps a block, record or document was.
 
-    Reads the store alone; no broker is asked, except with --text. A state of a later time tells of all earlier steps,
+    Reads the store alone; no broker is asked, except with --text. A state of a later time knows all earlier steps,
     whatever the batch sizes were; rank r of batches of b had the rows of the global batch from r * b on.
     """
     asked = [name for name, value in _named(step, sample, block, record, document) if value is not None]
@@ -143,10 +143,11 @@ class _Printer:
     def records(self, asked: dict[str, Any], found: list[TracedRecord]) -> None:
         """Print where the tokens of records come in the sequence."""
         self._ask(source for one in found for view in one.views for source in view.sources)
-        fates = {one: self._fate(found[one]) for one in range(len(found))} if self._text else {}
+        asked_of = enumerate(found) if self._text else ()
+        outcomes = {n: outcome for n, one in asked_of if (outcome := self._outcome(one)) is not None}
         if self._json:
             records = [
-                {**asdict(one), "verdict": one.verdict, "fate": asdict(fate) if (fate := fates.get(n)) else None}
+                {**asdict(one), "verdict": one.verdict, "outcome": asdict(outcomes[n]) if n in outcomes else None}
                 for n, one in enumerate(found)
             ]
             self._show_json(asked, records=records)
@@ -155,16 +156,16 @@ class _Printer:
             say(f"no document in the store has the id {asked['document']!r}")
         for number, one in enumerate(found):
             show(f"{one.topic}[{one.partition}] offset {one.offset}: {one.verdict}")
-            if (fate := fates.get(number)) is not None:
-                show(f"  by the raw topic: {fate}")
+            if (outcome := outcomes.get(number)) is not None:
+                show(f"  by the raw topic: {outcome}")
             for view in one.views:
                 self._show_view(view)
 
-    def _fate(self, record: TracedRecord) -> Fate | None:
+    def _outcome(self, record: TracedRecord) -> RecordOutcome | None:
         """Ask why a record has no tokens."""
         if record.views:
             return None
-        return asyncio.run(fate_of(self._settings, self._stream, (record.partition, record.offset)))
+        return asyncio.run(outcome_of(self._settings, self._stream, (record.partition, record.offset)))
 
     def _ask(self, sources: Iterable[Source]) -> None:
         """Get the texts of what is to be printed."""

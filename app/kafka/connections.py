@@ -5,7 +5,7 @@ aiokafka lacks four things, with or without the fast path:
 1. It connects again as soon as a client needs a broker, several times a second for each client of a process. Where
    connections are refused, that costs little. Where they are accepted and reset at once, as by a proxy whose brokers
    are away, each costs two sockets, and memory: the error holds the frames that it passed, these hold the connection
-   with its buffer, and the connection holds the error. Python frees such a cycle only when it collects garbage, and
+   with its buffer, and the connection holds the error. Python frees such a cycle only in a garbage collection, and
    here it collects seldom (`tokenmill.app.process`). So `connect` pauses, and frees what the error holds.
 2. It does not say when a broker answered: `ContactProtocol` does (`tokenmill.app.broker_contact`).
 3. It asks for metadata again at once when it got none: a producer with something to send does so thousands of times a

@@ -249,7 +249,7 @@ async def read_eras(
         MovedError: the topic lost its tail again and again while it was read, or ends before ``end``.
 
     """
-    given = follower.standing
+    given = follower.state
     for attempt in range(ATTEMPTS):
         fetches = _read_eras(client, topic, follower, end)
         while True:
@@ -263,7 +263,7 @@ async def read_eras(
             if found is None:
                 return
             if found:
-                given = follower.standing
+                given = follower.state
                 yield found
 
 

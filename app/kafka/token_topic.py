@@ -112,10 +112,10 @@ async def message_at(
 async def offset_before(
     client: AIOKafkaConsumer, tokens: TopicPartition, fingerprint: bytes, block: int, span: tuple[int, int]
 ) -> int:
-    """Return an offset of ``span`` from which on to read for a block: its message does not lie below it.
+    """Return an offset of ``span`` from which on to read for a block: its message is not below it.
 
     That holds where numbers rise with offsets, as they nearly always do. Where writers wrote blocks again, the block
-    may also lie below; who misses it reads from the start of ``span``.
+    may also be below; who misses it reads from the start of ``span``.
     """
     low, high = span
     while high - low > 1:

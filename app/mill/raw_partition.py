@@ -36,7 +36,7 @@ from ..kafka.token_topic import messages_between, read_tail
 from ..settings import Settings, dead_letter_topic
 from ..supervisor.in_flight import Board, Note, RecordsInFlight
 from ..telemetry import worker_metrics as metrics
-from ..telemetry.measuring import Standing, State
+from ..telemetry.measuring import PartitionProgress, State
 from ..telemetry.mill_meter import MillMeter
 from ..worker.ending import end_process
 from ..worker.ownership import FetchedBatch
@@ -359,12 +359,12 @@ class RawPartition:
         """Show what the partition waits for, so that nobody takes it for one that makes no progress."""
         self.waiting = what
 
-    def standing(self) -> Standing:
+    def progress(self) -> PartitionProgress:
         """Return where the partition is, for its gauges."""
         started = self._generation is not None
         state: State = "running" if started else "resuming"
         state = "halted" if self.halted else "waiting" if self.waiting else state
-        return self._meter.standing(state, self.position, self._publishers)
+        return self._meter.progress(state, self.position, self._publishers)
 
     def status(self) -> Mapping[str, Any]:
         """Return where the partition is, for the supervisor and for people; chains once it has resumed."""

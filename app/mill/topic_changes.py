@@ -23,7 +23,7 @@ LOOK_SECONDS: Final = 20.0
 """How often it is looked: within a minute it is known. Kafka cleans a log seldom, and never its newest records."""
 COMPACTED: Final = (
     "has been made compacted, so records vanish in between: set cleanup.policy=delete. Its partitions go on by "
-    "themselves then; `tokenmill verify` tells whether anything that was milled has vanished"
+    "themselves then; `tokenmill verify` says whether anything that was milled has vanished"
 )
 
 log = structlog.get_logger(__name__)

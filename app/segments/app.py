@@ -124,7 +124,7 @@ def create_app(settings: Settings) -> BatchApp:
 
     """
     store = _open_store(settings.store)
-    StoreLock(store.path, alone=False)  # as long as this process lives
+    StoreLock(store.path, exclusive=False)  # as long as this process lives
     app = BatchApp(f"{settings.group}-store-{store.id}", **faust_options(settings))
     writer = SegmentWriter(settings, app, store)
     app.gathers = True

@@ -26,7 +26,7 @@ from ..kafka.clients import consumer, offsets
 from ..settings import Settings
 from ..tasks import in_thread
 from ..telemetry import worker_metrics as metrics
-from ..telemetry.measuring import LagAge, StageClock, Standing, State
+from ..telemetry.measuring import LagAge, PartitionProgress, StageClock, State
 from ..worker.ownership import FetchedBatch
 from .block_appender import HALTING, BlockAppender, CommitTimer
 from .store_opening import cut_off, holds_beginning, late_start, open_writer, reading_start
@@ -91,7 +91,7 @@ class TokenPartition:
         """The offset up to which the topic was appended, committed or not."""
         self._position: int | None = None
         """The offset up to which what the topic held is durable; None before the first start."""
-        self._trail = LagAge()
+        self._lag_age = LagAge()
         self._clock = StageClock()
 
     @property
@@ -187,7 +187,7 @@ class TokenPartition:
         self._gaps.began(cut=from_first and offset > 0, from_first=from_first)
         self._generation = await self._context.start_partition(self.tp, offset)
         self._position = offset
-        self._trail.begin(0)
+        self._lag_age.begin(0)
         self._clock.wait()
 
     async def feed(self, batch: FetchedBatch) -> None:
@@ -197,7 +197,7 @@ class TokenPartition:
             if appender is None or appender.closed or not self._may_append(batch.generation):
                 return
             self._clock.enter("other")
-            self._trail.passed(batch.records)
+            self._lag_age.passed(batch.records)
             started = time.perf_counter()
             gap = await self._guarded(in_thread(partial(appender.append, batch.records, self._gaps)))
             if not self._may_append(batch.generation):
@@ -330,16 +330,16 @@ class TokenPartition:
         if self._closing is not None:
             await self._closing
 
-    def standing(self) -> Standing:
+    def progress(self) -> PartitionProgress:
         """Return where the partition is, for its gauges."""
         started = self._generation is not None
         state: State = "running" if started else "resuming"
-        return Standing(
+        return PartitionProgress(
             state="halted" if self.halt else "waiting" if self.waiting else state,
             position=self._position if started else None,
             stream=self._context.stream,
             newest_timestamp=self._appender.newest_timestamp if self._appender is not None else 0,
-            trail=self._trail,
+            lag_age=self._lag_age,
             clock=self._clock,
         )
 

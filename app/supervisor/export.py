@@ -37,7 +37,7 @@ def worker_status(slot: WorkerSlot, ledger: WorkerLedger) -> WorkerStatus:
 
 
 class WorkersCollector(Collector):
-    """Tells of each worker whether it works, and how often it had to be started again."""
+    """Says of each worker whether it works, and how often it had to be started again."""
 
     def __init__(self, slots: Mapping[str, WorkerSlot]) -> None:
         self._slots = slots

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import IO, Final, NamedTuple
 
-BOARD_VARIABLE: Final = "_TOKENMILL_SUSPECTS_FD"
+BOARD_VARIABLE: Final = "_TOKENMILL_IN_FLIGHT_FD"
 """Like the heartbeat's: with an underscore, because it is no setting."""
 _SLOT: Final = Struct("<250pxxiqq")
 """A topic (Kafka allows 249 bytes), a partition, the first and the last offset; an empty topic where there are none."""

@@ -58,19 +58,19 @@ class Child:
 
         """
         ours, its = os.pipe()
-        heart = os.fdopen(ours, "rb", 0)
+        heartbeats = os.fdopen(ours, "rb", 0)
         transport: asyncio.ReadTransport | None = None
         try:
             reader = asyncio.StreamReader(limit=LONGEST_BEAT)
             transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-                lambda: asyncio.StreamReaderProtocol(reader), heart
+                lambda: asyncio.StreamReaderProtocol(reader), heartbeats
             )
             with Board.file() as file:
                 notes, board = file.fileno(), Board(file.fileno())
                 variables = {**environment, HEARTBEAT_VARIABLE: str(its), BOARD_VARIABLE: str(notes)}
                 child = cls(await _spawn(guarded(command), variables, (its, notes), log), board)
         except BaseException:
-            (transport or heart).close()
+            (transport or heartbeats).close()
             raise
         finally:
             os.close(its)

@@ -39,7 +39,7 @@ Stage = Literal[
 ]
 STAGES: Final[Mapping[Stage, str]] = {
     "resume": "finding the place to continue at, or waiting for a directory's lock or a missing block",
-    "halted": "standing until a person acts",
+    "halted": "stopped until a person acts",
     "idle": "nothing to do: all that there is has been taken",
     "fetch": "waiting for records that are there",
     "decode": "records become documents: decoding, splits, steps",
@@ -156,7 +156,7 @@ class LagAge:
             self._last = max(self._last, last.timestamp)
 
     def forget(self, offset: int) -> None:
-        """Forget what lies below ``offset`` altogether."""
+        """Forget what is below ``offset`` altogether."""
         while self._spans and self._spans[0].last < offset:
             self._spans.popleft()
 
@@ -186,7 +186,7 @@ STATES: Final[Mapping[State, str]] = {
     "resuming": "finding the place to continue at",
     "running": "taking what comes",
     "waiting": "for another process's lock, a missing block, or a schema registry",
-    "halted": "standing until a person acts",
+    "halted": "stopped until a person acts",
 }
 
 
@@ -204,7 +204,7 @@ OF_PARTITIONS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class PartitionProgress:
     """Where a partition stands."""
 
     state: State
@@ -220,14 +220,14 @@ class Standing:
     newest_timestamp: int = 0
     """Of a partition that is stored: when the newest source record with trainable tokens was written, in milliseconds
     since 1970; 0 while that is unknown."""
-    trail: LagAge
+    lag_age: LagAge
     clock: StageClock
 
 
 class Measured(Protocol):
     """A partition that can be measured."""
 
-    def standing(self) -> Standing:
+    def progress(self) -> PartitionProgress:
         """Return where it stands."""
         ...
 
@@ -244,19 +244,19 @@ def measure(
         gauge.clear()
     queued = 0
     for tp, partition in partitions.items():
-        standing = partition.standing()
-        queued += standing.queued_bytes
-        PARTITIONS.labels(tp.topic, standing.state).inc()
-        for split, tokens in standing.open_tokens.items():
+        progress = partition.progress()
+        queued += progress.queued_bytes
+        PARTITIONS.labels(tp.topic, progress.state).inc()
+        for split, tokens in progress.open_tokens.items():
             OPEN_TOKENS.labels(tp.topic, str(tp.partition), split).set(tokens)
-        if standing.newest_timestamp:
-            NEWEST_TOKEN.labels(standing.stream, str(tp.partition)).set(standing.newest_timestamp / 1000)
+        if progress.newest_timestamp:
+            NEWEST_TOKEN.labels(progress.stream, str(tp.partition)).set(progress.newest_timestamp / 1000)
         end = ends.get(tp)
-        standing.clock.look(behind=end is None or standing.position is None or standing.position < end)
+        progress.clock.look(behind=end is None or progress.position is None or progress.position < end)
         if reached and end is not None:
             END_OFFSET.labels(tp.topic, str(tp.partition)).set(end)
-        if reached and end is not None and standing.position is not None:
-            _measure_lag(tp, standing, standing.position, end, now)
+        if reached and end is not None and progress.position is not None:
+            _measure_lag(tp, progress, progress.position, end, now)
     QUEUED_BYTES.set(queued)
 
 
@@ -268,17 +268,17 @@ def free_bytes(path: Path) -> int:
         return 0
 
 
-def _measure_lag(tp: TopicPartition, standing: Standing, position: int, end: int, now: int) -> None:
-    trail, labels = standing.trail, (tp.topic, str(tp.partition))
+def _measure_lag(tp: TopicPartition, progress: PartitionProgress, position: int, end: int, now: int) -> None:
+    lag_age, labels = progress.lag_age, (tp.topic, str(tp.partition))
     if position >= end:
-        trail.level(now)
-    trail.forget(position if standing.durable is None else standing.durable)
+        lag_age.level(now)
+    lag_age.forget(position if progress.durable is None else progress.durable)
     LAG_RECORDS.labels(*labels).set(max(0, end - position))
-    age = trail.age(position, now) if position < end else 0.0
+    age = lag_age.age(position, now) if position < end else 0.0
     if age is not None:
         LAG_SECONDS.labels(*labels).set(age)
-    if standing.durable is not None:
-        DURABLE_LAG_RECORDS.labels(*labels).set(max(0, end - standing.durable))
-        age = trail.age(standing.durable, now) if standing.durable < end else 0.0
+    if progress.durable is not None:
+        DURABLE_LAG_RECORDS.labels(*labels).set(max(0, end - progress.durable))
+        age = lag_age.age(progress.durable, now) if progress.durable < end else 0.0
         if age is not None:
             DURABLE_LAG_SECONDS.labels(*labels).set(age)

@@ -11,7 +11,7 @@ from tokenmill.records import SourceRecord
 from tokenmill.wire.cursor import Cursor
 from tokenmill.wire.totals import Totals
 
-from .measuring import LagAge, StageClock, Standing, State
+from .measuring import LagAge, PartitionProgress, StageClock, State
 from .worker_metrics import CONSUMED_BYTES, DOCUMENTS, FILTERED, OTHER_RECORDS, RECORDS, TOKENS
 
 
@@ -45,7 +45,7 @@ class MillMeter:
     def __init__(self, topic: str) -> None:
         self.clock = StageClock()
         self._topic = topic
-        self._trail = LagAge()
+        self._lag_age = LagAge()
         self._chains: Mapping[str, ChainMill] = {}
         self._totals: dict[str, Totals] = {}
         self._open_tokens: dict[str, int] = {}
@@ -56,14 +56,14 @@ class MillMeter:
         ``timestamp`` is that of the last record before their place, 0 where there is none.
         """
         self._chains = chains
-        self._trail.begin(timestamp)
+        self._lag_age.begin(timestamp)
         self._look()
 
     @contextmanager
     def feeding(self, records: Sequence[SourceRecord]) -> Iterator[FeedResult]:
         """Measure what is done with a fetch; on leaving, count it if its result was set, and wait for the next one."""
         self.clock.enter("other")
-        self._trail.passed(records)
+        self._lag_age.passed(records)
         result = FeedResult()
         yield result
         if result.milled is not None:
@@ -94,16 +94,16 @@ class MillMeter:
         OTHER_RECORDS.labels(self._topic, split, "tombstone").inc(now.tombstones - before.tombstones)
         OTHER_RECORDS.labels(self._topic, split, "flush").inc(now.flushes - before.flushes)
 
-    def standing(self, state: State, position: int, sending: Mapping[str, Sending]) -> Standing:
+    def progress(self, state: State, position: int, sending: Mapping[str, Sending]) -> PartitionProgress:
         """Return where the partition stands; ``sending`` is by split, ``position`` means nothing unless it runs."""
         runs = state == "running"
-        return Standing(
+        return PartitionProgress(
             state=state,
             position=position if runs else None,
             durable=min(self._durable(split, position, way) for split, way in sending.items()) if runs else None,
             open_tokens=self._open_tokens if runs else {},
             queued_bytes=sum(way.pending_bytes for way in sending.values()),
-            trail=self._trail,
+            lag_age=self._lag_age,
             clock=self.clock,
         )
 

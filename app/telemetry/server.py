@@ -19,7 +19,7 @@ from ..settings import Settings
 from .status_document import halted_words
 
 STALLED_SECONDS: Final = 20.0
-"""An event loop that has not turned for as long is stuck: the same patience as the supervisor's with a worker."""
+"""An event loop that has not turned for as long is stuck: the supervisor gives a worker the same time."""
 
 
 class Probes:

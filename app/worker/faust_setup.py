@@ -116,7 +116,7 @@ def check_faust() -> None:
 
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
-"""Most bytes of one partition in one fetch (compressed as they lie in the log). Smaller ones cost more for what is done
+"""Most bytes of one partition in one fetch (compressed, as in the log). Smaller ones cost more for what is done
 once a fetch, larger ones for memory that the processor's caches do not hold: at 1 and 8 MiB, a sixth more."""
 FETCHED_BYTES: Final = 8 * FETCH_BYTES
 """Most bytes of all partitions of a worker in one fetch, of which each gets its share. Bounds memory, with queues."""

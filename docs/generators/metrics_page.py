@@ -24,7 +24,7 @@ in a container, serves its own. An address that is taken is told in the log, and
 
 `deploy/` has configurations of Prometheus, for `serve` on a host (`prometheus-serve.yml`) and for the compose stack,
 alerts, and a dashboard for Grafana. A training process has numbers of its own:
-[trainer_metrics.md](trainer_metrics.md); `deploy/targets` tells Prometheus of them, and of mirrors.
+[trainer_metrics.md](trainer_metrics.md); `deploy/targets` lists them, and mirrors, for Prometheus.
 
 Every number of a worker has the label `worker`: `mill-1`, `mill-2`, … and `segment` under a supervisor, `mill` or
 `segment` alone; `supervisor` for that process's own memory, CPU and broker. All other labels are closed sets as well:
@@ -45,7 +45,7 @@ not yet, or not now: the answer's text says why, and since when no broker answer
 are stored: the text names it, with a reason of a few words |
 
 A halted partition makes nothing unready by `/readyz`: the others go on, and a restart does not help. `/readyz?strict`,
-`tokenmill_partitions`, `/status` and the exit code of `tokenmill status` tell of it, and the log and the live view say
+`tokenmill_partitions`, `/status` and the exit code of `tokenmill status` name it, and the log and the live view say
 what to do.
 
 `/status` is one JSON object (`version` 1): `role`, `ready` and `not_ready` (why), `away_since` (when a broker last

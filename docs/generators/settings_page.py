@@ -104,7 +104,7 @@ schema_registry_password_file = "/run/secrets/registry-password"
 ```
 
 Each schema is fetched once by each process. A partition waits for a registry that is away, and for one that lacks the
-schema of a record; [kafka_teams.md](kafka_teams.md) tells more.
+schema of a record; [kafka_teams.md](kafka_teams.md) says more.
 
 {registry}
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.milled import Milled, records
 from tokenmill.app.cli import main
-from tokenmill.app.tools.inspect.tracing import fate_of
+from tokenmill.app.tools.inspect.tracing import outcome_of
 from tokenmill.errors import InputError
 from tokenmill.samples import Position, SequenceId
 from tokenmill.store import open_eras, open_partition, read_stream
@@ -115,14 +115,14 @@ async def test_what_has_no_tokens_is_told_by_the_raw_topic(milled: Milled) -> No
         places.setdefault("flush" if record.headers else record.value, (record.partition, ends[record.partition]))
         ends[record.partition] += 1
 
-    async def fates(value: bytes | str | None) -> set[str]:
-        return {(await fate_of(milled.settings, name, places[value])).kind for name in names}
+    async def outcomes(value: bytes | str | None) -> set[str]:
+        return {(await outcome_of(milled.settings, name, places[value])).kind for name in names}
 
-    assert await fates(None) == {"tombstone"}
-    assert await fates("flush") == {"flush"}
-    assert await fates(b'{"text": ""}') == {"filtered", "other_split"}
-    assert await fates(b"\xff no UTF-8") == {"dead_lettered", "other_split"}
-    assert (await fate_of(milled.settings, milled.train, (0, 10**6))).kind == "missing"
+    assert await outcomes(None) == {"tombstone"}
+    assert await outcomes("flush") == {"flush"}
+    assert await outcomes(b'{"text": ""}') == {"filtered", "other_split"}
+    assert await outcomes(b"\xff no UTF-8") == {"dead_lettered", "other_split"}
+    assert (await outcome_of(milled.settings, milled.train, (0, 10**6))).kind == "missing"
 
 
 def test_a_record_of_another_split_is_named_so(milled: Milled, trace: Command) -> None:
@@ -131,7 +131,7 @@ def test_a_record_of_another_split_is_named_so(milled: Milled, trace: Command) -
     reader = open_partition(milled.settings.store, other, 0)
     offset = reader.documents(reader.blocks // 2)[0].offset
     (record,) = trace.json("--record", "0", str(offset))["records"]
-    assert (record["views"], record["fate"]) == ([], None)
+    assert (record["views"], record["outcome"]) == ([], None)
     assert "yielded no tokens" in record["verdict"]
     assert "by the raw topic: other_split (validation)" in trace("--record", "0", str(offset), "--text", brokers=True)
     assert trace("--document", "nobody") == ""

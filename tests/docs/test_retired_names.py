@@ -11,7 +11,16 @@ import pytest
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = sorted(
     path
-    for pattern in ("*.md", "docs/*.md", "deploy/**/*.md", "deploy/**/*.yml", "deploy/**/*.json", "docker-compose.yml")
+    for pattern in (
+        "*.md",
+        "docs/*.md",
+        "deploy/**/*.md",
+        "deploy/**/*.yml",
+        "deploy/**/*.json",
+        "docker-compose.yml",
+        "Makefile",
+        ".env.example",
+    )
     for path in ROOT.glob(pattern)
 )
 """What users read. docs/settings.md and the pages of metrics hold every setting's description and metric's help."""
@@ -43,10 +52,14 @@ RETIRED: Final = (
     Retired("garbage", "gc tuning", r"\bgarbage\b(?! collect)"),
     Retired("private", "secure files"),
     Retired("alone", "self watchdog"),
+    Retired("standing", "progress, or state", in_names=True),
+    Retired("lies", "is", r"\b(lies|lie)\b", in_names=True),
+    Retired("tells", "says", r"\btells\b", in_names=True),
     Retired("suspects", "in flight", r"\bsuspect(s|ed)?\b", in_names=True),
     Retired("suspect", "in flight", in_names=True),
     Retired("fates", "what a chain makes of a fetch", r"\bfates?\b", in_names=True),
-    Retired("trail", "lag age"),
+    Retired("fate", "outcome", in_names=True),
+    Retired("trail", "lag age", in_names=True),
     Retired("zeros", "initial series"),
     Retired("begun", "run start"),
     Retired("tails", "run position"),
@@ -99,6 +112,12 @@ def test_pages_use_the_words_of_the_field(page: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
+def test_code_uses_the_words_of_the_field(folder: Path) -> None:
+    """Neither a comment, a docstring, a log line nor a variable has a word that no page may have."""
+    assert {path.name: found for path in folder.glob("*.py") if (found := places_in_text(path.read_text()))} == {}
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
 def test_code_has_no_retired_name(folder: Path) -> None:
     """No folder, module, class or function of the service, the core or the trainer's side."""
     assert not is_retired(folder.name, whole=True)
@@ -130,6 +149,8 @@ def test_what_is_searched_is_there() -> None:
         ("TokenizerParts", True, False),
         ("receive_frames", True, False),
         ("parts", False, False),
+        ("standing", False, True),
+        ("trailing_newline", False, False),
         ("show_dry_run", False, False),
         ("Heartbeat", True, False),
         ("__post_init__", False, False),
@@ -146,6 +167,8 @@ def test_names_are_judged_by_their_words(*, name: str, whole: bool, retired: boo
         ("Kafka is calm.", 1),
         ("It is written Anew,\nand mended.", 2),
         ("garbage collector", 0),
+        ("It lies behind.\nWho tells?", 2),
+        ("Families that believe what you tell them.", 0),
         ("A recommended heartbeat amends nothing, frames and heads included.", 0),
     ],
 )

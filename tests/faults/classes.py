@@ -54,7 +54,7 @@ CLASSES: Final = {
     # work and settings
     "bad-inputs": "every row of the table of bad inputs at once, among good documents",
     "step-fails": "a transform that raises, hangs, or kills its process",
-    "engine-lies": "a tokenizer engine gives other ids than the reference",
+    "engine-differs": "a tokenizer engine gives other ids than the reference",
     "engine-panics": "native code panics over a text, or holds the interpreter until the supervisor kills the worker",
     "settings-changed": "other settings on an existing stream, or settings that cannot work",
     "clock-moved": "the clock jumps by a day while blocks are made and segments roll",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
-from tests.bad_inputs import MAX_ID_BYTES, MAX_TEXT_BYTES, TABLE, BadInput, Fate
+from tests.bad_inputs import MAX_ID_BYTES, MAX_TEXT_BYTES, TABLE, BadInput, ExpectedOutcome
 from tests.conftest import TopicFactory
 from tests.faults.feeding import UNDECODABLE, flush_all
 from tests.faults.oracle import (
@@ -47,7 +47,7 @@ def test_the_whole_table_at_once_is_answered_and_harms_no_neighbour(
         max_id_bytes=MAX_ID_BYTES,
     )
     (raw_topic,) = settings.raw_topics
-    large = Fate("dead_lettered", "invalid_utf8")
+    large = ExpectedOutcome("dead_lettered", "invalid_utf8")
     rows = [*TABLE, BadInput("as large as it gets", b"\xff" * LARGEST, large, large)]
     trial.rng.shuffle(rows)
     neighbour = Raw(b'{"text": "%s"}' % TEXT, 1)

@@ -19,7 +19,7 @@ from tokenmill.stages.engines import load_tokenizer, open_fast
 from tokenmill.stages.engines.checked import sampled
 from tokenmill.stages.training_tokenizer import train_tokenizer
 
-pytestmark = pytest.mark.fault("engine-lies")
+pytestmark = pytest.mark.fault("engine-differs")
 
 TRUTHS = [f"document {number} tells of the mill and its wheel" for number in range(60)]
 LIES = [f"{LIE} {number} tells of the mill and its {number * 7919} wheels" for number in range(60_000)]

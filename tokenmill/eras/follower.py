@@ -55,7 +55,7 @@ class EraFollower:
         """Records with the key of an era that are no next era; those after the last era count again with each look."""
 
     @property
-    def standing(self) -> FollowerState:
+    def state(self) -> FollowerState:
         """The state to `rewind` to; taken before a look, or after an era that `add` returned."""
         return FollowerState(self.log.last, self.position, self.ignored)
 
@@ -79,15 +79,15 @@ class EraFollower:
         self.position = None
         self.ignored = 0
 
-    def rewind(self, standing: FollowerState) -> None:
+    def rewind(self, state: FollowerState) -> None:
         """Go back to that state, as if nothing had been read since: for a look that did not reach the log's end.
 
         The eras found since then were not handed on, so nothing may depend on them.
         """
         self._known = None
-        self.log = EraLog(self._fingerprint, standing.last)
-        self.position = standing.position
-        self.ignored = standing.ignored
+        self.log = EraLog(self._fingerprint, state.last)
+        self.position = state.position
+        self.ignored = state.ignored
 
     def add(self, record: LogRecord) -> Era | None:
         """Take the next record; return the era if it is one that was not seen before.

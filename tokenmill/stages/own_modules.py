@@ -37,11 +37,11 @@ class OwnModuleFinder(MetaPathFinder):
 
         Submodules are their package's (``path``), which Python looks in without asking here.
         """
-        if path is not None or not (fullname in self.named or self._lies_here(_importing_file())):
+        if path is not None or not (fullname in self.named or self._is_in_here(_importing_file())):
             return None
         return PathFinder.find_spec(fullname, [self.folder], target)
 
-    def _lies_here(self, file: str) -> bool:
+    def _is_in_here(self, file: str) -> bool:
         return os.path.isabs(file) and os.path.commonpath([self.folder, file]) == self.folder  # noqa: PTH117
 
 

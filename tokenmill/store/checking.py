@@ -6,7 +6,7 @@ CRC of two pieces behind each other is that of the first, moved over the length 
 added without carry. Moving is linear in its bits, so it is looked up byte by byte, for many blocks at once.
 
 Rows that were just copied are still in the core's cache, and their CRCs cost next to nothing (`crcs_of_runs` says what
-these must be). Where a copy is not of whole blocks, these are looked at where they lie, each once in a process
+these must be). Where a copy is not of whole blocks, these are looked at in place, each once in a process
 (`unsound`).
 """
 
@@ -112,7 +112,7 @@ def _without_sound_runs(
 
 
 def crcs_of_runs(crcs: Crcs, size: int, each: int) -> list[int]:
-    """Return what the CRCs of pieces must be that lie behind each other, ``each`` together, and then those left.
+    """Return what the CRCs of pieces must be that follow each other, ``each`` together, and then those left.
 
     Args:
         crcs: of the pieces, ``[pieces]``.

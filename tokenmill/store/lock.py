@@ -53,7 +53,7 @@ class PartitionLock:
             raise OSError(errno.ESTALE, "another directory is in its place", str(self._directory))
 
     def close(self) -> None:
-        """Give the directory free."""
+        """Let other processes write there."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -78,13 +78,13 @@ class StoreLock:
 
     """
 
-    def __init__(self, store: Path, *, alone: bool) -> None:
+    def __init__(self, store: Path, *, exclusive: bool) -> None:
         self._descriptor = os.open(store, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.flock(self._descriptor, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            fcntl.flock(self._descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._descriptor)
-            other = "a segment worker, or another mirror," if alone else "a mirror"
+            other = "a segment worker, or another mirror," if exclusive else "a mirror"
             raise LockedError(
                 f"{other} fills the store {store}, until it ends, even while it is stopped: end it, or name another "
                 "directory with --store"
@@ -94,7 +94,7 @@ class StoreLock:
             raise
 
     def close(self) -> None:
-        """Give the store free."""
+        """Let other processes fill the store."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

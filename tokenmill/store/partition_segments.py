@@ -103,7 +103,7 @@ class PartitionSegments:
             raise
 
     def forget(self, number: int) -> None:
-        """Map the segment of a damaged block anew when it is read again, for it may have been repaired by then.
+        """Map the segment of a damaged block again when it is read again, for it may have been repaired by then.
 
         Raises:
             InputError: it is not damaged, but was retired.

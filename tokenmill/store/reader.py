@@ -23,7 +23,7 @@ from tokenmill.wire.pieces import ENTRY_HEADER, PIECE, Piece, decode_entry
 OnDamage = Literal["refuse", "skip"]
 
 _OPEN_SEGMENTS: Final = 8
-"""Segments kept mapped beside the growing one: an era lies in one or two, and few systems have memory for no end of
+"""Segments kept mapped beside the growing one: an era is in one or two, and few systems have memory for no end of
 page tables."""
 
 log = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class PartitionReader:
         return out
 
     def parts(self, numbers: npt.NDArray[np.int64]) -> Iterator[Part]:
-        """Yield where any blocks in any order lie, segment by segment, for those who copy out of them themselves.
+        """Yield where any blocks in any order are, segment by segment, for those who copy out of them themselves.
 
         With ``on_damage="skip"``, damaged blocks are in no part.
 
@@ -197,7 +197,7 @@ class PartitionReader:
             first += len(tokens)
 
     def sound(self, numbers: Numbers) -> Iterator[tuple[int, Marks]]:
-        """Hold blocks against their CRCs where they lie; yield, segment by segment, which of its blocks are known to be
+        """Hold blocks against their CRCs in place; yield, segment by segment, which of its blocks are known to be
         what was committed: the number of the segment's first block, and a mark for each block from there on.
 
         Raises:
@@ -289,7 +289,7 @@ class PartitionReader:
         return np.flatnonzero(~np.isin(wanted, list(self.skipped)))
 
     def _look_over(self, numbers: list[int]) -> None:
-        """Note which of the blocks of one segment are damaged; a repair may have mended some since."""
+        """Note which of the blocks of one segment are damaged; a repair may have replaced some since."""
         first = numbers[0] - numbers[0] % self.info.segment_blocks
         try:
             segment, _ = self.locate(first)
@@ -315,7 +315,7 @@ class PartitionReader:
             yield part
 
     def _by_segment(self, wanted: Numbers) -> Iterator[tuple[Numbers, int]]:
-        """Yield which of the blocks lie in a segment, and its first block's number; no file is touched."""
+        """Yield which of the blocks are in a segment, and its first block's number; no file is touched."""
         if not len(wanted):
             return
         size = self.info.segment_blocks

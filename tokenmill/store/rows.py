@@ -19,7 +19,7 @@ Rows: TypeAlias = npt.NDArray[np.void]
 
 
 def make_rows(tokens: memoryview, entries: Sequence[bytes], chains: Sequence[bytes], docs_bytes: int) -> Rows:
-    """Return the rows of the blocks whose tokens lie back to back in ``tokens``.
+    """Return the rows of the blocks whose tokens are back to back in ``tokens``.
 
     ``docs_bytes`` is the length of the document table before their entries.
     """

@@ -104,7 +104,7 @@ class FetchedBatches:
 
 
 class FetchedRecords(PartitionRecords):  # type: ignore[misc]  # untyped there
-    """The records of one partition in a fetch, as they lie in their batches: without topic and partition.
+    """The records of one partition in a fetch, as they are in their batches: without topic and partition.
 
     For consumers that ask for it (`whole_batches`), which take all of them, or one at a time. Who takes some of them at
     once (``max_records``) continues with the next one, but its position is the end of a batch.

@@ -169,7 +169,7 @@ class FrameProtocol(AIOKafkaProtocol, asyncio.BufferedProtocol):  # type: ignore
 class LargeAnswer:
     """A large answer, read as `io.BytesIO` is read, but for a part that is a good part of it: that is a view.
 
-    A view keeps the whole answer. What a paused partition got may lie for long, and with it the rest of the answer,
+    A view keeps the whole answer. What a paused partition got may be kept for long, and with it the rest of the answer,
     which other partitions got: at most `MOST_KEPT` times as much as is its own.
     """
 

@@ -13,7 +13,6 @@ from tokenmill.samples import UNPINNED, Position, first_needed, read_state
 from tokenmill.store import Store, partitions_in, read_stream, streams_in
 from tokenmill.store.retiring import retire
 
-from ... import telemetry as metrics
 from ...broker_contact import CONTACT
 from ...kafka.clients import consumer, offsets
 from ...kafka.cluster import all_metadata
@@ -22,6 +21,7 @@ from ...kafka.retry import ask_repeatedly, retry
 from ...kafka.settled_streams import settled_on
 from ...settings import Settings
 from ...tasks import first_of, in_thread
+from ...telemetry import worker_metrics as metrics
 from ...telemetry.measuring import free_bytes, measure
 from ...telemetry.reporting import WorkerReporter
 from ..era_bringing import EraBringer

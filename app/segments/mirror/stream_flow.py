@@ -216,7 +216,7 @@ class MirroredStream:
     """The sum of the numbers of the blocks that each partition wants next."""
     trainable: int
     """Eras whose blocks are all there."""
-    standing: tuple[str, ...]
+    stopped_by: tuple[str, ...]
     """Why partitions wait or are halted, if any are."""
 
 
@@ -263,7 +263,7 @@ class CopyMeasure:
         blocks = sum(max(0, heads.get(tp, 0) - self._blocks.get(tp.partition, 0)) for tp in topics)
         self._eras.refresh()
         trainable = bisect_left(range(self._eras.eras), x=True, key=self._lacks)
-        standing = (partition.halted or partition.waiting for partition in partitions.values())
+        stopped_by = (partition.halted or partition.waiting for partition in partitions.values())
         return MirroredStream(
             stream=self._stream,
             blocks=blocks,
@@ -271,7 +271,7 @@ class CopyMeasure:
             eras=self._eras.eras - trainable,
             stored=sum(self._blocks.values()),
             trainable=trainable,
-            standing=tuple(why for why in standing if why),
+            stopped_by=tuple(why for why in stopped_by if why),
         )
 
     def _lacks(self, era: int) -> bool:

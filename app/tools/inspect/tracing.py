@@ -21,7 +21,7 @@ Place = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class RecordOutcome:
     """What became of a record in a stream."""
 
     kind: str
@@ -53,7 +53,7 @@ async def record_texts(settings: Settings, stream: str, places: Iterable[Place])
     return found
 
 
-async def fate_of(settings: Settings, stream: str, place: Place) -> Fate:
+async def outcome_of(settings: Settings, stream: str, place: Place) -> RecordOutcome:
     """Return what became of a record, by the recipe and the skip list of the stream.
 
     Raises:
@@ -68,21 +68,21 @@ async def fate_of(settings: Settings, stream: str, place: Place) -> Fate:
         await require_topic(client, recipe.raw_topic)
         record = await record_at(client, TopicPartition(recipe.raw_topic, partition), offset)
     if record is None:
-        return Fate("missing", "the raw topic holds no record at this offset, or none any more")
+        return RecordOutcome("missing", "the raw topic holds no record at this offset, or none any more")
     schemas = schemas_for_command(settings, recipe.decode)
     stages = reopen_stages(recipe, tokenizer_of(settled), REFERENCE, schemas)
-    return _fate(stages, stages.outcome(record, settled.control.skips.get(partition, ())), recipe.split)
+    return _outcome(stages, stages.outcome(record, settled.control.skips.get(partition, ())), recipe.split)
 
 
-def _fate(stages: Stages, outcome: Outcome, split: str) -> Fate:
+def _outcome(stages: Stages, outcome: Outcome, split: str) -> RecordOutcome:
     kind = outcome.kind_in(split)
     if kind is Kind.OTHER_SPLIT:
-        return Fate(kind.value, outcome.split or "of no split")
+        return RecordOutcome(kind.value, outcome.split or "of no split")
     document = outcome.document
     if kind is Kind.KEPT and document is not None:
         batch = stages.engine.encode([document.text])
         if batch.failed:
-            return Fate(Kind.DEAD_LETTERED.value, str(batch.failed[0]))
+            return RecordOutcome(Kind.DEAD_LETTERED.value, str(batch.failed[0]))
         if not len(batch.ids):
-            return Fate(Kind.FILTERED.value, NO_TOKENS)
-    return Fate(kind.value, ": ".join(part for part in (outcome.reason, outcome.detail) if part))
+            return RecordOutcome(Kind.FILTERED.value, NO_TOKENS)
+    return RecordOutcome(kind.value, ": ".join(part for part in (outcome.reason, outcome.detail) if part))

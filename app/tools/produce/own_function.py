@@ -96,7 +96,7 @@ def made_of_list(function: Function, packed: Sequence[bytes]) -> list[Made]:
 def serve(pipe: int, counter: int, name: str, *, listed: bool) -> None:
     """Answer lists of rows that come through a pipe until its other side is gone; ``listed``: the function takes lists.
 
-    The first message tells why the function cannot be imported, and is empty where it can.
+    The first message says why the function cannot be imported, and is empty where it can.
     """
     connection, count = Connection(pipe), mmap.mmap(counter, COUNT_BYTES)
     try:

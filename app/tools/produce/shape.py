@@ -208,7 +208,7 @@ class Shape:
 
 
 def fit_id(name: str, max_id_bytes: int) -> str:
-    """Return the name, cut on the left where it is too long for an id: a path's end tells more than its start."""
+    """Return the name, cut on the left where it is too long for an id: a path's end says more than its start."""
     if len(name) * 6 <= max_id_bytes and name.isascii():
         return name
     name = name.encode("utf-8", "replace").decode()

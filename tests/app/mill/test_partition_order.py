@@ -203,7 +203,7 @@ async def test_a_chain_resumes_before_its_source_flows(world: World) -> None:
     """Token partitions, then tails, then the skip list, and last of all the source, from where the chain continues."""
     async with resumed(world) as partition:
         assert world.events == [("required", 0), ("settled", 1), ("started", 0)]
-        assert (partition.halted, partition.standing().state, partition.position) == (None, "running", 0)
+        assert (partition.halted, partition.progress().state, partition.position) == (None, "running", 0)
 
 
 async def test_what_is_on_the_skip_list_is_not_milled(world: World) -> None:
@@ -312,7 +312,7 @@ async def test_what_only_a_person_mends_halts_the_partition(world: World, error:
     world.tails["raw.train"] = error
     partition = RawPartition(TP0, world.partition()._context)
     await partition.resume()
-    assert (partition.halted, partition.standing().state) == (str(error), "halted")
+    assert (partition.halted, partition.progress().state) == (str(error), "halted")
     assert partition.status()["halted_by"] == error.brief
     assert world.told("started", "settled") == []
     await partition.feed(batch(TEXT))
@@ -374,7 +374,7 @@ async def test_a_resume_is_tried_again_once_more_messages_are_ignored(world: Wor
     control.add(*ignore_record(0, 6, bytes(16)))
     assert partition.may_go_on()
     await partition.resume()
-    assert (partition.halted, partition.standing().state, partition.may_go_on()) == (None, "running", False)
+    assert (partition.halted, partition.progress().state, partition.may_go_on()) == (None, "running", False)
     await fed(partition, batch(TEXT))
     assert world.told("tokens.raw.train")
     partition.stop()
@@ -518,7 +518,7 @@ async def test_a_record_that_ends_after_all_lets_the_partition_go_on(
     async with resumed(world) as partition:
         partition._note(0, 0)
         await partition.tick()
-        assert partition.standing().state == "halted"
+        assert partition.progress().state == "halted"
         await fed(partition, batch(TEXT))
-        assert (partition.halted, partition.standing().state) == (None, "running")
+        assert (partition.halted, partition.progress().state) == (None, "running")
     assert "ended" not in dict(world.events)

@@ -80,7 +80,7 @@ async def test_partition_waits_for_a_registry_that_is_away(
             await until("503", partition)
             await partition.tick()
             assert (partition.halted, partition.position) == (None, 0)
-            assert partition.standing().state == "waiting"
+            assert partition.progress().state == "waiting"
             registry.status = 0
             await fed
             assert (partition.waiting, partition.position) == (None, len(records))

@@ -140,14 +140,14 @@ async def test_the_wait_between_vain_looks_grows_up_to_a_minute(scene: Scene, mo
         await scene.feed(2)
     assert clock.slept == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
     assert scene.starts == [0] * 9
-    assert scene.partition.standing().state == "waiting"
+    assert scene.partition.progress().state == "waiting"
     assert "block 0" in (scene.partition.waiting or "")
     vain = scene.partition.vain_looks
     await scene.feed(2, 0, position=3)  # the missing one comes above what follows it
     assert (scene.partition.vain_looks, clock.slept[8:]) == (0, [])
     assert vain == 7  # the first one began where the search had led, not at the partition's first offset
     await scene.feed(1, 2)
-    assert (scene.partition.waiting, scene.partition.standing().state) == (None, "running")
+    assert (scene.partition.waiting, scene.partition.progress().state) == (None, "running")
     scene.end = 6
     await scene.feed(5)
     assert clock.slept[8:] == [2.0]

@@ -239,7 +239,7 @@ async def test_partition_waits_for_its_disk(appending: Appending, monkeypatch: p
         while heir.waiting is None:  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.01)
     assert "no longer holds the store" in heir.waiting
-    assert heir.standing().state == "waiting"
+    assert heir.progress().state == "waiting"
     assert not store.exists()
     store.with_name("away").rename(store)
     async with asyncio.timeout(30):
@@ -274,7 +274,7 @@ async def test_a_halted_partition_goes_on_after_a_repair_beside_it(
     assert not any(segment.lost for segment in repairs[0].segments)
     assert heir.may_go_on()
     await heir.resume()
-    assert (heir.halted, heir.standing().state, heir.status()["block"]) == (None, "running", 6)
+    assert (heir.halted, heir.progress().state, heir.status()["block"]) == (None, "running", 6)
     await heir.feed(FetchedBatch(heir.tp, [_record(n, m) for n, m in enumerate(appending.messages)], BLOCKS, EPOCH))
     heir.stop()
     await heir.closed()
@@ -303,7 +303,7 @@ async def test_a_partition_goes_on_once_a_message_is_ignored(appending: Appendin
     partition, control = appending.partition, appending.settled.control
     await partition.feed(FetchedBatch(partition.tp, records, BLOCKS + 1, EPOCH))
     assert f"`tokenmill ignore {partition.tp.topic} 0 2`" in (partition.halted or "")
-    assert partition.standing().state == "halted"
+    assert partition.progress().state == "halted"
     assert partition.status()["halted_by"] in {DamagedError.brief, DifferenceError.brief, GapError.brief}
     assert not partition.may_go_on()
     control.add(*ignore_record(1, 2, record_hash(foreign)))

@@ -12,7 +12,7 @@ from prometheus_client import generate_latest
 
 from tests.mills import flush, make_source, text, tombstone
 from tests.scraping import Key, parse, total
-from tokenmill.app.telemetry.measuring import STAGES, LagAge, Stage, StageClock, Standing, measure
+from tokenmill.app.telemetry.measuring import STAGES, LagAge, PartitionProgress, Stage, StageClock, measure
 from tokenmill.app.telemetry.mill_meter import MillMeter
 from tokenmill.app.telemetry.worker_metrics import STAGE_SECONDS, WORKER
 from tokenmill.milling.partition_mill import PartitionMill
@@ -110,32 +110,32 @@ def fetch(first: int, last: int, timestamp: int, step: int) -> list[StampedRecor
 
 def test_age_is_that_of_the_record_at_the_offset() -> None:
     """Inside a fetch, between two, and before the first that is remembered."""
-    trail = LagAge()
-    trail.passed(fetch(10, 19, 1_000_000, 1000))
-    trail.passed(fetch(30, 39, 2_000_000, 1000))
+    lag_age = LagAge()
+    lag_age.passed(fetch(10, 19, 1_000_000, 1000))
+    lag_age.passed(fetch(30, 39, 2_000_000, 1000))
     now = 2_010_000
-    assert [trail.age(offset, now) for offset in (10, 15, 19, 20, 30, 34)] == [1010, 1005, 1001, 10, 10, 6]
-    trail.forget(31)
-    assert [trail.age(offset, now) for offset in (5, 31)] == [10, 9]
+    assert [lag_age.age(offset, now) for offset in (10, 15, 19, 20, 30, 34)] == [1010, 1005, 1001, 10, 10, 6]
+    lag_age.forget(31)
+    assert [lag_age.age(offset, now) for offset in (5, 31)] == [10, 9]
 
 
 def test_a_record_that_nobody_saw_is_as_old_as_the_last_one_or_as_the_end_that_was_reached() -> None:
     """A backlog is old; what comes after a quiet night is not."""
-    trail = LagAge()
-    assert trail.age(0, 5_000_000) is None
-    trail.begin(1_000_000)
-    assert trail.age(7, 5_000_000) == 4000
-    trail.passed(fetch(7, 9, 3_000_000, 0))
-    assert trail.age(10, 5_000_000) == 2000
-    trail.level(4_999_000)
-    assert trail.age(10, 5_000_000) == 1
+    lag_age = LagAge()
+    assert lag_age.age(0, 5_000_000) is None
+    lag_age.begin(1_000_000)
+    assert lag_age.age(7, 5_000_000) == 4000
+    lag_age.passed(fetch(7, 9, 3_000_000, 0))
+    assert lag_age.age(10, 5_000_000) == 2000
+    lag_age.level(4_999_000)
+    assert lag_age.age(10, 5_000_000) == 1
 
 
 def test_a_clock_that_is_behind_gives_no_negative_age() -> None:
     """Producers' clocks are not ours."""
-    trail = LagAge()
-    trail.passed([StampedRecord(0, 9_000_000)])
-    assert trail.age(0, 5_000_000) == 0
+    lag_age = LagAge()
+    lag_age.passed([StampedRecord(0, 9_000_000)])
+    assert lag_age.age(0, 5_000_000) == 0
 
 
 LAG = "tokenmill_consumer_lag_records"
@@ -147,9 +147,9 @@ AGE = "tokenmill_consumer_lag_seconds"
 class Still:
     """A partition that stands somewhere."""
 
-    where: Standing
+    where: PartitionProgress
 
-    def standing(self) -> Standing:
+    def progress(self) -> PartitionProgress:
         """Return where."""
         return self.where
 
@@ -165,10 +165,10 @@ class Way:
 
 def at(position: int | None, timestamp: int = 0) -> Still:
     """Return a partition at a position, after a record of this timestamp."""
-    trail = LagAge()
-    trail.begin(timestamp)
+    lag_age = LagAge()
+    lag_age.begin(timestamp)
     state = "running" if position is not None else "resuming"
-    return Still(Standing(state=state, position=position, trail=trail, clock=StageClock()))  # type: ignore[arg-type]
+    return Still(PartitionProgress(state=state, position=position, lag_age=lag_age, clock=StageClock()))  # type: ignore[arg-type]
 
 
 def samples() -> Mapping[Key, float]:
@@ -212,7 +212,7 @@ def test_tokens_in_an_open_block_are_not_durable_until_it_is_flushed() -> None:
     way = Way(Cursor(0, 0, 0))
 
     def durable() -> int | None:
-        return meter.standing("running", mill.next_offset, {"train": way}).durable
+        return meter.progress("running", mill.next_offset, {"train": way}).durable
 
     assert durable() == 0
     feed(meter, mill, [text(0, "abc"), text(1, "de")])  # a block of four, three tokens wait
@@ -222,7 +222,7 @@ def test_tokens_in_an_open_block_are_not_durable_until_it_is_flushed() -> None:
     assert durable() == 3
     way.idle = False
     assert durable() == 1
-    assert meter.standing("halted", 3, {"train": way}).durable is None
+    assert meter.progress("halted", 3, {"train": way}).durable is None
 
 
 def test_a_meter_counts_what_it_saw_and_nothing_from_before() -> None:

@@ -9,7 +9,7 @@ import pytest
 from faust.types import TP
 
 from tokenmill.app.settings import Settings
-from tokenmill.app.telemetry.measuring import LagAge, StageClock, Standing
+from tokenmill.app.telemetry.measuring import LagAge, PartitionProgress, StageClock
 from tokenmill.app.worker import ending
 from tokenmill.app.worker import run as wiring
 from tokenmill.app.worker.ownership import FetchedBatch
@@ -34,9 +34,9 @@ class Still:
     def stop(self) -> None:
         """Be gone."""
 
-    def standing(self) -> Standing:
+    def progress(self) -> PartitionProgress:
         """Return that it runs."""
-        return Standing(state="running", position=3, trail=LagAge(), clock=StageClock())
+        return PartitionProgress(state="running", position=3, lag_age=LagAge(), clock=StageClock())
 
     def status(self) -> Mapping[str, Any]:
         """Return where it is."""

@@ -132,12 +132,12 @@ def test_copied_segments_continue_once_they_are_adopted(scene: Scene) -> None:
 def test_mirrors_and_segment_workers_exclude_each_other(scene: Scene, tmp_path: Path) -> None:
     """On one store: whoever is there first stays, the other is told; two segment workers share it."""
     settings = scene.settings.model_copy(update={"store": scene.mirrors[0]})
-    held = StoreLock(settings.store, alone=False)
-    StoreLock(settings.store, alone=False).close()
+    held = StoreLock(settings.store, exclusive=False)
+    StoreLock(settings.store, exclusive=False).close()
     code, said = mirror_once(settings, settings.store)
     assert (code, "a segment worker, or another mirror, fills" in said) == (LockedError.exit_code, True)
     held.close()
-    held = StoreLock(settings.store, alone=True)
+    held = StoreLock(settings.store, exclusive=True)
     with Service(settings, tmp_path) as service:
         worker = service.segment()
         assert worker.process.wait() == LockedError.exit_code

@@ -184,7 +184,7 @@ async def test_what_is_behind_is_measured(
     assert metrics.BLOCKS_BEHIND.labels(name)._value.get() == 3
     assert metrics.BYTES_BEHIND.labels(name)._value.get() == 3 * stream.recipe.block_bytes
     assert metrics.ERAS_BEHIND.labels(name)._value.get() == 0  # the store does not know the era yet
-    told = MirroredStream(name, blocks=1, bytes=2, eras=7, stored=0, trainable=0, standing=())
+    told = MirroredStream(name, blocks=1, bytes=2, eras=7, stored=0, trainable=0, stopped_by=())
     mirror._measures[name] = SimpleNamespace(take=lambda *_: told)  # type: ignore[assignment]
     mirror._take()
     assert metrics.ERAS_BEHIND.labels(name)._value.get() == 7
@@ -214,9 +214,9 @@ async def test_a_measure_keeps_what_a_partition_had_while_it_starts_anew(
         flow.partitions = {tp: partition(block) for tp, block in zip(flow.topics, blocks, strict=True)}
         found = measure.take([flow], heads)
         assert (found.blocks, found.trainable, found.eras) == (behind, trainable, 4 - trainable)
-        assert found.standing == ()
+        assert found.stopped_by == ()
     flow.partitions = dict(zip(flow.topics, (partition(1, halted="a"), partition(1, waiting="b")), strict=True))
-    assert measure.take([flow], heads).standing == ("a", "b")
+    assert measure.take([flow], heads).stopped_by == ("a", "b")
 
 
 async def test_another_streams_message_is_no_head(

@@ -262,7 +262,7 @@ async def test_once_waits_for_the_head_of_every_partition(
     assert stored(store, stream) == [8, 5]
     assert open_eras(store.path, stream.stream.name).eras == 1
     (behind,) = mirror.behind
-    assert (behind.blocks, behind.eras, behind.stored, behind.trainable, behind.standing) == (0, 0, 13, 1, ())
+    assert (behind.blocks, behind.eras, behind.stored, behind.trainable, behind.stopped_by) == (0, 0, 13, 1, ())
     assert not mirror.problems
 
 
@@ -316,7 +316,7 @@ async def test_once_tells_of_problems(
         await mirror.run()
     assert [type(problem) for problem in mirror.problems] == [GapError]
     (behind,) = mirror.behind
-    assert (len(behind.standing), behind.stored) == (1, 2)
+    assert (len(behind.stopped_by), behind.stored) == (1, 2)
 
 
 async def test_a_mirror_follows_new_streams_and_partitions(
