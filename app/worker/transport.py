@@ -1,6 +1,6 @@
 """Faust's transport, replaced: batches instead of events, and positions that come from the data.
 
-This file and `consumer_thread` are the only ones that touch Faust's private parts, which `faust_internals` checks.
+This file and `consumer_thread` are the only ones that touch Faust's private parts, which `faust_setup` checks.
 
 Stock Faust spends about 60 µs on each record, commits what its acknowledgements say, and seeks to what was committed.
 Here one event carries all the records that a fetch brought for a partition (about 2.5 µs a record), and:

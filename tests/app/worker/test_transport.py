@@ -13,6 +13,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from faust.transport.consumer import Consumer, Fetcher
 from faust.types import TP
+from structlog.testing import capture_logs
 
 from tests.app.privates import named, used
 from tests.conftest import TopicFactory
@@ -23,30 +24,50 @@ from tokenmill.app.settings import Settings
 from tokenmill.app.worker import consumer_thread as thread_module
 from tokenmill.app.worker import transport
 from tokenmill.app.worker.consumer_thread import ConsumerThread, PausingListener, StampedRecords
-from tokenmill.app.worker.faust_setup import ATTRIBUTES, CALLED, OVERRIDDEN, VERSIONS, check_faust
+from tokenmill.app.worker.faust_setup import ATTRIBUTES, CALLED, OVERRIDDEN, VERSIONS, check_faust, warn_of_versions
 from tokenmill.app.worker.transport import BatchApp, BatchConsumer, BatchTransport, DurableProducer
 
+FAUST, AIOKAFKA = ("faust-streaming", "0.15.3"), ("aiokafka", "0.14.0")
 RECORDS = 3000
 SEEKS = 40
 
 
-def test_installed_faust_is_the_expected_one() -> None:
+def test_installed_libraries_have_all_parts() -> None:
     """The overrides were written for what is installed."""
     check_faust()
 
 
-@pytest.mark.parametrize(
-    ("library", "expected"), [(faust, r"faust-streaming 0\.15\.3"), (aiokafka, r"aiokafka 0\.14\.0")]
-)
-def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch, library: ModuleType, expected: str) -> None:
-    """The error names both versions."""
+@pytest.mark.parametrize(("library", "name", "tested"), [(faust, *FAUST), (aiokafka, *AIOKAFKA)])
+def test_another_version_with_all_parts_works_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, library: ModuleType, name: str, tested: str
+) -> None:
+    """One line names both versions and what to run; nothing is refused."""
     monkeypatch.setattr(library, "__version__", "0.99.0")
-    with pytest.raises(ImportError, match=rf"was written for {expected}, not 0\.99\.0"):
+    check_faust()
+    with capture_logs() as lines:
+        warn_of_versions()
+    (line,) = lines
+    assert (line["log_level"], line["libraries"]) == ("warning", [f"{name} 0.99.0 (tested: {tested})"])
+    assert "make test-newest" in line["event"]
+
+
+def test_the_tested_versions_are_used_without_a_warning() -> None:
+    """A line at every start would be read by nobody."""
+    with capture_logs() as lines:
+        warn_of_versions()
+    assert lines == []
+
+
+def test_another_version_that_lacks_a_part_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the tested one would be: an override of what is not there would never be called."""
+    monkeypatch.setattr(faust, "__version__", "0.99.0")
+    monkeypatch.delattr(Consumer, "_drain_messages")
+    with pytest.raises(ImportError, match=r"changed Consumer\._drain_messages: install faust-streaming 0\.15\.3"):
         check_faust()
 
 
 def test_versions_are_those_that_get_installed() -> None:
-    """What the check expects is what the project asks for, so that an upgrade has to look at the transport."""
+    """What was tested is what the project asks for, so that an upgrade has to look at the transport."""
     wanted = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]["app"]
     assert {f"{name}=={expected}" for name, _, expected in VERSIONS} <= {one.partition("[")[0] for one in wanted}
 
