@@ -54,6 +54,13 @@ def test_every_service_is_pinned_limited_and_stripped(name: str) -> None:
     assert "container_name" not in service
 
 
+@pytest.mark.parametrize("name", ["mill", "segments"])
+def test_workers_are_watched_by_their_supervisor(name: str) -> None:
+    """The engine starts the supervisor again after any end of it, and no worker runs without one."""
+    assert SERVICES[name]["command"][0] == "serve"
+    assert SERVICES[name]["restart"] == "unless-stopped"
+
+
 @pytest.mark.parametrize("name", SERVICES)
 def test_ports_are_published_on_loopback_only(name: str) -> None:
     """Nothing of the stack is for other machines."""
