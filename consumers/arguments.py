@@ -111,6 +111,14 @@ def flag(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def mask_loss_of(mask_loss: Any, widen: Any) -> bool:
+    """Return whether losses are masked; raises InputError for no truth values, and where y cannot be masked."""
+    masked = flag("mask_loss", mask_loss)
+    if not flag("widen", widen) and masked:
+        raise InputError("mask_loss sets y to -100, which only int64 holds: leave out widen=False, or mask yourself")
+    return masked
+
+
 def seconds(name: str, value: Any) -> float:
     """Return a finite time, 0 or more; raises InputError for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):

@@ -106,11 +106,7 @@ class Batches:
         self._ranks = arguments.ranks_of(batch_size, rank, world_size, worker)
         asked = arguments.sequence_of(stream, sequence_length, seed=seed, shuffle=shuffle, eras=eras, passes=passes)
         prefetch = arguments.prefetch_of(prefetch)
-        self._mask_loss = arguments.flag("mask_loss", mask_loss)
-        if not arguments.flag("widen", widen) and mask_loss:
-            raise InputError(
-                "mask_loss sets y to -100, which only int64 holds: leave out widen=False, or mask yourself"
-            )
+        self._mask_loss = arguments.mask_loss_of(mask_loss, widen)
         self._skips = arguments.choice("on_damage", on_damage, ("refuse", "skip")) == "skip"
         check = arguments.flag("check", check)
         self._store_wait = StoreWait(arguments.timeout_of(timeout), arguments.seconds("poll_seconds", poll_seconds))
