@@ -131,7 +131,7 @@ def seconds(name: str, value: Any) -> float:
 
 
 def timeout_of(value: Any) -> float | None:
-    """Return a timeout in seconds; None stands for ever, and so does an infinite one."""
+    """Return a timeout in seconds; None means for ever, and so does an infinite one."""
     endless = isinstance(value, float | np.floating) and value == math.inf
     return None if value is None or endless else seconds("timeout", value)
 
@@ -158,7 +158,7 @@ def choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
 
 
 def eras_of(value: Any) -> tuple[int, int | None]:
-    """Return the first era and the one after the last; None stands for all.
+    """Return the first era and the one after the last; None means all.
 
     Raises:
         InputError: it is no range of one era or more, in steps of 1.

@@ -25,7 +25,7 @@ class Lane(Protocol):
     """Work on a device that goes on beside the consumer's."""
 
     stalled_seconds: float
-    """How long the consumer's work stood at marks that were handed over, as far as that is known yet."""
+    """How long the consumer's work waited at marks that were handed over, as far as that is known yet."""
 
     def pinned(self, rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
         """Return a host buffer that the device can read while the host does something else."""

@@ -29,7 +29,7 @@ class Metrics:
     store_wait_seconds: float = 0.0
     """The part of it in which no whole step was trainable yet."""
     device_wait_seconds: float = 0.0
-    """How long the work on a CUDA device stood because a batch was still on its way, as its events tell later."""
+    """How long the work on a CUDA device waited because a batch was still on its way, as its events show later."""
 
     @property
     def wait_ratio(self) -> float:

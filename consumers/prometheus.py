@@ -49,7 +49,7 @@ _COUNTED: Final = (
     ),
     _Counted(
         "device_wait_seconds",
-        "Seconds that the work on a CUDA device stood because a batch was still on its way.",
+        "Seconds that the work on a CUDA device waited because a batch was still on its way.",
         lambda m: m.device_wait_seconds,
     ),
 )

@@ -59,7 +59,7 @@ class Staging(Protocol):
 
     @property
     def stalled_seconds(self) -> float:
-        """How long a device's work stood because a batch was not there yet, as far as that is known."""
+        """How long a device's work waited because a batch was not there yet, as far as that is known."""
 
 
 def device_of(value: Any) -> torch.device:
@@ -193,7 +193,7 @@ class LaneStaging:
 
     @property
     def stalled_seconds(self) -> float:
-        """How long the device's work stood, as far as the lane knows yet."""
+        """How long the device's work waited, as far as the lane knows yet."""
         return self._lane.stalled_seconds
 
     def send(self, stretch: Rows) -> Iterator[Sent]:

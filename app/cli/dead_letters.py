@@ -136,7 +136,7 @@ def show_command(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print one dead letter: where it comes from, why it is here, and what stood there."""
+    """Print one dead letter: where it comes from, why it is here, and what was there."""
     letter = asyncio.run(find_dead_letter(settings, required_place(record)))
     if value and sys.stdout.isatty():
         show((letter.value or b"").decode(errors="backslashreplace"))

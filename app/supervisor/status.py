@@ -67,7 +67,7 @@ class ChainStatus:
     tokens: int
     """Tokens of the documents, each with its end-of-document id."""
     note: str | None
-    """Why it stands or waits in the store, or None."""
+    """Why it is halted or waits in the store, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class PartitionStatus:
     chains: tuple[ChainStatus, ...]
     """One of each split, in the order of the settings."""
     halted: str | None
-    """Why it stands or waits, or None."""
+    """Why it is halted or waits, or None."""
     dead_letter: DeadLetterStatus | None = None
     """The newest one of the partition, of those that workers of this supervisor sent."""
 

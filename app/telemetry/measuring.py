@@ -205,7 +205,7 @@ OF_PARTITIONS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionProgress:
-    """Where a partition stands."""
+    """How far a partition is, and what it does."""
 
     state: State
     position: int | None
@@ -228,7 +228,7 @@ class Measured(Protocol):
     """A partition that can be measured."""
 
     def progress(self) -> PartitionProgress:
-        """Return where it stands."""
+        """Return how far it is, and what it does."""
         ...
 
 

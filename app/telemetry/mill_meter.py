@@ -95,7 +95,7 @@ class MillMeter:
         OTHER_RECORDS.labels(self._topic, split, "flush").inc(now.flushes - before.flushes)
 
     def progress(self, state: State, position: int, sending: Mapping[str, Sending]) -> PartitionProgress:
-        """Return where the partition stands; ``sending`` is by split, ``position`` means nothing unless it runs."""
+        """Return how far the partition is; ``sending`` is by split, ``position`` means nothing unless it runs."""
         runs = state == "running"
         return PartitionProgress(
             state=state,

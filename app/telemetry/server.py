@@ -34,7 +34,7 @@ class Probes:
     def turn(self, not_ready: str | None, halted: Mapping[str, str] | None = None) -> None:
         """Take note that the event loop turns, and why no work can be done now; call this in it, again and again.
 
-        ``halted`` is what stands until a person acts, and why.
+        ``halted`` is what is halted until a person acts, and why.
         """
         self._not_ready = not_ready
         self._halted = halted_words(halted or {})
@@ -46,7 +46,7 @@ class Probes:
         return f"the event loop has stood still for {still:.0f} s" if still > STALLED_SECONDS else None
 
     def not_ready(self, *, strict: bool = False) -> str | None:
-        """Return why no work can be done now, if so; it may pass. If ``strict``, also which part of it stands."""
+        """Return why no work can be done now, if so; it may pass. If ``strict``, also which part of it is halted."""
         return self.unhealthy() or self._not_ready or (self._halted if strict else None)
 
 

@@ -1,6 +1,6 @@
 """What ``/status`` answers, as one JSON object: of a supervisor with all its workers, or of a worker that runs alone.
 
-Reasons are those of a closed set (`TokenMillError.brief`): nothing that a record says stands here. The log, and
+Reasons are those of a closed set (`TokenMillError.brief`): nothing that a record says is shown here. The log, and
 the live view of `tokenmill up`, say the rest.
 """
 
@@ -42,7 +42,7 @@ class StatusSnapshot:
 
     @property
     def halted(self) -> dict[str, str]:
-        """What stands until a person acts, and why in short: partitions that somebody has, and streams' eras."""
+        """What is halted until a person acts, and why in short: partitions that somebody has, and streams' eras."""
         found = {name: self.said[name].get("halted_by") for name in sorted(self.owners.keys() & self.said.keys())}
         partitions = {name: reason for name, reason in found.items() if reason is not None}
         return partitions | {f"eras of {stream}": reason for stream, reason in sorted(self.era_halts.items())}
@@ -80,7 +80,7 @@ class StatusSnapshot:
 
 
 def halted_words(halted: Mapping[str, str]) -> str | None:
-    """Return what stands, and why, in one line; None where nothing does."""
+    """Return what is halted, and why, in one line; None where nothing is."""
     if not halted:
         return None
     shown = [f"{name} ({reason})" for name, reason in list(halted.items())[:SHOWN_HALTS]]

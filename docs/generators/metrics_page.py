@@ -56,7 +56,7 @@ nobody answers.
 
 All four are read with GET or HEAD. A connection carries one request and ends after ten seconds at the latest; there are
 64 at a time, or a quarter of the files that the process may have open, and one more ends the oldest that has not sent
-its request. Nothing that a record says stands on any of the pages.
+its request. No page shows anything that a record says.
 """
 LAG: Final = """\
 ## Lag

@@ -120,7 +120,7 @@ ERA_RULES: Final = (
     EraRule("an era names the hash of the one before", _patched((EraLog, "continues", _any_hash)), 506),
     EraRule("what continues nothing is ignored", _patched((EraLog, "add", _must_continue)), 36),
     EraRule("nothing follows the end marker", _patched((EraLog, "ended", False)), 18),
-    EraRule("the end marker is written until it stands there", _patched((EraCloser, "close", _two_steps)), 2),
+    EraRule("the end marker is written until it is there", _patched((EraCloser, "close", _two_steps)), 2),
     EraRule(
         "a record is read back before the next is written",
         _patched((closing, "read_eras", _look_once), (EraCloser, "step", _believing_step)),

@@ -93,7 +93,7 @@ class GapSearch:
         return True
 
     def is_over(self, position: int) -> bool:
-        """Return whether a block was missing and everything that stood in the log then has been read."""
+        """Return whether a block was missing and everything that was in the log then has been read."""
         return self.missing is not None and position >= self._until
 
     def pause(self, block: int) -> float:
