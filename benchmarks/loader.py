@@ -12,12 +12,13 @@ import torch
 import typer
 from rich.console import Console
 
+from benchmarks.loaders.following import measure_following
 from benchmarks.loaders.gpu import measure_gpu
 from benchmarks.loaders.large import measure_large
 from benchmarks.loaders.place import Stock
 from benchmarks.loaders.shapes import measure_shapes
 from benchmarks.loaders.stock import make_stock
-from benchmarks.loaders.table import print_large, print_shapes, print_speeds
+from benchmarks.loaders.table import print_following, print_large, print_shapes, print_speeds
 from benchmarks.measuring import BenchmarkError
 from benchmarks.workplace import RESULTS, about_this_run, workplace, write_result
 
@@ -82,8 +83,10 @@ def main(
         print_large(sizes, console)
         found_shapes = measure_shapes(directory.absolute(), rounds) if shapes else []
         print_shapes(found_shapes, console)
+        following = measure_following(directory.absolute())
+        print_following(following, console)
     result = about | {"loaders": versions, "rounds": rounds, "blocks": stock.blocks, "speeds": speeds}
-    result |= {"sizes": sizes, "shapes": found_shapes, "gpu": gpu}
+    result |= {"sizes": sizes, "shapes": found_shapes, "following": following, "gpu": gpu}
     write_result(output, "loader.json", result)
 
 

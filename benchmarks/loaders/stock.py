@@ -1,7 +1,8 @@
 """The tokens that all loaders read: a store with eras, and beside it one file with all its blocks."""
 
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,8 @@ SEGMENT_BLOCKS: Final = 32_768
 """The default of the service."""
 ERA_BLOCKS: Final = 8192
 """The same."""
+ENTRY: Final = encode_entry([Piece(0, 0, 0, b"")])
+"""Each block is one document."""
 COMMIT_BLOCKS: Final = 2048
 """Blocks that are written in one go."""
 
@@ -39,39 +42,70 @@ def make_stock(
     """
     eras = -(-blocks // era_blocks)
     stock = Stock(directory, eras * era_blocks, block_tokens)
-    info = _info(block_tokens, segment_blocks)
     stock.flat.parent.mkdir(parents=True)
-    store = Store.open_or_create(stock.store)
-    store.add_stream(info, None)
-    rng = np.random.default_rng(seed)
-    entry = encode_entry([Piece(0, 0, 0, b"")])
-    chains = [genesis_hash(info.fingerprint, partition) for partition in range(PARTITIONS)]
-    log = EraLog(info.fingerprint)
-    writers = [PartitionWriter.open(store, STREAM, partition) for partition in range(PARTITIONS)]
-    each = era_blocks // PARTITIONS
-    with EraWriter.open(store, STREAM) as era_writer, stock.flat.open("wb") as flat:
-        closed: list[tuple[Era, int]] = []
+    with StockWriter(stock, segment_blocks, era_blocks, seed) as writer:
         for era in range(eras):
-            for partition, writer in enumerate(writers):
-                for first in range(era * each, (era + 1) * each, COMMIT_BLOCKS):
-                    count = min(COMMIT_BLOCKS, (era + 1) * each - first)
-                    tokens = rng.integers(0, VOCABULARY, (count, block_tokens), np.uint16)
-                    entries = [entry] * count
-                    hashes = roll(chains[partition], tokens.data.cast("B"), entries)
-                    chains[partition] = hashes[-1]
-                    writer.append(Blocks(first, tokens.data.cast("B"), entries, hashes), token_offset=first)
-                    if writer.next_block % COMMIT_BLOCKS == 0:
-                        writer.commit()
-                    flat.write(tokens.data)
-            extents = {p: Extent((era + 1) * each, chain) for p, chain in enumerate(chains)}
-            closed += _close(log, extents, end=era + 1 == eras)
-        for writer in writers:
-            writer.commit()
-            writer.close()
-        for at in range(0, len(closed), COMMIT_ROWS):
-            era_writer.append(closed[at : at + COMMIT_ROWS])
+            writer.append(end=era + 1 == eras)
+        writer.publish()
     np.save(stock.order, _order(stock, era_blocks))
     return stock
+
+
+class StockWriter:
+    """Writes random tokens era by era, as the service would, but to two partitions from one process."""
+
+    def __init__(self, stock: Stock, segment_blocks: int, era_blocks: int, seed: int = 1) -> None:
+        """Open an empty store, and the flat file beside it."""
+        info = _info(stock.block_tokens, segment_blocks)
+        store = Store.open_or_create(stock.store)
+        store.add_stream(info, None)
+        self._each = era_blocks // PARTITIONS
+        self._block_tokens = stock.block_tokens
+        self._rng = np.random.default_rng(seed)
+        self._chains = [genesis_hash(info.fingerprint, partition) for partition in range(PARTITIONS)]
+        self._log = EraLog(info.fingerprint)
+        self._closed: list[tuple[Era, int]] = []
+        self._open = ExitStack()
+        self._flat = self._open.enter_context(stock.flat.open("wb"))
+        self._eras = self._open.enter_context(EraWriter.open(store, STREAM))
+        self._writers = [PartitionWriter.open(store, STREAM, partition) for partition in range(PARTITIONS)]
+        for partition in self._writers:
+            self._open.callback(partition.close)
+
+    def __enter__(self) -> Self:
+        """Return the writer."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close all files."""
+        self._open.close()
+
+    def append(self, *, end: bool = False) -> None:
+        """Write the blocks of the next era, and after the last one the marker by which reading ends."""
+        for partition, writer in enumerate(self._writers):
+            last = writer.next_block + self._each
+            for first in range(writer.next_block, last, COMMIT_BLOCKS):
+                self._append(partition, first, min(COMMIT_BLOCKS, last - first))
+                if writer.next_block % COMMIT_BLOCKS == 0:
+                    writer.commit()
+        extents = {p: Extent(self._writers[p].next_block, chain) for p, chain in enumerate(self._chains)}
+        self._closed += _close(self._log, extents, end=end)
+
+    def publish(self) -> None:
+        """Make all that was appended trainable: it is committed when this returns."""
+        for writer in self._writers:
+            writer.commit()
+        for at in range(0, len(self._closed), COMMIT_ROWS):
+            self._eras.append(self._closed[at : at + COMMIT_ROWS])
+        self._closed = []
+
+    def _append(self, partition: int, first: int, count: int) -> None:
+        tokens = self._rng.integers(0, VOCABULARY, (count, self._block_tokens), np.uint16)
+        entries = [ENTRY] * count
+        hashes = roll(self._chains[partition], tokens.data.cast("B"), entries)
+        self._chains[partition] = hashes[-1]
+        self._writers[partition].append(Blocks(first, tokens.data.cast("B"), entries, hashes), token_offset=first)
+        self._flat.write(tokens.data)
 
 
 def _order(stock: Stock, era_blocks: int) -> npt.NDArray[np.int64]:

@@ -53,3 +53,10 @@ def print_shapes(shapes: Sequence[Mapping[str, Any]], console: Console) -> None:
         table.add_row(name.replace("_", " "), *(f"{shape[name]:,}" for shape in shapes))
     if shapes:
         console.print(table)
+
+
+def print_following(found: Mapping[str, Any], console: Console) -> None:
+    """Print what a reader of a growing store costs, and how late it is."""
+    late = {name: f"{seconds * 1e3:.0f} ms" for name, seconds in found["era_to_batch_seconds"].items()}
+    console.print(f"a reader that has caught up takes {found['idle_cores']:.2%} of a core")
+    console.print(f"an era on the disk is a batch in the loop after {late['median']} (at most {late['max']})")

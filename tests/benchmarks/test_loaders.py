@@ -1,11 +1,13 @@
 """The benchmark of loaders compares like with like."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.loader import _cell
+from benchmarks.loaders import following
 from benchmarks.loaders.ours import Limit, TokenMill
 from benchmarks.loaders.place import Stock
 from benchmarks.loaders.stock import make_stock
@@ -53,3 +55,15 @@ def test_ratios_are_formed_within_a_round() -> None:
     assert found["tokenmill_to"] == {"other": 3.0, "tokenmill-unchecked": 0.75, "limit": 0.5}
     assert found["unchecked_to_limit"] == 0.75
     assert found["tokens_per_second"]["other"] == {"median": 15, "min": 5, "max": 25}
+
+
+def test_a_reader_of_a_growing_store_gets_each_era_as_one_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is measured of it is a time after the era was there."""
+    monkeypatch.setattr(following, "ERAS", 2)
+    monkeypatch.setattr(following, "IDLE_SECONDS", 0.2)
+    found = following.measure_following(tmp_path)
+    assert 0 < found["era_to_batch_seconds"]["median"] <= found["era_to_batch_seconds"]["max"]
+    assert 0 <= found["idle_cores"] < 1
+    assert not any(tmp_path.iterdir())
