@@ -30,7 +30,7 @@ class StepDataset(IterableDataset[Batch]):
     What was read ahead is no progress. ``batch.state`` is the state of `Batches` after that batch, for all ranks, and
     `resume` takes it, here and for any other number of ranks or workers. The dataset keeps its place, too: the next
     loop goes on behind the last batch that the loop got; where workers read, behind the last one whose x or y it asked
-    for, for a loader informs nobody what it handed out. `rewind` goes back to the beginning.
+    for, for a loader keeps to itself what it handed out. `rewind` goes back to the beginning.
     """
 
     def __init__(self, store: Path | str, stream: str, **options: Any) -> None:
