@@ -1,8 +1,8 @@
 """Where the loops over a dataset stand that worker processes read for.
 
 A loader does not let its dataset know that a loop begins, or what the loop got. So batches that come out of a worker
-tell the process that uses them, each once, when its x or y is asked for; and workers ask where to begin through files, for
-those that live on from loop to loop (``persistent_workers=True``) have an old copy of the dataset.
+tell the process that uses them, each once, when its x or y is asked for; and workers ask where to begin through files,
+for those that live on from loop to loop (``persistent_workers=True``) have an old copy of the dataset.
 """
 
 import json
