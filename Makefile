@@ -46,6 +46,9 @@ env: ## .env for docker compose: the defaults of .env.example, and a random pass
 demo: $(VENV)/.installed $(if $(filter 0,$(TRAIN)),,$(VENV)/.train) ## text flows through Kafka into a training run (TEXT=path, TRAIN=0)
 	@$(BIN)/tokenmill demo $(if $(TEXT),--text "$(TEXT)") $(if $(filter 0,$(TRAIN)),--no-train)
 
+# The tests start hundreds of Python processes: compiled code is kept, whatever the shell says, or each compiles it again.
+test test-quick faults: export PYTHONDONTWRITEBYTECODE =
+
 test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## all tests, against a real broker (ARGS="-k cursor" chooses)
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
@@ -66,7 +69,7 @@ test-stack: $(VENV)/.installed ## the container image and the compose stack, rea
 	$(BIN)/python -m pytest -m stack tests/stack $(ARGS)
 
 faults: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## every fault, for about an hour; needs strace and unshare (FAULT_SEED=1 repeats; ARGS="-k zombies" chooses)
-	$(BIN)/python -m pytest --full --verbose --timeout 3600 --numprocesses 2 --dist loadfile tests/faults tests/simulation tests/benchmarks $(ARGS)
+	$(BIN)/python -m pytest --full --verbose --timeout 3600 --numprocesses 2 --dist loadfile $(ARGS)
 
 soak: $(VENV)/.installed ## breaks a running service at random for an hour (MINUTES=60; SEED=1 repeats)
 	$(BIN)/python -m tests.faults.soak --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))

@@ -74,10 +74,11 @@ def test_workers_take_turns_without_changing_the_order(store: Store, workers: in
     assert len(loader) == 26
 
 
-LOOPS = [(0, ""), (1, "fork"), (3, "fork"), (2, "persistent"), (2, "spawn")]
+SPAWNED = pytest.param(2, "spawn", marks=pytest.mark.needs("minutes"))
+LOOPS = [(0, ""), (1, "fork"), (3, "fork"), (2, "persistent")]
 
 
-@pytest.mark.parametrize(("workers", "kind"), LOOPS)
+@pytest.mark.parametrize(("workers", "kind"), [*LOOPS, SPAWNED])
 @pytest.mark.slow
 def test_a_second_loop_goes_on_where_the_first_was_left(store: Store, workers: int, kind: str) -> None:
     """After a break, and after the last batch; whatever workers had read ahead. Only a rewind begins again."""
@@ -92,7 +93,7 @@ def test_a_second_loop_goes_on_where_the_first_was_left(store: Store, workers: i
     assert train(loader) == ROWS[:78]
 
 
-@pytest.mark.parametrize(("workers", "kind"), LOOPS[:4])
+@pytest.mark.parametrize(("workers", "kind"), LOOPS)
 @pytest.mark.slow
 def test_a_state_that_is_set_counts_in_workers_that_live_on(store: Store, workers: int, kind: str) -> None:
     """Forward and back; a batch of an earlier loop that is looked at afterwards moves nothing."""
@@ -181,7 +182,7 @@ def test_a_stateful_loader_goes_on_after_what_it_delivered(store: Store, workers
     assert [*joined(seen), *joined(resumed)] == ROWS[:78]
 
 
-@pytest.mark.parametrize(("workers", "kind"), LOOPS[:4])
+@pytest.mark.parametrize(("workers", "kind"), LOOPS)
 @pytest.mark.slow
 def test_a_stateful_loader_has_nothing_left_after_the_last_batch(store: Store, workers: int, kind: str) -> None:
     """In this process and in one that loads its state, in any loop; more eras or a rewind give more."""
@@ -197,7 +198,7 @@ def test_a_stateful_loader_has_nothing_left_after_the_last_batch(store: Store, w
     assert train(resumed, 2) == ROWS[:6]
 
 
-@pytest.mark.parametrize(("workers", "kind"), LOOPS[:4])
+@pytest.mark.parametrize(("workers", "kind"), LOOPS)
 @pytest.mark.slow
 def test_a_stateful_loader_can_go_back_and_on(store: Store, workers: int, kind: str) -> None:
     """To a state from before, in the same process; what was used beyond it counts no more."""

@@ -9,6 +9,10 @@ from tests.faults.trial import Trial
 from tests.simulation.history import WEIGHTS, History, Plan, draw_plan
 from tests.simulation.shrinking import shrink
 
+HISTORIES: Final = 800
+"""Few enough for every day: a sign that was missing in one of them would be missing in about one run of a million."""
+HISTORIES_IN_FULL: Final = 100_000
+
 FAULTS: Final = tuple(name for name in WEIGHTS if name not in {"mill", "store", "land", "produce", "start", "carry"})
 SIGNS: Final = (
     "second owners", "landed late", "gaps", "looks", "duplicates", "cut messages", "carries", "blocks",
@@ -28,7 +32,7 @@ RARE: Final = ("log moved while read", "resumed after a gap", "mill halted: rewr
 def test_every_store_gets_the_chain_of_the_log_that_stands(trial: Trial) -> None:
     """Whatever is killed, lost, rewritten, refused or late; a halt has its reason, and once faults end all arrives."""
     first = trial.rng.randrange(1 << 32)
-    rounds = trial.rounds(2_000, 100_000)
+    rounds = trial.rounds(HISTORIES, HISTORIES_IN_FULL)
     counts: Counter[str] = Counter()
     for seed in range(first, first + rounds):
         history = History(draw_plan(seed))

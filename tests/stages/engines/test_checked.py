@@ -80,6 +80,7 @@ def test_other_texts_are_not_compared(reference: HuggingFace) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_about_one_text_in_eight_thousand_is_compared(reference: HuggingFace) -> None:
     """Of texts that differ in a number only; ten times as many as expected would be chosen by chance never."""
     rng = np.random.default_rng(1)

@@ -255,6 +255,7 @@ print(len(batch.ids), int(peak.split()[1]) >> 10)
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_longest_text_of_a_unigram_tokenizer_takes_less_than_a_gigabyte(tmp_path: Path) -> None:
     """White space is the worst: as long as `max_text_bytes` allows by itself."""
     file = tmp_path / "tokenizer.json"
