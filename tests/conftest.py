@@ -50,6 +50,7 @@ SHARED: Final = ("milled", "secured")
 """Fixtures that start a service or a broker, once in each process that has a test which uses them."""
 LONG_FOLDERS: Final = frozenset({"faults", "simulation", "benchmarks"})
 """Tests that have a long form, all of them."""
+LONG_MARKS: Final = ("fault", "needs", "hypothesis")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -126,8 +127,7 @@ def _keep(config: pytest.Config, items: list[pytest.Item], wanted: Callable[[pyt
 
 
 def _is_long(item: pytest.Item) -> bool:
-    marked = item.get_closest_marker("needs") or item.get_closest_marker("hypothesis")
-    return marked is not None or bool(LONG_FOLDERS & set(item.path.parts))
+    return any(map(item.get_closest_marker, LONG_MARKS)) or bool(LONG_FOLDERS & set(item.path.parts))
 
 
 def _is_quick(item: pytest.Item) -> bool:

@@ -137,6 +137,7 @@ def test_batches_that_stay_narrow_go_through_workers(store: Store) -> None:
     assert "step=3, x and y [3, 4] of torch.uint16 on cpu" in repr(batches[3])
 
 
+@pytest.mark.slow
 def test_what_a_worker_looks_at_is_not_used(store: Store) -> None:
     """A collate_fn may; only the loop trains."""
     dataset = open_steps(store)
@@ -151,6 +152,7 @@ def _looked_at(batch: Batch) -> Batch:
     return batch
 
 
+@pytest.mark.slow
 def test_what_workers_read_ahead_is_no_progress(store: Store) -> None:
     """The step of the last item that was used gives the one state, for any ranks, workers and Batches."""
     dataset = open_steps(store)
@@ -171,6 +173,7 @@ def test_what_workers_read_ahead_is_no_progress(store: Store) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("used", [0, 1, 5, 25, 26])
+@pytest.mark.slow
 def test_a_stateful_loader_goes_on_after_what_it_delivered(store: Store, workers: int, used: int) -> None:
     """With as many workers; it counts what it delivered, not what workers read ahead."""
     loader = stateful(open_steps(store), workers)

@@ -67,6 +67,7 @@ def test_sampled_text_with_other_ids_stops_the_batch(reference: HuggingFace) -> 
                 checked.encode(batch)
 
 
+@pytest.mark.slow
 def test_other_texts_are_not_compared(reference: HuggingFace) -> None:
     """They have the fast engine's ids, right or wrong: a sample is a sample."""
     fast = Wrong(reference, "document")

@@ -182,6 +182,7 @@ def test_a_tokenizer_that_cannot_encode_every_text_is_refused(content: bytes, me
         HuggingFace(content)
 
 
+@pytest.mark.slow
 def test_text_on_which_the_library_panics_has_no_ids_and_the_others_have_theirs() -> None:
     """Wherever it stands among them; its refusal says what the library said."""
     engine = HuggingFace(panicking())
