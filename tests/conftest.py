@@ -101,15 +101,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _keep(config, items, _is_quick)
 
 
-class SharingFixtures(LoadFileScheduling):  # type: ignore[misc] - pytest-xdist's has no types
+class SharingFixtures(LoadFileScheduling):  # type: ignore[misc]
     """One process runs all tests of a file, and of all files whose tests use the same one of `SHARED`."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return _unit(str(nodeid).partition("::")[0])
+        return unit_of(str(nodeid).partition("::")[0])
 
 
 @cache
-def _unit(file: str) -> str:
+def unit_of(file: str) -> str:
+    """Return the name of what a file's tests are run with: a fixture of `SHARED`, or the file itself."""
     text = (ROOT / file).read_text()
     return next((name for name in SHARED if f"{name}: {name.title()}" in text), file)
 
