@@ -80,7 +80,11 @@ def test_the_whole_story(text: Path, tmp_path: Path, runs: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "moment", ["starting Apache Kafka", "feeding", pytest.param("; verifying each", marks=pytest.mark.needs("minutes"))]
+    "moment",
+    [
+        "starting Apache Kafka",
+        *(pytest.param(moment, marks=pytest.mark.needs("minutes")) for moment in ("feeding", "; verifying each")),
+    ],
 )
 def test_ctrl_c_leaves_no_process(text: Path, tmp_path: Path, moment: str) -> None:
     """At any moment, as at a terminal: the signal reaches the whole process group."""
