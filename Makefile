@@ -46,10 +46,13 @@ env: ## .env for docker compose: the defaults of .env.example, and a random pass
 demo: $(VENV)/.installed $(if $(filter 0,$(TRAIN)),,$(VENV)/.train) ## text flows through Kafka into a training run (TEXT=path, TRAIN=0)
 	@$(BIN)/tokenmill demo $(if $(TEXT),--text "$(TEXT)") $(if $(filter 0,$(TRAIN)),--no-train)
 
+# The tests start hundreds of Python processes: compiled code is kept, whatever the shell says, or each compiles it again.
+test test-quick faults: export PYTHONDONTWRITEBYTECODE =
+
 test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## all tests, against a real broker (ARGS="-k cursor" chooses)
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## pure and unit tests, in some two minutes: no broker, no service, few examples
+test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## pure and unit tests, in about a minute: no broker, no service, few examples
 	$(BIN)/python -m pytest --quick --numprocesses 2 --dist loadfile $(ARGS)
 
 test-peers: $(VENV)/.installed $(VENV)/.train $(VENV)/.peers-loops ## loops of other frameworks, killed and resumed, with the real packages; some 10 minutes, 600 MB
@@ -65,8 +68,8 @@ test-newest: $(VENV)/.installed ## the service on the newest aiokafka and faust-
 test-stack: $(VENV)/.installed ## the container image and the compose stack, really run (Docker, or as root podman and buildah)
 	$(BIN)/python -m pytest -m stack tests/stack $(ARGS)
 
-faults: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## every fault, for about an hour; needs strace and unshare (FAULT_SEED=1 repeats; ARGS="-k zombies" chooses)
-	$(BIN)/python -m pytest --full --verbose --timeout 3600 --numprocesses 2 --dist loadfile tests/faults tests/simulation tests/benchmarks $(ARGS)
+faults: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## every fault, and what is long, for more than an hour; needs strace and unshare (FAULT_SEED=1 repeats; ARGS="-k zombies" chooses)
+	$(BIN)/python -m pytest --full --verbose --timeout 3600 --numprocesses 2 --dist loadfile $(ARGS)
 
 soak: $(VENV)/.installed ## breaks a running service at random for an hour (MINUTES=60; SEED=1 repeats)
 	$(BIN)/python -m tests.faults.soak --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED))

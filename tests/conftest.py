@@ -8,6 +8,8 @@ import re
 import signal
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 import pytest
@@ -15,13 +17,17 @@ import structlog
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import for_code
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from tests.shared_broker import WORKER, shared_broker, shared_directory
 from tokenmill.app.local.broker import Broker
 
-# No deadline and no complaint about slow data: both measure the machine, and other programs run on it. 100 examples
-# keep the whole of the tests within minutes on two cores; `--hypothesis-profile=thorough` is for a night.
-settings.register_profile("tokenmill", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+# No deadline and no complaint about slow data: both measure the machine, and other programs run on it. 40 examples
+# keep the whole of the tests within minutes on two cores; `make faults` tries 200 of each property;
+# `--hypothesis-profile=thorough` is for a night.
+settings.register_profile("tokenmill", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("full", settings.get_profile("tokenmill"), max_examples=200)
 settings.register_profile("thorough", settings.get_profile("tokenmill"), max_examples=10_000)
 settings.register_profile("quick", settings.get_profile("tokenmill"), max_examples=15)
 settings.load_profile("tokenmill")
@@ -33,24 +39,39 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+ROOT: Final = Path(__file__).parents[1]
 _numbers = itertools.count(1)
 
 BROKERS: Final = frozenset({"broker", "secured"})
 """Fixtures that start a Kafka; a test that uses them through others has them as well."""
 SLOW_FOLDERS: Final = frozenset({"faults", "stack", "peers", "local", "examples", "benchmarks", "vocabularies"})
 """Tests of whole programs, each of which takes seconds and more."""
+SHARED: Final = ("milled", "secured")
+"""Fixtures that start a service or a broker, once in each process that has a test which uses them."""
+LONG_FOLDERS: Final = frozenset({"faults", "simulation", "benchmarks"})
+"""Tests that have a long form, all of them."""
+LONG_MARKS: Final = ("fault", "needs", "hypothesis")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the switch between the short and the long form of the fault tests and simulations."""
-    parser.addoption("--full", action="store_true", help="every fault, many rounds (`make faults`); takes an hour")
+    """Add the switches between a plain run (`make test`), a long one and a quick one."""
+    parser.addoption(
+        "--full", action="store_true", help="what is long or has a long form (`make faults`); over an hour"
+    )
     parser.addoption("--quick", action="store_true", help="no broker, no service, few examples (`make test-quick`)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let a quick run try fewer examples of each property."""
-    if config.getoption("--quick"):
-        settings.load_profile("quick")
+    """Let a quick run try fewer examples of each property, and a full one more; a profile that was named counts."""
+    if config.getoption("--hypothesis-profile", None) is None:
+        for option in ("full", "quick"):
+            if config.getoption(f"--{option}"):
+                settings.load_profile(option)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Spare a quick run the imports of what it leaves out."""
+    return True if config.getoption("--quick") and collection_path.name in SLOW_FOLDERS else None
 
 
 class TopicFactory(Protocol):
@@ -63,23 +84,51 @@ class TopicFactory(Protocol):
         """Create the topic with that many partitions; on return it can be used."""
 
 
+@pytest.hookimpl(trylast=True)  # Hypothesis marks its tests in a hook of the same name
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the tests that wait for real processes: at the end, one process would be left alone with them.
 
-    Left out is what a plain run has no means or time for (`needs`); a quick run leaves out whole programs as well, and
-    whatever has a broker or is marked as slow.
+    A plain run leaves out what it has no means or time for (`needs`). A full run has that, from whatever folder, all
+    that has a long form, and the properties, with more examples; not what would be the same again. A quick run leaves
+    out whole programs as well, and whatever has a broker or is marked as slow.
     """
     items.sort(key=lambda item: "faults" not in item.path.parts)
-    if not config.getoption("--full"):
+    if config.getoption("--full"):
+        _keep(config, items, _is_long)
+    else:
         _keep(config, items, lambda item: item.get_closest_marker("needs") is None)
     if config.getoption("--quick"):
         _keep(config, items, _is_quick)
+
+
+class SharingFixtures(LoadFileScheduling):  # type: ignore[misc]
+    """One process runs all tests of a file, and of all files whose tests use the same one of `SHARED`."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return unit_of(str(nodeid).partition("::")[0])
+
+
+@cache
+def unit_of(file: str) -> str:
+    """Return the name of what a file's tests are run with: a fixture of `SHARED`, or the file itself."""
+    text = (ROOT / file).read_text()
+    return next((name for name in SHARED if f"{name}: {name.title()}" in text), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    """Give the processes their tests."""
+    return SharingFixtures(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def _keep(config: pytest.Config, items: list[pytest.Item], wanted: Callable[[pytest.Item], bool]) -> None:
     kept = [item for item in items if wanted(item)]
     config.hook.pytest_deselected(items=[item for item in items if not wanted(item)])
     items[:] = kept
+
+
+def _is_long(item: pytest.Item) -> bool:
+    return any(map(item.get_closest_marker, LONG_MARKS)) or bool(LONG_FOLDERS & set(item.path.parts))
 
 
 def _is_quick(item: pytest.Item) -> bool:

@@ -107,7 +107,13 @@ def _is_carry(message: Message | None) -> bool:
 
 
 def publish(
-    settings: Settings, topic: str, fingerprint: bytes, blocks: Sequence[ReferenceBlock], before: bytes
+    settings: Settings,
+    topic: str,
+    fingerprint: bytes,
+    blocks: Sequence[ReferenceBlock],
+    before: bytes,
+    *,
+    partition: int = 0,
 ) -> None:
     """Put blocks on a topic, as one message."""
     message = Message(
@@ -120,4 +126,4 @@ def publish(
         tokens=b"".join(block.tokens for block in blocks),
         entries=[block.entry for block in blocks],
     )
-    send(settings, [Raw(bytes(message.tokens), 0, None, [(HEADER_NAME, encode_header(message))])], topic)
+    send(settings, [Raw(bytes(message.tokens), partition, None, [(HEADER_NAME, encode_header(message))])], topic)

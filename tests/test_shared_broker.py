@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import unit_of
 from tests.shared_broker import shared_broker
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.process import Process
@@ -104,3 +105,10 @@ def test_a_test_run_that_is_ended_leaves_no_broker(
             os.killpg(run.pid, signal.SIGKILL)
         if broker is not None:
             broker.signal(signal.SIGKILL)
+
+
+def test_files_that_share_a_costly_fixture_are_run_by_one_process() -> None:
+    """So that a run starts it once; any other file goes to whatever process is free."""
+    units = {name: unit_of(f"tests/app/{name}.py") for name in ("test_trace", "tools/test_inspect", "test_rights")}
+    assert units == {"test_trace": "milled", "tools/test_inspect": "milled", "test_rights": "secured"}
+    assert unit_of("tests/app/test_serve.py") == "tests/app/test_serve.py"

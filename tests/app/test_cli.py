@@ -72,6 +72,7 @@ except SystemExit:
 
 
 @pytest.mark.parametrize("said", [None, "2"])
+@pytest.mark.slow
 def test_a_command_has_no_threads_for_matrices_unless_the_environment_says_so(said: str | None) -> None:
     """Numpy starts one for each further core, which then waits busily; whoever needs them gets them."""
     environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
@@ -368,6 +369,7 @@ def test_tokenizers_are_trained_on_what_produce_reads(cli: Cli, tmp_path: Path) 
     assert json.loads(Path("made/tokenizer.json").read_text())["model"]["type"] == "BPE"
 
 
+@pytest.mark.slow
 def test_tokenizer_says_what_it_is_and_which_engine_takes_it(cli: Cli, tmp_path: Path) -> None:
     """Kind, size, special tokens, engine, speeds beside `tokenizers`, and no text on which they differ."""
     (tmp_path / "a.txt").write_text("the mill grinds the grain, the grain of the mill " * 20)

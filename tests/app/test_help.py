@@ -74,6 +74,7 @@ def test_own_options_come_first_and_fit_a_screen_or_two(path: tuple[str, ...]) -
 @pytest.mark.parametrize(
     "path", [path for path in ALL if any(p.name == "help_all" for p in ALL[path].params)], ids=" ".join
 )
+@pytest.mark.slow
 def test_all_settings_are_shown_when_asked_for(path: tuple[str, ...]) -> None:
     """Each is a flag of each command, shown or not."""
     listed = set(flags(helped(*path, "--help-all")))

@@ -93,6 +93,7 @@ async def test_workers_that_are_killed_or_stopped_are_replaced(
     assert [worker.pid for worker in now.workers] == [None, None, None]
 
 
+@pytest.mark.needs("minutes")
 async def test_each_role_can_have_a_supervisor_of_its_own(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
     """As in containers: one has mill workers alone, the other a segment worker alone, and together they are enough."""
     settings = service_settings(broker, topic(2), tmp_path)

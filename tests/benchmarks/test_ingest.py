@@ -36,6 +36,7 @@ def test_every_contender_has_every_number(result: dict[str, Any]) -> None:
     assert all(set(ratios) == set(KEYS) for ratios in cell["ratios"].values())
 
 
+@pytest.mark.needs("minutes")
 def test_all_contenders_made_the_same_number_of_tokens(result: dict[str, Any]) -> None:
     """Of the same documents; a run in which one does not fails by itself."""
     (cell,) = result["cells"]

@@ -151,6 +151,7 @@ def test_a_state_is_valid_at_any_time(store: Store) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.slow
 def test_states_are_those_of_a_checkpoint(store: Store, tmp_path: Path) -> None:
     """Saved by torch.distributed.checkpoint, whose Stateful these are."""
     checkpoint = pytest.importorskip("torch.distributed.checkpoint")

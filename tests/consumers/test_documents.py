@@ -94,6 +94,7 @@ def losses(x: torch.Tensor, y: torch.Tensor, positions: torch.Tensor, mask: torc
     return functional.cross_entropy(logits(x, positions, mask).transpose(1, 2), y, reduction="none")
 
 
+@pytest.mark.slow
 def test_documents_do_not_see_each_other(store: Store) -> None:
     """Other tokens in any document of a row change nothing in the others: neither what is predicted nor the loss."""
     leaks, lost, changes = 0, 0, 0

@@ -74,10 +74,11 @@ def test_workers_take_turns_without_changing_the_order(store: Store, workers: in
     assert len(loader) == 26
 
 
-LOOPS = [(0, ""), (1, "fork"), (3, "fork"), (2, "persistent"), (2, "spawn")]
+SPAWNED = pytest.param(2, "spawn", marks=pytest.mark.needs("minutes"))
+LOOPS = [(0, ""), (1, "fork"), (3, "fork"), (2, "persistent")]
 
 
-@pytest.mark.parametrize(("workers", "kind"), LOOPS)
+@pytest.mark.parametrize(("workers", "kind"), [*LOOPS, SPAWNED])
 @pytest.mark.slow
 def test_a_second_loop_goes_on_where_the_first_was_left(store: Store, workers: int, kind: str) -> None:
     """After a break, and after the last batch; whatever workers had read ahead. Only a rewind begins again."""
@@ -92,7 +93,7 @@ def test_a_second_loop_goes_on_where_the_first_was_left(store: Store, workers: i
     assert train(loader) == ROWS[:78]
 
 
-@pytest.mark.parametrize(("workers", "kind"), LOOPS[:4])
+@pytest.mark.parametrize(("workers", "kind"), LOOPS)
 @pytest.mark.slow
 def test_a_state_that_is_set_counts_in_workers_that_live_on(store: Store, workers: int, kind: str) -> None:
     """Forward and back; a batch of an earlier loop that is looked at afterwards moves nothing."""
@@ -136,6 +137,7 @@ def test_batches_that_stay_narrow_go_through_workers(store: Store) -> None:
     assert "step=3, x and y [3, 4] of torch.uint16 on cpu" in repr(batches[3])
 
 
+@pytest.mark.slow
 def test_what_a_worker_looks_at_is_not_used(store: Store) -> None:
     """A collate_fn may; only the loop trains."""
     dataset = open_steps(store)
@@ -150,6 +152,7 @@ def _looked_at(batch: Batch) -> Batch:
     return batch
 
 
+@pytest.mark.slow
 def test_what_workers_read_ahead_is_no_progress(store: Store) -> None:
     """The step of the last item that was used gives the one state, for any ranks, workers and Batches."""
     dataset = open_steps(store)
@@ -170,6 +173,7 @@ def test_what_workers_read_ahead_is_no_progress(store: Store) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("used", [0, 1, 5, 25, 26])
+@pytest.mark.slow
 def test_a_stateful_loader_goes_on_after_what_it_delivered(store: Store, workers: int, used: int) -> None:
     """With as many workers; it counts what it delivered, not what workers read ahead."""
     loader = stateful(open_steps(store), workers)
@@ -181,7 +185,7 @@ def test_a_stateful_loader_goes_on_after_what_it_delivered(store: Store, workers
     assert [*joined(seen), *joined(resumed)] == ROWS[:78]
 
 
-@pytest.mark.parametrize(("workers", "kind"), LOOPS[:4])
+@pytest.mark.parametrize(("workers", "kind"), LOOPS)
 @pytest.mark.slow
 def test_a_stateful_loader_has_nothing_left_after_the_last_batch(store: Store, workers: int, kind: str) -> None:
     """In this process and in one that loads its state, in any loop; more eras or a rewind give more."""
@@ -197,7 +201,7 @@ def test_a_stateful_loader_has_nothing_left_after_the_last_batch(store: Store, w
     assert train(resumed, 2) == ROWS[:6]
 
 
-@pytest.mark.parametrize(("workers", "kind"), LOOPS[:4])
+@pytest.mark.parametrize(("workers", "kind"), LOOPS)
 @pytest.mark.slow
 def test_a_stateful_loader_can_go_back_and_on(store: Store, workers: int, kind: str) -> None:
     """To a state from before, in the same process; what was used beyond it counts no more."""

@@ -200,6 +200,7 @@ KINDS: list[type[Loop]] = [
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.slow
 def test_a_loop_that_is_killed_trains_on_each_sample_once(store: Store, tmp_path: Path, kind: type[Loop]) -> None:
     """From the checkpoint on: what was trained on after it is forgotten with the model, and read again."""
     ends = [in_a_process(lambda: kind(store.path, tmp_path / "saved").run()) for _ in range(2)]

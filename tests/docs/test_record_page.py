@@ -225,6 +225,7 @@ APART = "a" * 25_535 + "\ufdfa" * 40_000 + "e\u0301" + "\ufdfa" * 6_000
         ("NFC", "none", "\U0001d160" * 131_073, "normalized_too_large"),
     ],
 )
+@pytest.mark.slow
 def test_the_page_knows_which_texts_normalizing_makes_too_long(
     normalizer: str | None, normalize: str, text: str, reason: str
 ) -> None:

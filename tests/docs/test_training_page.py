@@ -111,6 +111,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_the_code_on_the_page_runs(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it stands, one piece after the other."""
     monkeypatch.chdir(there)

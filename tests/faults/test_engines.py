@@ -73,6 +73,7 @@ def test_difference_stops_its_partition_before_anything_of_the_batch_is_publishe
     trial.held("loud")
 
 
+@pytest.mark.needs("minutes")
 def test_wrong_blocks_that_were_published_are_found_by_verify(
     settings: Settings, caught: list[str], tmp_path: Path, trial: Trial
 ) -> None:

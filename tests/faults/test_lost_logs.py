@@ -157,6 +157,7 @@ def test_mill_ends_when_its_token_topic_loses_its_tail(
 
 
 @pytest.mark.fault("logs-rewritten")
+@pytest.mark.needs("minutes")
 def test_store_halts_where_the_token_topic_tells_another_story(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:

@@ -93,7 +93,7 @@ def test_every_state_that_a_crash_can_leave_is_recovered_from(
 ) -> None:
     """All that was said to be durable is there, nothing else than what was appended, and the end is the same."""
     life = Life(tmp_path / "root")
-    most = trial.rounds(4, 100)
+    most = trial.rounds(2, 100)
     for index in range(len(life.record.ops) + 1):
         for crash in life.crashes(index, trial, most):
             cut_off = crash.judge(life.root, whole)
@@ -132,7 +132,14 @@ def test_power_is_lost_again_while_a_store_recovers(tmp_path: Path, trial: Trial
 
 
 @pytest.mark.fault("sync-failed", "disk-full", "disk-gone")
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EROFS, errno.EMFILE], ids=errno.errorcode.get)
+@pytest.mark.parametrize(
+    "code",
+    [
+        errno.EIO,
+        *(pytest.param(code, marks=pytest.mark.needs("minutes")) for code in (errno.ENOSPC, errno.EROFS, errno.EMFILE)),
+    ],
+    ids=errno.errorcode.get,
+)
 def test_after_any_failed_call_no_later_sync_is_believed(
     tmp_path: Path, trial: Trial, whole: dict[str, bytes], code: int
 ) -> None:

@@ -122,7 +122,11 @@ def kill_again_and_again(broker: Broker, raw: Topic, arguments: Sequence[str], t
     "options",
     [
         pytest.param([], id="as they come", marks=pytest.mark.needs("minutes")),
-        pytest.param(["--shuffle-buffer", "300", "--seed", "7", "--compression", "lz4"], id="shuffled"),
+        pytest.param(
+            ["--shuffle-buffer", "300", "--seed", "7", "--compression", "lz4"],
+            id="shuffled",
+            marks=pytest.mark.needs("minutes"),
+        ),
         pytest.param(
             ["--key", "lang", "--where", "lang=a", "--metadata-fields", "lang"],
             id="keyed and chosen",

@@ -98,6 +98,7 @@ def carried(settings: Settings) -> tuple[int, bytes] | None:
 
 
 @pytest.mark.fault("step-fails")
+@pytest.mark.needs("minutes")
 def test_skip_list_is_honoured_after_a_restart(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:

@@ -60,13 +60,14 @@ def test_mill_killed_at_any_step_loses_and_repeats_nothing(
     with Breakable(settings, tmp_path) as service:
         service.segment()
         with Feeder(settings, trial.rng, burst=2):
-            for point in found[: trial.rounds(4, len(found))]:
+            for point in found[: trial.rounds(2, len(found))]:
                 service.mill_until(point)
                 trial.fired(f"mill SIGKILL {point.side} {point.step}")
         service.mill()
         judge(service, trial)
 
 
+@pytest.mark.needs("minutes")
 def test_mill_killed_while_it_settles_a_stream_leaves_one_genesis(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:

@@ -103,6 +103,7 @@ def assert_exception_is_told(settings: Settings) -> None:
     assert failed == b"ValueError: the step's own words"
 
 
+@pytest.mark.needs("minutes")
 def test_record_that_kills_workers_is_named_and_skipped(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:

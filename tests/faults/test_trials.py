@@ -1,4 +1,4 @@
-"""The fault tests' own rules: what proves nothing fails, and so does a full run on a machine that lacks a tool."""
+"""The fault tests' own rules: what proves nothing fails, so does a full run that lacks a tool, and what it runs."""
 
 import os
 import re
@@ -10,6 +10,18 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 TESTS: Final = """
 import pytest
+from hypothesis import given, settings, strategies
+
+def test_short():
+    pass
+
+@pytest.mark.needs("minutes")
+def test_long():
+    pass
+
+@given(strategies.integers())
+def test_property(number):
+    print("examples:", settings().max_examples)
 
 @pytest.mark.fault("power-lost")
 def test_well(trial):
@@ -53,6 +65,9 @@ def test_what_proves_nothing_fails_and_a_seed_repeats_a_run(tmp_path: Path) -> N
     assert "no fault fired: the test proves nothing" in first
     assert "nothing was held against anything: the test proves nothing" in first
     assert "test_needs_a_tool" not in first
+    assert "test_long" not in first
+    assert "::test_short" in first
+    assert "examples: 40\n" in first
     assert re.search("^power-lost +FAILED", first, re.MULTILINE)
     numbers = [
         [line for line in said.splitlines() if line.startswith(("0.", "FAULT_SEED=5"))] for said in (first, again)
@@ -66,3 +81,11 @@ def test_a_full_run_fails_where_a_tool_is_missing(tmp_path: Path) -> None:
     said = outcome(tmp_path, "--full", PATH="/nonexistent")
     assert "this fault needs 'strace', which this machine does not give" in said
     assert "classes that did not run: " in said
+
+
+def test_a_full_run_has_what_a_plain_one_leaves_out_from_any_folder(tmp_path: Path) -> None:
+    """And properties, with more examples; not what would be the same again."""
+    said = outcome(tmp_path, "--full")
+    assert re.search("^PASSED .*::test_long$", said, re.MULTILINE)
+    assert "examples: 200\n" in said
+    assert "test_short" not in said

@@ -24,6 +24,7 @@ BLOCKS = 50
 
 
 @pytest.mark.fault("store-shared")
+@pytest.mark.needs("minutes")
 def test_second_group_on_a_store_waits_and_names_who_holds_it(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:
@@ -56,6 +57,7 @@ def all_write(worker: Worker) -> bool:
 
 
 @pytest.mark.fault("stream-shared")
+@pytest.mark.needs("minutes")
 def test_mills_of_two_groups_write_the_same_stream_once(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:

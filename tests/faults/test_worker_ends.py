@@ -36,7 +36,7 @@ def test_terminated_workers_leave_nothing_behind(
             for start in (service.mill, service.segment):
                 start()
                 start()
-            rounds = trial.rounds(2, 20)
+            rounds = trial.rounds(1, 20)
             for role in trial.rng.sample(["mill", "segment"] * rounds, 2 * rounds):
                 service.wait_until(lambda: bool(busy(service, role)))  # noqa: B023 - called before the next round
                 worker = trial.rng.choice(busy(service, role) or workers(service, role))  # a rebalance may have begun

@@ -37,7 +37,7 @@ def test_killed_workers_lose_and_repeat_nothing(
 ) -> None:
     """Workers of both roles die in the middle of their work, others take over; all is equal to the reference."""
     settings = service_settings(broker, topic(4), tmp_path, session_timeout=2.0, splits={"train": 900, "dev": 100})
-    rounds = trial.rounds(3, 100)
+    rounds = trial.rounds(1, 100)
     with Service(settings, tmp_path) as service:
         with Feeder(settings, trial.rng, burst=BURST):
             for start in (service.mill, service.segment):

@@ -77,6 +77,7 @@ def published(worker: Worker) -> dict[tuple[str, str], int]:
 
 
 @pytest.mark.fault("segment-worker-stopped")
+@pytest.mark.needs("minutes")
 def test_stopped_segment_worker_keeps_its_directories(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:

@@ -163,6 +163,7 @@ def panicking_source() -> Source:
 
 
 @pytest.mark.parametrize("size", [3, 100])
+@pytest.mark.slow
 def test_text_on_which_the_tokenizer_panics_is_a_dead_letter(panicking_source: Source, size: int) -> None:
     """Of its split, once, in the order of offsets, whatever came with it; every chain is its reference."""
     values = ["one", HARMFUL, "two", "", f"but {HARMFUL}", "four", "\ufeff", "five"]
@@ -187,6 +188,7 @@ def test_text_on_which_the_tokenizer_panics_is_a_dead_letter(panicking_source: S
 
 
 @pytest.mark.parametrize("kind", ["tokenizers", "gigatoken"])
+@pytest.mark.slow
 def test_text_that_normalizing_makes_too_long_is_a_dead_letter(kind: EngineName) -> None:
     """By the recipe or by the tokenizer itself, with either engine; every chain is its reference."""
     tokenizer = train_tokenizer(["ab aab b"], vocabulary_size=260)

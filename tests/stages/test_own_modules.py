@@ -120,6 +120,7 @@ def test_produce_runs_no_function_that_a_settings_file_names(traps: Path) -> Non
     assert "one" in run(traps, *produce)
 
 
+@pytest.mark.slow
 def test_a_function_there_hides_nothing_that_python_has(traps: Path) -> None:
     """The working directory comes last: a name of the library's means the library's, and the message says which."""
     produce = (str(COMMAND), "produce", "--dry-run", "topic", "a.jsonl")

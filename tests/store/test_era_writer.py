@@ -83,6 +83,7 @@ def test_lines_are_the_records_of_the_control_topic(scene: Scene) -> None:
     assert len(scene.files[ERA_INDEX_FILE]) == len(ERAS) * ROW_BYTES
 
 
+@pytest.mark.slow
 def test_an_index_cut_anywhere_gives_the_eras_before(scene: Scene) -> None:
     """At every byte; what both files hold beyond them is cut off, and writing goes on to the same bytes."""
     for length in range(len(scene.files[ERA_INDEX_FILE]) + 1):
@@ -94,6 +95,7 @@ def test_an_index_cut_anywhere_gives_the_eras_before(scene: Scene) -> None:
             assert scene.finish()
 
 
+@pytest.mark.slow
 def test_lines_cut_anywhere_after_the_last_commit_are_cut_off(scene: Scene) -> None:
     """A crash before the rows leaves any part of the lines."""
     index = scene.files[ERA_INDEX_FILE][: scene.lengths[3][ERA_INDEX_FILE]]
@@ -123,6 +125,7 @@ def test_a_flip_in_the_lines_is_damage(scene: Scene) -> None:
             EraWriter.open(scene.store, STREAM)
 
 
+@pytest.mark.slow
 def test_a_flip_in_the_index_is_damage_unless_it_is_in_the_last_commit(scene: Scene) -> None:
     """At every byte; the last commit may never have been written whole, so what is whole of it counts."""
     for at in range(len(scene.files[ERA_INDEX_FILE])):

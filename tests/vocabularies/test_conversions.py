@@ -19,6 +19,7 @@ from tests.vocabularies.tekken_ranks import read_tekken
 from tests.vocabularies.texts import COLLECTION, LONG, mixtures
 from tests.vocabularies.trained import TOOLS, WHOLE_WORDS
 
+pytestmark = pytest.mark.needs("minutes")  # neither the vocabularies nor how they are read change from day to day
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """GPT-2's words, as its own code and Whisper's have them."""
 

@@ -84,6 +84,7 @@ def alive() -> list[AIOKafkaConnection | AIOKafkaProtocol]:
 
 
 @pytest.mark.usefixtures("both_ways")
+@pytest.mark.slow
 async def test_connections_that_are_reset_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """No connection, no buffer of 64 KiB, even if Python never looks for cycles."""
     monkeypatch.setattr(connections, "FIRST_PAUSE", 0.0)
@@ -106,6 +107,7 @@ async def test_connections_that_are_reset_leave_nothing(monkeypatch: pytest.Monk
 
 
 @pytest.mark.usefixtures("both_ways")
+@pytest.mark.slow
 async def test_a_client_leaves_a_broker_alone_for_a_moment_that_resets_it() -> None:
     """However often it is asked to connect; alone, aiokafka would try each time. A new client waits for its turn."""
     async with resetting() as proxy:

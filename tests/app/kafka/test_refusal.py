@@ -69,8 +69,15 @@ async def test_what_only_a_person_can_mend_is_a_settings_error(
         assert WRONG not in str(caught.value)
 
 
-@pytest.mark.parametrize("role", ["serve", "mill", "segment"])
-@pytest.mark.parametrize("case", [CASES[1], CASES[4], CASES[6]])
+@pytest.mark.parametrize(
+    ("role", "case"),
+    [
+        pytest.param(role, CASES[case], id=f"{role} {case}", marks=() if here else pytest.mark.needs("minutes"))
+        for role, mine in (("serve", 1), ("mill", 4), ("segment", 6))
+        for case in (1, 4, 6)
+        for here in (case == mine,)
+    ],
+)
 def test_the_service_ends_with_one_line(
     secured: Secured, tmp_path: Path, role: str, case: tuple[str, dict[str, Any], str]
 ) -> None:

@@ -45,7 +45,7 @@ def theirs(registry_url: str) -> Iterator[SchemaRegistryClient]:
         yield client
 
 
-@pytest.fixture(scope="module", params=["small", "Apicurio"])
+@pytest.fixture(scope="module", params=["small", pytest.param("Apicurio", marks=pytest.mark.slow)])
 def registry_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Run a small registry, and a real one; return the address."""
     if request.param == "small":

@@ -112,7 +112,10 @@ def test_faust_is_given_the_same(secured: Secured) -> None:
     assert "broker_credentials" not in faust_options(Settings())
 
 
-@pytest.mark.parametrize(("protocol", "user"), [("SASL_SSL", "worker"), ("SSL", None)])
+@pytest.mark.parametrize(
+    ("protocol", "user"),
+    [("SASL_SSL", "worker"), pytest.param("SSL", None, marks=pytest.mark.needs("minutes"))],
+)
 def test_the_whole_service_works_over_tls(secured: Secured, tmp_path: Path, protocol: str, user: str | None) -> None:
     """Topics, mills, segment worker, produce, flush, inspect and verify; and nobody sees the password.
 

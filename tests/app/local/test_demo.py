@@ -58,9 +58,10 @@ class Demo:
         return until(lambda: marked(self.mark) == [], 3.0)
 
 
-def test_the_whole_story_twice(text: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("runs", [1, pytest.param(2, marks=pytest.mark.needs("minutes"))])
+def test_the_whole_story(text: Path, tmp_path: Path, runs: int) -> None:
     """A worker dies, nothing is lost, a model learns, a block leads back to its text; and then on the same state."""
-    for run, training in (("book-1", ["--train-seconds", "3"]), ("book-2", ["--no-train"])):
+    for run, training in (("book-1", ["--train-seconds", "3"]), ("book-2", ["--no-train"]))[:runs]:
         demo = Demo(tmp_path, ["--text", str(text), "--seconds", "2", *training])
         assert demo.process.wait(SECONDS) == 0, demo.output
 
@@ -78,7 +79,13 @@ def test_the_whole_story_twice(text: Path, tmp_path: Path) -> None:
         assert sum(open_partition(store, f"{run}.train", number).blocks for number in range(4)) > 100
 
 
-@pytest.mark.parametrize("moment", ["starting Apache Kafka", "feeding", "; verifying each"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "starting Apache Kafka",
+        *(pytest.param(moment, marks=pytest.mark.needs("minutes")) for moment in ("feeding", "; verifying each")),
+    ],
+)
 def test_ctrl_c_leaves_no_process(text: Path, tmp_path: Path, moment: str) -> None:
     """At any moment, as at a terminal: the signal reaches the whole process group."""
     demo = Demo(tmp_path, ["--no-train", "--text", str(text), "--seconds", "0.5" if "verifying" in moment else "20"])

@@ -72,6 +72,7 @@ def test_up_says_how_to_push_text_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     assert (saved.raw_topics, saved.tokenizer, saved.store) == (("notes",), "bytes", state.store)
 
 
+@pytest.mark.needs("minutes")
 def test_up_says_that_its_kafka_is_away_and_starts_it_again(tmp_path: Path) -> None:
     """It hangs: view, probe, metrics and log say since when. It is killed: it is started, and text flows as before."""
     mark, port = uuid.uuid4().hex, free_port()

@@ -6,17 +6,20 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import TopicFactory
-from tests.service import Raw, Service, send, service_settings
+from tests.milled import publish
+from tests.service import Raw, Service, in_own_loop, reference_blocks, send, service_settings
 from tokenmill.app.kafka.clients import admin, consumer
-from tokenmill.app.kafka.control_topic import Settled, read_eras, write_control
+from tokenmill.app.kafka.control_topic import Settled, read_eras, settle, write_control
 from tokenmill.app.kafka.settled_streams import settled_stream
 from tokenmill.app.kafka.topics import ensure_topics
 from tokenmill.app.local.broker import Broker
 from tokenmill.app.mill.era_closing import EraCloser
+from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.eras import Era, EraFollower
 from tokenmill.errors import DifferenceError
 from tokenmill.store import open_partition
+from tokenmill.wire.chain import genesis_hash
 
 NEVER = 3600.0
 
@@ -27,15 +30,25 @@ def settings(broker: Broker, topic: TopicFactory, tmp_path: Path) -> Settings:
     return service_settings(broker, topic(3), tmp_path, splits={"all": 1000}, era_blocks=10**6, era_max_seconds=NEVER)
 
 
-def mill(settings: Settings, directory: Path, documents: int) -> list[int]:
-    """Mill as many documents as are there after this; return the blocks of each partition."""
-    send(settings, [Raw(b"a document of some length, and some more of it " * 4, n % 3) for n in range(documents)])
-    with Service(settings, directory) as service:
-        service.mill()
-        service.segment()
-        service.wait_until_complete()
-    (stream,) = settings.streams()
-    return [open_partition(settings.store, stream.name, number).blocks for number in range(3)]
+def documents(count: int) -> list[Raw]:
+    """Return so many documents, for three partitions."""
+    return [Raw(b"a document of some length, and some more of it " * 4, n % 3) for n in range(count)]
+
+
+def mill(settings: Settings, count: int) -> int:
+    """Put the blocks of that many documents on the token topic, as a mill would; return how many there are.
+
+    No worker does it: what closes eras sees what is on the topics, and nothing else.
+    """
+    send(settings, documents(count))
+    plan = plan_topic(settings, settings.raw_topics[0])
+    ((stream, recipe),) = plan.recipes.items()
+    in_own_loop(lambda: settle(settings, stream, recipe, plan.tokenizer.content))
+    chains = reference_blocks(settings)
+    for (_, number), blocks in chains.items():
+        before = genesis_hash(recipe.fingerprint, number)
+        publish(settings, stream.tokens_topic, recipe.fingerprint, blocks, before, partition=number)
+    return sum(map(len, chains.values()))
 
 
 async def settled(settings: Settings) -> Settled:
@@ -63,14 +76,22 @@ async def eras(settings: Settings, found: Settled) -> list[Era]:
 @pytest.mark.slow
 async def test_an_era_takes_all_new_blocks_and_the_next_one_continues(settings: Settings, tmp_path: Path) -> None:
     """Of all partitions, up to the last block that is there; the chain hashes are the store's."""
-    first = await asyncio.to_thread(mill, settings, tmp_path, 60)
-    found = await settled(settings)
-    one = closer(settings, found)
-    async with consumer(settings) as client:
-        assert await one.step(client) is not None
-        assert await one.step(client) is None
-        second = await asyncio.to_thread(mill, settings, tmp_path, 30)
-        assert await one.step(client) is not None
+
+    def more(service: Service, count: int) -> list[int]:
+        send(settings, documents(count))
+        return [len(blocks) for blocks in service.wait_until_complete().values()]
+
+    with Service(settings, tmp_path) as service:
+        service.mill()
+        service.segment()
+        first = await asyncio.to_thread(more, service, 60)
+        found = await settled(settings)
+        one = closer(settings, found)
+        async with consumer(settings) as client:
+            assert await one.step(client) is not None
+            assert await one.step(client) is None
+            second = await asyncio.to_thread(more, service, 30)
+            assert await one.step(client) is not None
     before, after = await eras(settings, found)
     assert [(part.first, part.stop) for part in before.ranges] == [(0, blocks) for blocks in first]
     assert [(part.first, part.stop) for part in after.ranges] == list(zip(first, second, strict=True))
@@ -80,9 +101,9 @@ async def test_an_era_takes_all_new_blocks_and_the_next_one_continues(settings: 
 
 
 @pytest.mark.slow
-async def test_an_era_waits_for_its_blocks_or_its_time(settings: Settings, tmp_path: Path) -> None:
+async def test_an_era_waits_for_its_blocks_or_its_time(settings: Settings) -> None:
     """Too few blocks are no era until the time is over."""
-    blocks = sum(await asyncio.to_thread(mill, settings, tmp_path, 60))
+    blocks = mill(settings, 60)
     found = await settled(settings)
     async with consumer(settings) as client:
         assert await closer(settings, found, blocks=blocks + 1).step(client) is None
@@ -94,9 +115,9 @@ async def test_an_era_waits_for_its_blocks_or_its_time(settings: Settings, tmp_p
 
 
 @pytest.mark.slow
-async def test_of_two_writers_at_once_one_counts(settings: Settings, tmp_path: Path) -> None:
+async def test_of_two_writers_at_once_one_counts(settings: Settings) -> None:
     """Both find the same era due and write it; readers see one, and both writers go on after it."""
-    await asyncio.to_thread(mill, settings, tmp_path, 60)
+    mill(settings, 60)
     found = await settled(settings)
     both_are_ready = asyncio.Barrier(2)
 
@@ -114,23 +135,23 @@ async def test_of_two_writers_at_once_one_counts(settings: Settings, tmp_path: P
 
 
 @pytest.mark.slow
-async def test_nothing_comes_after_the_end(settings: Settings, tmp_path: Path) -> None:
+async def test_nothing_comes_after_the_end(settings: Settings) -> None:
     """The blocks that are left are an era, then the end marker follows, and later blocks are in none."""
-    blocks = sum(await asyncio.to_thread(mill, settings, tmp_path, 60))
+    blocks = mill(settings, 60)
     found = await settled(settings)
     last = closer(settings, found, blocks=10**6)
     async with consumer(settings) as client:
         while not last.ended:
             await last.step(client, end=True)
-        await asyncio.to_thread(mill, settings, tmp_path, 60)
+        mill(settings, 60)
         assert await closer(settings, found).step(client) is None
     assert [(era.blocks, era.end) for era in await eras(settings, found)] == [(blocks, False), (0, True)]
 
 
 @pytest.mark.slow
-async def test_a_writer_whose_era_was_lost_stops(settings: Settings, tmp_path: Path) -> None:
+async def test_a_writer_whose_era_was_lost_stops(settings: Settings) -> None:
     """A control topic that no longer holds an era that was seen cannot tell what was trained on."""
-    await asyncio.to_thread(mill, settings, tmp_path, 60)
+    mill(settings, 60)
     found = await settled(settings)
     one = closer(settings, found)
     async with consumer(settings) as client:

@@ -133,6 +133,7 @@ async def test_partition_that_is_given_up_while_it_waits_mills_nothing(
         assert partition.position == 0
 
 
+@pytest.mark.needs("minutes")
 def test_mill_whose_registry_comes_and_goes_makes_the_blocks_of_the_reference(
     registry: SmallRegistry, broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:

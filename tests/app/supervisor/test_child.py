@@ -85,6 +85,7 @@ async def test_a_process_that_does_not_end_is_killed_after_the_grace() -> None:
     assert await child.end(grace=0.05) == -signal.SIGKILL
 
 
+@pytest.mark.slow
 async def test_what_a_dead_process_was_milling_is_known() -> None:
     """Its notes lie in memory that is ours as well."""
     child = await start(f"""

@@ -4,11 +4,14 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tokenmill.app.supervisor.in_flight import BOARD_VARIABLE, Board, DeadlyRecords, Note, RecordsInFlight
 
 LONGEST_TOPIC = "t" * 249
 
 
+@pytest.mark.slow
 def test_notes_outlive_the_process_that_wrote_them() -> None:
     """A killed process has said what it was milling; what it had done is not among it."""
     code = (

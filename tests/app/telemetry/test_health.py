@@ -40,6 +40,7 @@ def asked(port: int) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(("code", "exit_code"), [(200, 0), (503, 1)])
+@pytest.mark.slow
 def test_the_exit_code_is_the_services_own_answer(code: int, exit_code: int) -> None:
     """What it says is passed on; a proxy in the environment has no say."""
     with answering(code, "mill-1 is silent") as port:
@@ -48,6 +49,7 @@ def test_the_exit_code_is_the_services_own_answer(code: int, exit_code: int) -> 
     assert "mill-1 is silent" in words
 
 
+@pytest.mark.slow
 def test_nobody_there_is_not_well() -> None:
     """With the address that does not answer."""
     left, words = asked(1)

@@ -77,6 +77,7 @@ def test_a_worker_whose_clock_is_ahead_mills_all_the_same(broker: Broker, topic:
         assert "not acknowledged" not in mill.log
 
 
+@pytest.mark.needs("minutes")
 def test_partitions_that_move_while_they_are_written_end_no_worker(
     broker: Broker, topic: TopicFactory, tmp_path: Path
 ) -> None:

@@ -67,6 +67,7 @@ def test_sampled_text_with_other_ids_stops_the_batch(reference: HuggingFace) -> 
                 checked.encode(batch)
 
 
+@pytest.mark.slow
 def test_other_texts_are_not_compared(reference: HuggingFace) -> None:
     """They have the fast engine's ids, right or wrong: a sample is a sample."""
     fast = Wrong(reference, "document")
@@ -80,6 +81,7 @@ def test_other_texts_are_not_compared(reference: HuggingFace) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_about_one_text_in_eight_thousand_is_compared(reference: HuggingFace) -> None:
     """Of texts that differ in a number only; ten times as many as expected would be chosen by chance never."""
     rng = np.random.default_rng(1)

@@ -182,6 +182,7 @@ def test_a_tokenizer_that_cannot_encode_every_text_is_refused(content: bytes, me
         HuggingFace(content)
 
 
+@pytest.mark.slow
 def test_text_on_which_the_library_panics_has_no_ids_and_the_others_have_theirs() -> None:
     """Wherever it stands among them; its refusal says what the library said."""
     engine = HuggingFace(panicking())
@@ -255,6 +256,7 @@ print(len(batch.ids), int(peak.split()[1]) >> 10)
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 def test_longest_text_of_a_unigram_tokenizer_takes_less_than_a_gigabyte(tmp_path: Path) -> None:
     """White space is the worst: as long as `max_text_bytes` allows by itself."""
     file = tmp_path / "tokenizer.json"

@@ -59,8 +59,14 @@ KINDS: Final = {
 }
 FAST: Final = [name for name, kind in KINDS.items() if kind.auto == "gigatoken"]
 SLOW: Final = [name for name in KINDS if name not in FAST]
-BOTH: Final = [*((name, "tokenizers") for name in KINDS), *((name, "gigatoken") for name in FAST)]
+BOTH: Final = [
+    *((name, "gigatoken") for name in FAST),
+    *((name, "tokenizers") for name in SLOW),
+    # what the slow engine does of them is the library's own work
+    *(pytest.param(name, "tokenizers", marks=pytest.mark.needs("minutes")) for name in FAST),
+]
 
+pytestmark = pytest.mark.slow  # opening a vocabulary of full size takes a second
 on_both_engines = pytest.mark.parametrize(("name", "engine"), BOTH)
 on_all_kinds = pytest.mark.parametrize("name", KINDS)
 
@@ -117,7 +123,6 @@ def _assert_right(name: str, text: str, ids: list[int]) -> None:
 
 
 @on_both_engines
-@pytest.mark.slow
 def test_ids_of_the_collection_are_those_of_the_library(name: str, engine: EngineName) -> None:
     """Languages, code, emoji, control characters, white space, odd letters, names of special tokens, nothing."""
     for text, ids in zip(COLLECTION, _engine(name, engine).encode(COLLECTION), strict=True):
@@ -125,7 +130,6 @@ def test_ids_of_the_collection_are_those_of_the_library(name: str, engine: Engin
 
 
 @on_both_engines
-@pytest.mark.slow
 def test_ids_of_long_texts_are_those_of_the_library(name: str, engine: EngineName) -> None:
     """Words of 100,000 characters, and texts of nothing but white space or marks."""
     for text, ids in zip(LONG, _engine(name, engine).encode(LONG), strict=True):
@@ -134,7 +138,6 @@ def test_ids_of_long_texts_are_those_of_the_library(name: str, engine: EngineNam
 
 @on_both_engines
 @given(data=st.data())
-@pytest.mark.slow
 def test_ids_of_any_text_are_those_of_the_library(name: str, engine: EngineName, data: st.DataObject) -> None:
     """Whatever stands next to whatever, the tokenizer's own added tokens included; in a small batch and a large one."""
     text = data.draw(mixtures((*SPECIAL_LOOKING, *_added(name))))
@@ -143,7 +146,6 @@ def test_ids_of_any_text_are_those_of_the_library(name: str, engine: EngineName,
 
 
 @on_both_engines
-@pytest.mark.slow
 def test_no_text_has_a_special_token(name: str, engine: EngineName) -> None:
     """By name, alone or next to others, they are text."""
     names = [token.content for token in _library(name).get_added_tokens_decoder().values() if token.special]

@@ -101,6 +101,7 @@ def _load_from(hub: str, name: str, home: Path) -> subprocess.CompletedProcess[s
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
 
+@pytest.mark.slow
 def test_a_hub_name_is_fetched_from_the_endpoint_once(hub: str, tmp_path: Path) -> None:
     """Later it comes from the cache, even if the hub is gone."""
     expected = hashlib.sha256(words()).hexdigest()
@@ -113,6 +114,7 @@ def test_a_hub_name_is_fetched_from_the_endpoint_once(hub: str, tmp_path: Path) 
     assert all(line.startswith("the hub did not answer at once ('[Errno 111] Connection refused'") for line in told)
 
 
+@pytest.mark.slow
 def test_a_name_that_the_hub_does_not_know_is_refused(hub: str, tmp_path: Path) -> None:
     """The message says what to check."""
     result = _load_from(hub, "owner/other", tmp_path)
@@ -121,6 +123,7 @@ def test_a_name_that_the_hub_does_not_know_is_refused(hub: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["owner/model", "not a name!"])
+@pytest.mark.slow
 def test_a_hub_that_does_not_answer_is_named(tmp_path: Path, name: str) -> None:
     """One message, no traceback."""
     result = _load_from("http://127.0.0.1:9", name, tmp_path)

@@ -81,6 +81,7 @@ def test_records_that_are_taken_one_by_one_leave_the_position_behind_them(found:
 
 
 @given(batches, st.data())
+@pytest.mark.slow
 def test_a_changed_batch_is_refused(batch: Any, data: st.DataObject) -> None:
     """Whichever bit it is that a disk or a network changed, in the checksum or in what it covers."""
     right = fetch_of([batch])

@@ -49,6 +49,7 @@ def test_rubbish_behind_a_stream_is_damage(suffix: str, behind: bytes) -> None:
 
 
 @each
+@pytest.mark.slow
 def test_a_bomb_is_read_in_pieces(suffix: str) -> None:
     """A step of decompression makes no more than is asked for."""
     stream = opened(PACK[suffix](bytes(32 << 20)), suffix)

@@ -109,6 +109,7 @@ def test_a_link_that_is_named_is_followed(folder: Path) -> None:
     assert not walk.left_out
 
 
+@pytest.mark.slow
 def test_folders_may_be_as_deep_as_paths_are_long(folder: Path) -> None:
     """Deeper than Python calls functions; a folder whose path is too long is named."""
     before = Path.cwd()
@@ -126,6 +127,7 @@ def test_folders_may_be_as_deep_as_paths_are_long(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["<(printf 'one\\ntwo\\n')", "/dev/stdin"])
+@pytest.mark.slow
 def test_a_pipe_that_is_named_is_read_to_its_end(name: str) -> None:
     """A shell's ``<(command)``, or standard input by its path; with as many chunks as there are lines."""
     line = f"printf 'one\\ntwo\\n' | {COMMAND} produce --dry-run --lines --plain raw {name}"

@@ -188,6 +188,7 @@ async def test_a_run_that_is_ended_says_how_far_it_is(settings: Settings, topic:
 
 
 @pytest.mark.slow
+@pytest.mark.needs("minutes")
 async def test_each_document_arrives_once_though_the_broker_is_killed(tmp_path: Path) -> None:
     """The broker dies in the middle of a run and comes back; order and number are as if it had not."""
     broker = Broker(tmp_path / "broker")
