@@ -13,7 +13,7 @@ from tokenmill.errors import FingerprintError
 FORMAT: Final = 1
 """Version of the rules by which a recipe and a log make tokens; a change of any answer raises it."""
 FINGERPRINT_BYTES: Final = 16
-LATER: Final[Mapping[str, Any]] = {"allow_flush": True}
+LATER: Final[Mapping[str, Any]] = {"allow_flush": True, "pipeline": ()}
 """Fields added after the first streams, with their defaults; a recipe omits a default of these (`Recipe.to_dict`)."""
 
 
@@ -56,6 +56,9 @@ class Recipe:
     dtype: str
     allow_flush: bool = True
     """Whether records may fill the open blocks with padding; where not, such a record is a tombstone."""
+    pipeline: tuple[Mapping[str, Any], ...] = ()
+    """What the setting ``steps`` asks for, in order (`tokenmill.stages.steps.pipeline`): each step's name and the
+    parameters that have not their default; of a list file, the hash of its content."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the recipe as JSON types, with the format's version.
@@ -76,7 +79,7 @@ class Recipe:
         """
         known = {field.name for field in fields(cls)}
         given = set(values) - {"format"}
-        spelled_out = any(values[name] == default for name, default in LATER.items() if name in values)
+        spelled_out = any(values[name] in (default, []) for name, default in LATER.items() if name in values)
         if values.get("format") != FORMAT or not known - LATER.keys() <= given <= known or spelled_out:
             raise FingerprintError(
                 f"the stream was made by format {values.get('format')}, this version knows format {FORMAT}: "
@@ -84,8 +87,8 @@ class Recipe:
             )
         plain = {name: value for name, value in values.items() if name != "format"}
         plain["splits"] = tuple((str(name), int(size)) for name, size in plain["splits"])
-        for name in ("text_fields", "metadata_fields", "steps"):
-            plain[name] = tuple(plain[name])
+        for name in ("text_fields", "metadata_fields", "steps", "pipeline"):
+            plain[name] = tuple(plain.get(name, ()))
         return cls(**plain)
 
     @property

@@ -1,5 +1,6 @@
 """From settings to a recipe, from a recipe to opened stages: the same functions for workers and for verification."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -21,6 +22,7 @@ from tokenmill.stages.engines import (
 )
 from tokenmill.stages.splits import SplitRule
 from tokenmill.stages.steps import open_steps
+from tokenmill.stages.steps.pipeline import NO_LISTS
 
 OTHER_RULES: Final = "the decoder has other rules since; its blocks stay as they are, and trainers read them"
 LATER_BOUND: Final = "texts that normalizing makes very long are refused since; the stream's blocks stay as they are"
@@ -29,11 +31,16 @@ RAW_BYTES_SHA256: Final = TokenizerFile(RAW_BYTES, None).sha256
 
 
 def open_stages(
-    recipe: Recipe, tokenizer: TokenizerFile, engine: EngineName = AUTO, schemas: SchemaSource | None = None
+    recipe: Recipe,
+    tokenizer: TokenizerFile,
+    engine: EngineName = AUTO,
+    schemas: SchemaSource | None = None,
+    lists: Mapping[str, bytes] = NO_LISTS,
 ) -> Stages:
     """Return the stages by which the recipe's raw topic is milled, with this engine.
 
-    ``schemas`` is where records' schemas are, for a recipe whose records name some.
+    ``schemas`` is where records' schemas are, for a recipe whose records name some; ``lists`` are the lists that its
+    steps name, by SHA-256.
 
     Raises:
         SettingsError: a value in the recipe cannot be used.
@@ -57,6 +64,8 @@ def open_stages(
             normalize=recipe.normalize,
             min_chars=recipe.min_chars,
             function=recipe.function,
+            pipeline=recipe.pipeline,
+            lists=lists,
             metadata_fields=recipe.metadata_fields,
             limits=limits,
             tokenizer=tokenizer,
@@ -78,6 +87,8 @@ def complete(
     end_of_document: str | int | None,
     engine: EngineName = AUTO,
     schemas: SchemaSource | None = None,
+    *,
+    lists: Mapping[str, bytes] = NO_LISTS,
 ) -> tuple[Recipe, Stages]:
     """Fill in what only tokenizer and opened stages show: an open limit, steps, vocabulary, ids, dtype, probe.
 
@@ -89,7 +100,7 @@ def complete(
     """
     if not draft.max_text_bytes:
         draft = replace(draft, max_text_bytes=text_limit_of(tokenizer))
-    stages = open_stages(draft, tokenizer, engine, schemas)
+    stages = open_stages(draft, tokenizer, engine, schemas, lists)
     opened = stages.engine
     recipe = replace(
         draft,
@@ -104,7 +115,11 @@ def complete(
 
 
 def reopen_stages(
-    recipe: Recipe, tokenizer: TokenizerFile, engine: EngineName = AUTO, schemas: SchemaSource | None = None
+    recipe: Recipe,
+    tokenizer: TokenizerFile,
+    engine: EngineName = AUTO,
+    schemas: SchemaSource | None = None,
+    lists: Mapping[str, bytes] = NO_LISTS,
 ) -> Stages:
     """Open the stages of a settled recipe, and check that today's libraries and functions still give its answers.
 
@@ -112,7 +127,7 @@ def reopen_stages(
         FingerprintError: the tokenizer, the probe text's ids or a step's version are not those of the recipe.
 
     """
-    again, stages = complete(recipe, tokenizer, recipe.end_of_document, engine, schemas)
+    again, stages = complete(recipe, tokenizer, recipe.end_of_document, engine, schemas, lists=lists)
     if again.fingerprint != recipe.fingerprint:
         rules = _rules_since(recipe, again)
         raise FingerprintError(
