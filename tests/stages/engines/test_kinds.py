@@ -25,10 +25,10 @@ from tokenmill.stages.engines import (
     TokenizerFile,
     choose_engine,
     dtype_for,
-    end_of_document_id,
     open_engine,
 )
 from tokenmill.stages.engines.gigatoken import SINGLY_CHARACTERS
+from tokenmill.stages.engines.vocabulary import usual_end
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def test_dtype_and_end_of_document(name: str) -> None:
     engine = _engine(name, KINDS[name].auto)
     assert dtype_for(engine.vocabulary_size) == np.dtype(KINDS[name].dtype)
     assert engine.vocabulary_size == 1 + max(_library(name).get_vocab(with_added_tokens=True).values())
-    assert end_of_document_id(engine, None) == engine.token_id(KINDS[name].end)
+    assert usual_end(engine) == engine.token_id(KINDS[name].end)
 
 
 @pytest.mark.parametrize(("name", "text"), [("whisper", "\U000326cc\ub7a2"), ("qwen 2.5 style", "\u1df6\u20eb")])
