@@ -52,6 +52,8 @@ KINDS: Final = {
     "claude": Kind(vocabularies.claude, "gigatoken", "<u2", "<EOT>"),
     "tekken": Kind(vocabularies.tekken, "gigatoken", "<u4", "</s>"),
     "llama 3 style": Kind(vocabularies.llama3_style, "gigatoken", "<u2", "<|end_of_text|>"),
+    "gemma style": Kind(vocabularies.gemma_style, "gigatoken", "<u2", "<eos>"),
+    "gpt-neox style": Kind(vocabularies.gpt_neox_style, "gigatoken", "<u2", "<|endoftext|>"),
     "qwen 2.5 style": Kind(vocabularies.qwen25_style, "gigatoken", "<u2", "<|endoftext|>"),
     "sentencepiece": Kind(vocabularies.mistral_sentencepiece, "gigatoken", "<u2", "</s>"),
     "wordpiece": Kind(vocabularies.wordpiece, "tokenizers", "<u2", "[SEP]", spells=False),
