@@ -209,4 +209,5 @@ def draft_recipe(own: TopicSettings, stream: Stream, pipeline: Pipeline | None =
         dtype="uint32",
         allow_flush=own.allow_flush,
         pipeline=(read_pipeline(own.steps) if pipeline is None else pipeline).entries,
+        special_tokens_in_text=own.special_tokens_in_text,
     )

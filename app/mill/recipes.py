@@ -53,8 +53,17 @@ def plan_topic(settings: Settings, raw_topic: str) -> RawTopicPlan:
     streams = [stream for stream in settings.streams() if stream.raw_topic == raw_topic]
     schemas = schemas_of(settings, own.decode)
     pipeline = read_pipeline(own.steps)
-    draft = draft_recipe(own, streams[0], pipeline)
-    first, stages = complete(draft, tokenizer, own.end_of_document, settings.engine, schemas, lists=pipeline.lists)
+    first, stages = complete(
+        draft_recipe(own, streams[0], pipeline),
+        tokenizer,
+        own.end_of_document,
+        settings.engine,
+        schemas,
+        begin_of_document=own.begin_of_document,
+        padding=own.padding,
+        template=own.template,
+        lists=pipeline.lists,
+    )
     recipes = {stream: replace(first, split=stream.split) for stream in streams}
     return RawTopicPlan(raw_topic, tokenizer, stages, recipes, pipeline.lists)
 
