@@ -25,6 +25,7 @@ EXTRA_OF: Final = {
     "pydantic_settings": "app",
     "re2": "curation",
     "rich": "app",
+    "spacy": "curation",
     "structlog": "app",
     "torch": "train",
     "typer": "app",

@@ -3,8 +3,13 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from tokenmill.stages.steps.c4_paragraph import C4Paragraph
+from tokenmill.stages.steps.c4_quality import C4Quality
 from tokenmill.stages.steps.decontaminate import Decontaminate, runs_of_texts
+from tokenmill.stages.steps.fineweb_quality import FinewebQuality
 from tokenmill.stages.steps.fix_unicode import FixUnicode
+from tokenmill.stages.steps.gopher_quality import GopherQuality
+from tokenmill.stages.steps.gopher_repetition import GopherRepetition
 from tokenmill.stages.steps.language import LanguageStep
 from tokenmill.stages.steps.length import LengthStep
 from tokenmill.stages.steps.list_file import canonical_lines
@@ -32,6 +37,11 @@ class RegisteredStep(NamedTuple):
 STEPS: Final[Mapping[str, RegisteredStep]] = {
     "url": RegisteredStep(UrlStep),
     "language": RegisteredStep(LanguageStep),
+    "gopher_repetition": RegisteredStep(GopherRepetition),
+    "gopher_quality": RegisteredStep(GopherQuality),
+    "c4_quality": RegisteredStep(C4Quality),
+    "c4_paragraph": RegisteredStep(C4Paragraph),
+    "fineweb_quality": RegisteredStep(FinewebQuality),
     "words": RegisteredStep(WordsStep),
     "regex": RegisteredStep(RegexStep),
     "length": RegisteredStep(LengthStep),
