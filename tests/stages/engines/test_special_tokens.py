@@ -16,6 +16,7 @@ from tests.mills import RAW, RECIPE, Source, named
 from tests.vocabularies.texts import COLLECTION, SPECIAL_LOOKING, mixtures
 from tokenmill.errors import SettingsError
 from tokenmill.recipe_stages import complete
+from tokenmill.stages.document_frame import TemplateName
 from tokenmill.stages.engines import EngineName, SpecialTokens, TokenizerFile, choose_engine
 
 
@@ -58,7 +59,7 @@ def _source(name: str, engine: EngineName, special: SpecialTokens) -> Source:
     """Return a stream whose documents are as the tokenizer has them."""
     marks = KINDS[name]
     draft = replace(RECIPE, decode="json", max_text_bytes=0, block_tokens=1 << 24, special_tokens_in_text=special)
-    template = "tokenizer" if marks.before or marks.after else "none"
+    template: TemplateName = "tokenizer" if marks.before or marks.after else "none"
     end = None if template == "tokenizer" else "none"
     file = TokenizerFile(name, marks.content())
     recipe, stages = complete(draft, file, end, engine, padding=None if marks.padding else 0, template=template)
