@@ -123,13 +123,13 @@ def test_a_tokenizer_that_adds_nothing_has_no_template(name: str) -> None:
         complete(RECIPE, TokenizerFile(name, KINDS[name].content()), None, template="tokenizer")
 
 
-@on_all_kinds
-def test_a_special_token_in_a_text_is_one_only_where_it_was_asked_for(name: str) -> None:
+@pytest.mark.parametrize(("name", "engine"), CASES)
+def test_a_special_token_in_a_text_is_one_only_where_it_was_asked_for(name: str, engine: EngineName) -> None:
     """By its id; and by no id that it has as text."""
     library = _library(name, "text")
     added = {token.content: number for number, token in library.get_added_tokens_decoder().items() if token.special}
     value = f"a {next(iter(added))} b"
-    ids = {special: _milled(_source(name, "tokenizers", special), value)[1:] for special in MODES}
+    ids = {special: _milled(_source(name, engine, special), value)[1:] for special in MODES}
     assert added[next(iter(added))] in ids["tokens"]
     assert added[next(iter(added))] not in ids["text"]
 
