@@ -119,6 +119,11 @@ class OutcomeColumns:
         """The records that must be dead-lettered."""
         return [outcome for _, outcome in self.others if outcome.kind is Kind.DEAD_LETTERED]
 
+    @property
+    def rejected(self) -> list[Outcome]:
+        """The documents that steps filtered out."""
+        return [outcome for _, outcome in self.others if outcome.kind is Kind.FILTERED]
+
     def _decode(
         self,
         stages: Stages,
