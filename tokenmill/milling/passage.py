@@ -69,10 +69,10 @@ class ChainPassage:
         )
 
     @classmethod
-    def concatenate(cls, parts: Sequence["ChainPassage"]) -> "ChainPassage":
-        """Return the passage of consecutive parts, one at least."""
-        if len(parts) == 1:
-            return parts[0]
+    def concatenate(cls, parts: Sequence["ChainPassage"]) -> "ChainPassage | None":
+        """Return the passage of consecutive parts; None where there is none."""
+        if len(parts) <= 1:
+            return next(iter(parts), None)
         return cls(
             parts[0].labels,
             np.concatenate([part.entered for part in parts]),
@@ -150,20 +150,20 @@ class PassageNotes:
         self._places = np.arange(len(texts))
         self._gone: list[Gone] = []
         self._changes: list[tuple[int, int, int]] = []
+        self._step = 0
 
     def step(
         self,
-        number: int,
         stays: npt.NDArray[np.bool_],
         texts: Sequence[str],
         changed: Mapping[int, Document],
         gone: Iterable[tuple[int, Outcome]],
     ) -> None:
-        """Note what the step did: which of the documents that came to it stay, are changed, are gone.
+        """Note what the next step did: which of the documents that came to it stay, are changed, are gone.
 
         ``texts`` and the numbers in ``changed`` are those of the documents that came to it.
         """
-        places, final = self._places.tolist(), self._final
+        number, places, final = self._step, self._places.tolist(), self._final
         for index, outcome in gone:
             at = int(np.searchsorted(self._entered, index))
             self._gone.append(Gone(index, number, outcome.kind, outcome.reason, int(final[at])))
@@ -174,6 +174,7 @@ class PassageNotes:
             self._changes.append((int(self._entered[place]), number, size - int(final[place])))
             final[place] = size
         self._places = self._places[stays]
+        self._step += 1
 
     def passages(self, splits: Sequence[str]) -> dict[str, ChainPassage]:
         """Return the way of each split's documents."""

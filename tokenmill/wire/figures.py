@@ -24,6 +24,8 @@ class Amount(NamedTuple):
 
 
 NOTHING = Amount()
+LANGUAGE = "language"
+"""The step that says which language a document has, and the field in which it does."""
 
 
 @dataclass(slots=True)
