@@ -18,7 +18,9 @@ from tokenmill.milling.outcomes import Kind
 from tokenmill.milling.passage import text_size, text_sizes
 from tokenmill.records import Record
 from tokenmill.stages.document_columns import DocumentColumns
-from tokenmill.stages.steps import MinChars, NotEmpty, Rejected, Step
+from tokenmill.stages.steps import Rejected, Step
+from tokenmill.stages.steps.min_chars import MinChars
+from tokenmill.stages.steps.not_empty import NotEmpty
 from tokenmill.stages.steps.protocol import Answer, each_alone
 from tokenmill.wire.figures import Amount, Figures
 from tokenmill.wire.totals import Totals
