@@ -74,8 +74,9 @@ class ChainOutcomes:
             fetch.offsets[indices],
             TokenBatch(tokens.ids, bounds),
             document_metas(documents, recipe.metadata_fields),
-            recipe.end_of_document,
-            recipe.token_dtype,
+            before=recipe.begin_of_document,
+            after=recipe.after,
+            dtype=recipe.token_dtype,
         )
         passage = columns.passages.get(recipe.split)
         spoken = LANGUAGE in passage.labels if passage is not None else False
