@@ -188,7 +188,12 @@ def _binary(node: parser.BinaryExpr, left: Vector | float, right: Vector | float
         return {**left, **{labels: value for labels, value in right.items() if key(labels) not in own}}
     if op in {"and", "unless"}:
         return {labels: value for labels, value in left.items() if (key(labels) in others) == (op == "and")}
-    pairs = {labels: (value, others[key(labels)]) for labels, value in left.items() if key(labels) in others}
+    return _paired(
+        op, {labels: (value, others[key(labels)]) for labels, value in left.items() if key(labels) in others}
+    )
+
+
+def _paired(op: str, pairs: Mapping[Labels, tuple[float, float]]) -> Vector:
     if op in COMPUTED:
         return {labels: COMPUTED[op](*pair) for labels, pair in pairs.items()}
     return {labels: pair[0] for labels, pair in pairs.items() if COMPARED[op](*pair)}
