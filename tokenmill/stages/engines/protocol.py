@@ -41,6 +41,12 @@ class TokenBatch:
             raise IndexError(index)
         return self.ids[self.offsets[index] : self.offsets[index + 1]]
 
+    @property
+    def silent(self) -> npt.NDArray[np.int64]:
+        """The indices of the texts that have no ids, though the engine did not fail on them."""
+        without = np.flatnonzero(self.offsets[1:] == self.offsets[:-1])
+        return without[[at not in self.failed for at in without.tolist()]]
+
     def part(self, low: int, high: int) -> "TokenBatch":
         """Return a view of the ids of texts ``[low, high)``."""
         first, last = self.offsets[low], self.offsets[high]
