@@ -25,7 +25,7 @@ STEP = FixUnicode()
         ("plain\n", "plain\n"),
     ],
 )
-def test_text_is_mended(text: str, wanted: str) -> None:
+def test_text_is_repaired(text: str, wanted: str) -> None:
     """Typography stays."""
     assert changed(STEP, text) == wanted
 
