@@ -99,7 +99,7 @@ def test_a_completed_recipe_opens_again(tokenizer: TokenizerFile) -> None:
     [
         ({"probe": "0" * 64}, RAW, "tokenizer: the same file, .* give other ids"),
         ({}, SMALL, "tokenizer: the stream has one of 256 ids"),
-        ({"steps": ({"name": "not_empty", "version": "0"},)}, RAW, "function: the stream has .*version 0"),
+        ({"steps": ({"name": "not_empty", "version": "0"},)}, RAW, "steps: the stream has .*version 0"),
         ({"vocabulary_size": 255}, RAW, "tokenizer: the same file, "),
     ],
 )

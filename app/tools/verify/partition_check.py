@@ -12,7 +12,7 @@ import threading
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -32,6 +32,7 @@ from tokenmill.reading.resume import resume_point
 from tokenmill.recipe_stages import reopen_stages
 from tokenmill.records import SourceRecord
 from tokenmill.stages.engines import RAW_BYTES, TokenizerFile, reference_of
+from tokenmill.stages.steps.pipeline import NO_LISTS
 from tokenmill.wire.genesis import Genesis
 
 from ...kafka import fastpath
@@ -55,6 +56,8 @@ class PartitionTask:
     chains: Sequence[ChainTask]
     store: Path | None
     sample: "ReferenceSample"
+    lists: Mapping[str, bytes] = NO_LISTS
+    """Those of the recipe's steps, by SHA-256."""
 
     @property
     def partition(self) -> int:
@@ -298,7 +301,7 @@ def _work(connection: Connection, threads: int, fast: bool) -> None:  # noqa: FB
             file = TokenizerFile(name, task.tokenizer)
             recipe = chain.genesis.recipe
             schemas = schemas_for_command(task.settings, recipe.decode)
-            opened[key] = reopen_stages(recipe, file, task.settings.engine, schemas)
+            opened[key] = reopen_stages(recipe, file, task.settings.engine, schemas, task.lists)
             keep_loaded()
         return opened[key]
 
