@@ -17,16 +17,17 @@ from tokenmill.wire.figures import Amount, Figures
 Integers: TypeAlias = npt.NDArray[np.int64]
 
 
-class Drop(NamedTuple):
-    """How a step filtered out a document, or could not answer for it."""
+class Drops(NamedTuple):
+    """Documents that steps dropped, in the order of their records; each column has the shape ``[drops]``."""
 
-    step: int
-    """Number of the step."""
-    refused: bool
-    """Whether it could not answer."""
-    reason: str
-    size: int
-    """Bytes of the text as it came to the step."""
+    indices: Integers
+    """Of the documents' records."""
+    steps: Integers
+    """Numbers of the steps."""
+    sizes: Integers
+    """Bytes of each text as it came to the step."""
+    reasons: list[str | None]
+    """Why each was filtered out; None where the step could not answer for it."""
 
 
 class Changes(NamedTuple):
@@ -52,10 +53,7 @@ class ChainPassage:
     """Bytes of each text as it came to the first step; shape ``[documents]``."""
     final: Integers
     """Bytes of each text as the last step that had it left it; shape ``[documents]``."""
-    dropped_at: Integers
-    """The index of the record of each document that a step dropped, ascending; shape ``[drops]``."""
-    drops: list[Drop]
-    """How it was dropped."""
+    drops: Drops
     changes: Changes
 
     def shifted(self, first: int) -> "ChainPassage":
@@ -63,7 +61,7 @@ class ChainPassage:
         return replace(
             self,
             entered=self.entered + first,
-            dropped_at=self.dropped_at + first,
+            drops=self.drops._replace(indices=self.drops.indices + first),
             changes=self.changes._replace(indices=self.changes.indices + first),
         )
 
@@ -77,8 +75,12 @@ class ChainPassage:
             np.concatenate([part.entered for part in parts]),
             np.concatenate([part.sizes for part in parts]),
             np.concatenate([part.final for part in parts]),
-            np.concatenate([part.dropped_at for part in parts]),
-            [drop for part in parts for drop in part.drops],
+            Drops(
+                np.concatenate([part.drops.indices for part in parts]),
+                np.concatenate([part.drops.steps for part in parts]),
+                np.concatenate([part.drops.sizes for part in parts]),
+                [reason for part in parts for reason in part.drops.reasons],
+            ),
             Changes(*map(np.concatenate, zip(*(part.changes for part in parts), strict=True))),
         )
 
@@ -92,9 +94,9 @@ class ChainPassage:
         for number, label in enumerate(self.labels):
             step = figures.step(label)
             step.taken = step.taken.plus(here)
-            for (refused, reason), (documents, size) in dropped[number].items():
+            for reason, (documents, size) in dropped[number].items():
                 amount = Amount(documents, size)
-                if refused:
+                if reason is None:
                     step.refused = step.refused.plus(amount)
                 else:
                     step.filtered[reason] = step.filtered.get(reason, Amount()).plus(amount)
@@ -102,12 +104,16 @@ class ChainPassage:
             here = here.plus(Amount(0, grown[number]))
             step.passed = step.passed.plus(here)
 
-    def _dropped(self, low: int, high: int) -> list[dict[tuple[bool, str], list[int]]]:
+    def _dropped(self, low: int, high: int) -> list[dict[str | None, list[int]]]:
         """Return how many documents, and how many bytes of text, each step dropped of these records, and why."""
-        dropped: list[dict[tuple[bool, str], list[int]]] = [{} for _ in self.labels]
-        first, last = np.searchsorted(self.dropped_at, (low, high)).tolist()
-        for step, refused, reason, size in self.drops[first:last]:
-            counts = dropped[step].setdefault((refused, reason), [0, 0])
+        dropped: list[dict[str | None, list[int]]] = [{} for _ in self.labels]
+        indices, steps, sizes, reasons = self.drops
+        first, last = np.searchsorted(indices, (low, high)).tolist()
+        within = slice(first, last)
+        for step, size, reason in zip(steps[within].tolist(), sizes[within].tolist(), reasons[within], strict=True):
+            counts = dropped[step].get(reason)
+            if counts is None:
+                counts = dropped[step][reason] = [0, 0]
             counts[0] += 1
             counts[1] += size
         return dropped
@@ -150,7 +156,8 @@ class PassageNotes:
         self._final = self._sizes.copy()
         self._present = np.arange(len(texts))
         self._dropped: list[Integers] = []
-        self._drops: list[Drop] = []
+        self._drops: list[tuple[int, Integers]] = []
+        self._reasons: list[str | None] = []
         self._changed: list[Integers] = []
         self._changes: list[tuple[int, Integers]] = []
         self._step = 0
@@ -175,33 +182,35 @@ class PassageNotes:
         if dropped:
             gone = self._present[~stays]
             self._dropped.append(gone)
-            self._drops += [
-                Drop(self._step, outcome.kind is Kind.DEAD_LETTERED, outcome.reason, size)
-                for (_, outcome), size in zip(dropped, self._final[gone].tolist(), strict=True)
-            ]
+            self._drops.append((self._step, self._final[gone]))
+            self._reasons += [outcome.reason if outcome.kind is Kind.FILTERED else None for _, outcome in dropped]
             self._present = self._present[stays]
         self._step += 1
 
     def passages(self, splits: Sequence[str]) -> dict[str, ChainPassage]:
         """Return the way of each split's documents."""
-        dropped, changed = _joined(self._dropped), _joined(self._changed)
-        steps = _joined([np.full(len(growth), step) for step, growth in self._changes])
-        growth = _joined([growth for _, growth in self._changes])
+        dropped, drop_steps, drop_sizes = _joined(self._dropped), *_stacked(self._drops)
+        changed, change_steps, growth = _joined(self._changed), *_stacked(self._changes)
         by_drop, by_change = np.argsort(dropped, kind="stable"), np.argsort(changed, kind="stable")
         found = {}
         for number, split in enumerate(splits):
             own = self._owners == number
             drops, changes = by_drop[own[dropped[by_drop]]], by_change[own[changed[by_change]]]
+            reasons = [self._reasons[at] for at in drops.tolist()]
             found[split] = ChainPassage(
                 self._labels,
                 self._entered[own],
                 self._sizes[own],
                 self._final[own],
-                self._entered[dropped[drops]],
-                [self._drops[at] for at in drops.tolist()],
-                Changes(self._entered[changed[changes]], steps[changes], growth[changes]),
+                Drops(self._entered[dropped[drops]], drop_steps[drops], drop_sizes[drops], reasons),
+                Changes(self._entered[changed[changes]], change_steps[changes], growth[changes]),
             )
         return found
+
+
+def _stacked(steps: Sequence[tuple[int, Integers]]) -> tuple[Integers, Integers]:
+    """Return the number of the step of each item, and the items of all steps."""
+    return _joined([np.full(len(items), number) for number, items in steps]), _joined([items for _, items in steps])
 
 
 def _joined(parts: Sequence[Integers]) -> Integers:
