@@ -57,7 +57,7 @@ DOCUMENTS: Final = Counter(
 )
 TOKENS: Final = Counter(
     "tokenmill_tokens_produced",
-    "Tokens of the kept documents, each with its end-of-document id.",
+    "Tokens of the kept documents, those around their texts included.",
     ["topic", "split"],
     registry=WORKER,
 )

@@ -32,7 +32,7 @@ class Totals:
     dead_lettered: Counter[str] = field(default_factory=Counter)
     """Records that could not become a document, by reason."""
     tokens: int = 0
-    """Tokens of the kept documents, each with its end-of-document id."""
+    """Tokens of the kept documents, those around their texts included."""
     value_bytes: int = 0
     """Bytes of the values of the kept records."""
     figures: Figures = field(default_factory=Figures)

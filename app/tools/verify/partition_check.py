@@ -14,7 +14,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -32,7 +32,6 @@ from tokenmill.reading.resume import resume_point
 from tokenmill.recipe_stages import reopen_stages
 from tokenmill.records import SourceRecord
 from tokenmill.stages.engines import RAW_BYTES, TokenizerFile, reference_of
-from tokenmill.stages.steps.pipeline import NO_LISTS
 from tokenmill.wire.genesis import Genesis
 
 from ...kafka import fastpath
@@ -56,7 +55,7 @@ class PartitionTask:
     chains: Sequence[ChainTask]
     store: Path | None
     sample: "ReferenceSample"
-    lists: Mapping[str, bytes] = NO_LISTS
+    lists: Mapping[str, bytes] = field(default_factory=dict)
     """Those of the recipe's steps, by SHA-256."""
 
     @property

@@ -20,7 +20,7 @@ TOKENIZER_FAILED: Final = "tokenizer_failed"
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """The token ids of several texts, without end-of-document ids.
+    """The token ids of several texts, without those around a document.
 
     Those of text ``i`` are ``ids[offsets[i] : offsets[i + 1]]``.
     """

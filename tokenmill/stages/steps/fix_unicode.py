@@ -1,4 +1,4 @@
-"""The step ``fix_unicode``: ftfy mends text that was decoded in the wrong way, as "â€œ" for a quotation mark."""
+"""The step ``fix_unicode``: ftfy repairs text that was decoded in the wrong way, as "â€œ" for a quotation mark."""
 
 import re
 from collections.abc import Iterable
@@ -17,12 +17,12 @@ from tokenmill.stages.steps.protocol import Answer, each_alone
 FIX_FAILED: Final = "fix_unicode_failed"
 """Dead-letter reason: ftfy raised over the text."""
 _MAY_CHANGE: Final = re.compile(r"[^\t\n\x20-\x25\x27-\x7e]")
-"""A character in which ftfy may see something to mend: not ASCII, a control character, or an ampersand."""
+"""A character in which ftfy may see something to repair: not ASCII, a control character, or an ampersand."""
 
 
 @dataclass(frozen=True, slots=True)
 class FixUnicode:
-    """Mends text with ftfy, whose parameters have these names; the defaults are those of datatrove 0.10."""
+    """Repairs text with ftfy, whose parameters have these names; the defaults are those of datatrove 0.10."""
 
     fix_encoding: bool = True
     """Undo decoding in a wrong character set."""
@@ -72,7 +72,7 @@ class FixUnicode:
         return describe_step(self, version=1, ftfy=version("ftfy"), unicode=unidata_version)
 
     def __call__(self, document: Document) -> Document:
-        """Return the document with its text mended.
+        """Return the document with its text repaired.
 
         Raises:
             RecordError: `FIX_FAILED`.

@@ -6,7 +6,7 @@ A description is the string below the field in the class's source, so it is writ
 
 import ast
 import inspect
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from math import isfinite
@@ -46,11 +46,15 @@ class Parameter:
         return kind_in_words(self.kind)
 
 
-@cache
-def parameters_of(step: type) -> tuple[Parameter, ...]:
+def parameters_of(step: type[Any]) -> tuple[Parameter, ...]:
     """Return the parameters of a step's class, in order; private fields and those that are not given are none."""
-    if not is_dataclass(step):
-        raise TypeError(f"{step.__name__} is no dataclass")
+    return _parameters_of(step)
+
+
+@cache
+def _parameters_of(step: Hashable) -> tuple[Parameter, ...]:
+    if not isinstance(step, type) or not is_dataclass(step):
+        raise TypeError(f"{step} is no dataclass")
     kinds, said = get_type_hints(step), _descriptions(step)
     return tuple(
         Parameter(field.name, kinds[field.name], _default(field), said.get(field.name, ""))
@@ -102,7 +106,7 @@ _WORDS: Final[Mapping[Any, str]] = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
-    str: f"a text of at most {MAX_TEXT:,} characters",
+    str: "a text",
     ListFile: "the path of a file",
 }
 
@@ -117,7 +121,9 @@ def _fitted(value: Any, kind: Any) -> Any:
     if kind is float:
         fits = type(value) in {int, float} and isfinite(value)
     elif kind is str:
-        fits = type(value) is str and len(value) <= MAX_TEXT
+        fits = type(value) is str
+        if fits and len(value) > MAX_TEXT:
+            raise ValueError(f"it is longer than {MAX_TEXT:,} characters")
     elif kind is ListFile:
         fits = isinstance(value, ListFile) or (isinstance(value, str) and value != "")
     else:
@@ -128,8 +134,10 @@ def _fitted(value: Any, kind: Any) -> Any:
 
 
 def _fitted_items(value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
-    if not isinstance(value, list | tuple) or len(value) > MAX_ITEMS:
-        raise ValueError
+    if not isinstance(value, list | tuple):
+        raise ValueError  # noqa: TRY004 - as all that does not fit
+    if len(value) > MAX_ITEMS:
+        raise ValueError(f"it has more than {MAX_ITEMS:,} items, so put them into a file")
     if kinds[-1] is Ellipsis:
         return tuple(_fitted(item, kinds[0]) for item in value)
     if len(value) != len(kinds):
@@ -138,6 +146,7 @@ def _fitted_items(value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _fitted_to_one(value: Any, kinds: tuple[Any, ...]) -> Any:
+    said = ""
     for kind in kinds:
         if kind is NoneType:
             if value is None:
@@ -145,9 +154,9 @@ def _fitted_to_one(value: Any, kinds: tuple[Any, ...]) -> Any:
             continue
         try:
             return _fitted(value, kind)
-        except ValueError:
-            continue
-    raise ValueError
+        except ValueError as error:
+            said = said or str(error)
+    raise ValueError(said)
 
 
 def _shortened(value: Any) -> str:
