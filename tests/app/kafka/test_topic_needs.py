@@ -55,7 +55,7 @@ def test_the_worst_message_of_several_blocks_fits() -> None:
 @pytest.mark.parametrize("steps", [1, 32])
 def test_figures_of_every_step_and_language_fit(steps: int) -> None:
     """With as many reasons as a step has room for, and with the short forms beside them."""
-    settings = Settings(steps=({"name": "length", "min_words": 5},) * steps)
+    settings = Settings(message_bytes=1, steps=({"name": "length", "min_words": 5},) * steps)
     amount = Amount(HUGE, HUGE)
     labels = [f"{number:032}" for number in range(steps)]
     reasons = {label: {f"{label}.{number:032}": amount for number in range(32)} for label in labels}
