@@ -61,6 +61,7 @@ COMMANDS: Final = {
     "train-tokenizer": "tokenizer",
     "tokenizer": "tokenizer",
     "broker": "local_kafka",
+    "steps": "settings_and_topics",
     "config": "settings_and_topics",
     "version": "settings_and_topics",
 }

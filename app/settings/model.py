@@ -8,12 +8,13 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from tokenmill.documents import MAX_TEXT_BYTES, Limits
 from tokenmill.errors import SettingsError
+from tokenmill.spelling import nearest
 from tokenmill.stages.document_frame import TemplateName
 from tokenmill.stages.engines import EngineName, SpecialTokens
 from tokenmill.stages.splits import SplitRule, division
 
 from .connections import ConnectionSettings, RegistrySettings
-from .explain import explain, nearest
+from .explain import explain
 from .values import (
     Decode,
     Names,
@@ -23,6 +24,7 @@ from .values import (
     Size,
     Splits,
     Start,
+    Steps,
     Tables,
     Token,
     TopicNames,
@@ -133,6 +135,11 @@ class TopicSettings(BaseModel):
     function: OptionalText = Field(
         default=None,
         description="A pure function of your own, as module:function, that changes or filters each document.",
+    )
+    steps: Steps = Field(
+        default=(),
+        description="Filters and changes of documents, in order, after function: tables [[steps]], or names of "
+        "profiles and steps, as fineweb-2024 (`tokenmill steps list`).",
     )
     shards: OptionalNumber = Field(
         default=None,
