@@ -13,6 +13,7 @@ from tokenmill.documents import Document
 from tokenmill.recipe import Recipe
 from tokenmill.records import FLUSH_HEADER, Record
 from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.figures import Amount, Figures, StepFigures
 from tokenmill.wire.pieces import Piece
 from tokenmill.wire.totals import Totals
 
@@ -90,6 +91,7 @@ def _source(
     by: str,
     block_tokens: int,
     metadata_fields: tuple[str, ...],
+    frame: dict[str, Any],
 ) -> Source:
     shards, splits = division
     recipe = replace(
@@ -100,12 +102,13 @@ def _source(
         split_by=by,
         block_tokens=block_tokens,
         metadata_fields=metadata_fields,
+        **frame,
     )
     if engine == "bytes":
         return make_source(recipe)
     bpe = tiny_bpe()
     assert bpe.vocabulary_size <= 1 << 16
-    return make_source(replace(recipe, end_of_document=3, dtype=engine), engine=bpe)
+    return make_source(replace(recipe, **{"end_of_document": 3} | frame, dtype=engine), engine=bpe)
 
 
 _recipes = st.builds(
@@ -116,6 +119,19 @@ _recipes = st.builds(
     allow_flush=st.sampled_from([True, True, False]),
 )
 
+frames = st.sampled_from(
+    [
+        {},
+        {},
+        {"begin_of_document": (5,)},
+        {"end_of_document": (), "padding": 6},
+        {"begin_of_document": (5, 6, 5), "end_of_document": (7, 8)},
+        {"begin_of_document": (5,), "end_of_document": (), "padding": 0},
+        {"padding": 9},
+    ]
+)
+"""What stands around documents, as fields of a recipe: mostly one id after each."""
+
 sources = st.builds(
     _source,
     _recipes,
@@ -124,6 +140,7 @@ sources = st.builds(
     by=st.sampled_from(["id", "content"]),
     block_tokens=st.integers(2, 9) | st.just(64),
     metadata_fields=st.sampled_from([(), ("label",), ("score", "label")]),
+    frame=frames,
 )
 """Raw partitions with one or several chains of small blocks; in one division, no split owns the last shard."""
 
@@ -190,7 +207,25 @@ cursors = st.builds(
 
 _counts = st.integers(0, 2**63)
 _reasons = st.dictionaries(st.sampled_from(["empty", "min_chars", "skipped", "too_large"]), _counts).map(Counter)
-totals = st.builds(Totals, *[_counts] * 5, _reasons, _reasons, _counts, _counts)
+_amounts = st.builds(Amount, _counts, _counts)
+_lengths = st.dictionaries(st.integers(0, 63), _counts, max_size=4).map(Counter)
+_steps = st.builds(
+    StepFigures,
+    st.sampled_from(["regex", "regex_2", "language"]),
+    _amounts,
+    _amounts,
+    st.dictionaries(st.sampled_from(["regex.matched", "empty"]), _amounts),
+    _amounts,
+)
+figures = st.builds(Figures) | st.builds(
+    Figures,
+    st.lists(_steps, min_size=1, unique_by=lambda step: step.step),
+    _lengths,
+    _lengths,
+    st.dictionaries(st.sampled_from(["de", "en"]), _amounts),
+)
+"""Any figures, also none."""
+totals = st.builds(Totals, *[_counts] * 5, _reasons, _reasons, _counts, _counts, figures)
 """Any totals; whether they balance is another matter."""
 
 pieces = st.builds(

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tokenmill.recipe import Recipe
+from tokenmill.stages.steps.pipeline import step_in_words
 
 PLAIN: Final = (
     "raw_topic",
@@ -25,9 +26,12 @@ PLAIN: Final = (
     "packing",
     "block_tokens",
     "allow_flush",
+    "pipeline",
+    "special_tokens_in_text",
 )
 """Fields that follow from the settings alone, without loading a tokenizer or a function."""
-_TOKENIZER: Final = ("tokenizer_sha256", "vocabulary_size", "probe", "dtype", "end_of_document")
+_FRAME: Final = ("begin_of_document", "end_of_document", "padding")
+_TOKENIZER: Final = ("tokenizer_sha256", "vocabulary_size", "probe", "dtype", *_FRAME)
 _SHOWN_DIGITS: Final = 12
 """Digits of a hash: enough to compare it with `sha256sum` by eye."""
 
@@ -55,8 +59,12 @@ def differences(stream: Recipe, here: Recipe) -> list[str]:
         limits = [_bound(one.normalized_length) for one in (stream, here)]
         found.append(f"normalized_length: the stream has {limits[0]}, here {limits[1]}")
     mine, theirs = (_other_steps(one) for one in (stream, here))
-    if mine != theirs and not said & {"normalize", "min_chars", "function"}:
-        found.append(f"function: the stream has {_steps(mine)}, here {_steps(theirs)}")
+    if mine != theirs and not said & {"normalize", "min_chars", "function", "steps"}:
+        mine, theirs = (
+            tuple(step for step in one if step not in other) for one, other in ((mine, theirs), (theirs, mine))
+        )
+        setting = "function" if any(step.get("name") == "function" for step in (*mine, *theirs)) else "steps"
+        found.append(f"{setting}: the stream has {_steps(mine)}, here {_steps(theirs)}")
     return found + _of_tokenizers(stream, here)
 
 
@@ -76,14 +84,23 @@ def _other_steps(recipe: Recipe) -> tuple[Mapping[str, Any], ...]:
 
 
 def _of_tokenizers(stream: Recipe, here: Recipe) -> list[str]:
-    """Return one line at most: five fields follow from one setting."""
+    """Return one line where the tokenizer differs, from which the other fields follow; else one for each of these."""
     if all(getattr(stream, name) == getattr(here, name) for name in _TOKENIZER):
         return []
     if stream.tokenizer_sha256 != here.tokenizer_sha256:
         return [f"tokenizer: the stream has {_tokenizer(stream)}, here {_tokenizer(here)}"]
-    if stream.end_of_document != here.end_of_document:
-        return [f"end_of_document: the stream has id {stream.end_of_document}, here {here.end_of_document}"]
+    pairs = [(name, getattr(stream, name), getattr(here, name)) for name in _FRAME]
+    frame = [f"{name}: the stream has {_id(mine)}, here {_id(other)}" for name, mine, other in pairs if mine != other]
+    if frame:
+        return frame
     return ["tokenizer: the same file, to which the libraries that are installed here give other ids"]
+
+
+def _id(value: int | tuple[int, ...] | None) -> str:
+    """Return an id, or several; padding without one is that of the end of a document."""
+    if isinstance(value, int):
+        return f"id {value}"
+    return f"ids {', '.join(map(str, value))}" if value else "none of its own"
 
 
 def _tokenizer(recipe: Recipe) -> str:
@@ -103,12 +120,13 @@ def _shown(name: str, value: Any) -> str:
     return _SHOW.get(name, str)(value) or "nothing"
 
 
-SETTINGS: Final = {"block_tokens": "sequence_length", "split": "splits", "raw_topic": "raw_topics"}
+SETTINGS: Final = {"block_tokens": "sequence_length", "split": "splits", "raw_topic": "raw_topics", "pipeline": "steps"}
 """Settings that have another name than the field of a recipe that they decide."""
 _SHOW: Final[Mapping[str, Callable[[Any], str]]] = {
     "allow_flush": lambda value: str(value).lower(),
     "block_tokens": lambda value: str(value - 1),
     "metadata_fields": ",".join,
+    "pipeline": lambda value: ", ".join(map(step_in_words, value)),
     "function": lambda value: value or "",
     "splits": lambda value: ",".join(f"{name}={size}" for name, size in value),
     "text_fields": ",".join,

@@ -1,7 +1,8 @@
 """From settings to a recipe, from a recipe to opened stages: the same functions for workers and for verification."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, cast
 
 from tokenmill.documents import MAX_TEXT_BYTES, MAX_TOKENIZED_BYTES, Limits
 from tokenmill.errors import FingerprintError
@@ -9,18 +10,20 @@ from tokenmill.milling.outcomes import Stages
 from tokenmill.recipe import Recipe
 from tokenmill.recipe_differences import differences
 from tokenmill.stages.decoding import SchemaSource, open_decoder
+from tokenmill.stages.document_frame import NONE, TemplateName, Wanted, document_frame
 from tokenmill.stages.engines import (
     AUTO,
     RAW_BYTES,
     EngineName,
+    SpecialTokens,
     TokenizerFile,
     choose_engine,
     dtype_for,
-    end_of_document_id,
     probe,
 )
 from tokenmill.stages.splits import SplitRule
 from tokenmill.stages.steps import open_steps
+from tokenmill.stages.steps.pipeline import NO_LISTS
 
 OTHER_RULES: Final = "the decoder has other rules since; its blocks stay as they are, and trainers read them"
 LATER_BOUND: Final = "texts that normalizing makes very long are refused since; the stream's blocks stay as they are"
@@ -29,17 +32,22 @@ RAW_BYTES_SHA256: Final = TokenizerFile(RAW_BYTES, None).sha256
 
 
 def open_stages(
-    recipe: Recipe, tokenizer: TokenizerFile, engine: EngineName = AUTO, schemas: SchemaSource | None = None
+    recipe: Recipe,
+    tokenizer: TokenizerFile,
+    engine: EngineName = AUTO,
+    schemas: SchemaSource | None = None,
+    lists: Mapping[str, bytes] = NO_LISTS,
 ) -> Stages:
     """Return the stages by which the recipe's raw topic is milled, with this engine.
 
-    ``schemas`` is where records' schemas are, for a recipe whose records name some.
+    ``schemas`` is where records' schemas are, for a recipe whose records name some; ``lists`` are the lists that its
+    steps name, by SHA-256.
 
     Raises:
         SettingsError: a value in the recipe cannot be used.
 
     """
-    choice = choose_engine(tokenizer, engine)
+    choice = choose_engine(tokenizer, engine, cast("SpecialTokens", recipe.special_tokens_in_text))
     limits = Limits(recipe.max_text_bytes, recipe.max_id_bytes, recipe.max_fields_bytes)
     return Stages(
         decoder=open_decoder(
@@ -57,6 +65,8 @@ def open_stages(
             normalize=recipe.normalize,
             min_chars=recipe.min_chars,
             function=recipe.function,
+            pipeline=recipe.pipeline,
+            lists=lists,
             metadata_fields=recipe.metadata_fields,
             limits=limits,
             tokenizer=tokenizer,
@@ -75,13 +85,19 @@ def text_limit_of(tokenizer: TokenizerFile) -> int:
 def complete(
     draft: Recipe,
     tokenizer: TokenizerFile,
-    end_of_document: str | int | None,
+    end_of_document: Wanted,
     engine: EngineName = AUTO,
     schemas: SchemaSource | None = None,
+    *,
+    lists: Mapping[str, bytes] = NO_LISTS,
+    begin_of_document: Wanted = None,
+    padding: str | int | None = None,
+    template: TemplateName = NONE,
 ) -> tuple[Recipe, Stages]:
     """Fill in what only tokenizer and opened stages show: an open limit, steps, vocabulary, ids, dtype, probe.
 
-    Returns the recipe and the stages.
+    The settings that are no field of the draft (`tokenmill.stages.document_frame`) are given beside it. Returns the
+    recipe and the stages.
 
     Raises:
         SettingsError: a value in the draft cannot be used.
@@ -89,13 +105,24 @@ def complete(
     """
     if not draft.max_text_bytes:
         draft = replace(draft, max_text_bytes=text_limit_of(tokenizer))
-    stages = open_stages(draft, tokenizer, engine, schemas)
+    stages = open_stages(draft, tokenizer, engine, schemas, lists)
     opened = stages.engine
+    frame = document_frame(
+        tokenizer,
+        opened,
+        begin=begin_of_document,
+        end=end_of_document,
+        padding=padding,
+        template=template,
+        allow_flush=draft.allow_flush,
+    )
     recipe = replace(
         draft,
         steps=(*stages.decoder.describe(), *(step.describe() for step in stages.steps)),
         tokenizer_sha256=tokenizer.sha256,
-        end_of_document=end_of_document_id(opened, end_of_document),
+        begin_of_document=frame.before,
+        end_of_document=frame.after[0] if len(frame.after) == 1 else frame.after,
+        padding=frame.padding,
         vocabulary_size=opened.vocabulary_size,
         probe=probe(opened),
         dtype=dtype_for(opened.vocabulary_size).name,
@@ -104,7 +131,11 @@ def complete(
 
 
 def reopen_stages(
-    recipe: Recipe, tokenizer: TokenizerFile, engine: EngineName = AUTO, schemas: SchemaSource | None = None
+    recipe: Recipe,
+    tokenizer: TokenizerFile,
+    engine: EngineName = AUTO,
+    schemas: SchemaSource | None = None,
+    lists: Mapping[str, bytes] = NO_LISTS,
 ) -> Stages:
     """Open the stages of a settled recipe, and check that today's libraries and functions still give its answers.
 
@@ -112,7 +143,16 @@ def reopen_stages(
         FingerprintError: the tokenizer, the probe text's ids or a step's version are not those of the recipe.
 
     """
-    again, stages = complete(recipe, tokenizer, recipe.end_of_document, engine, schemas)
+    again, stages = complete(
+        recipe,
+        tokenizer,
+        recipe.end_of_document,
+        engine,
+        schemas,
+        begin_of_document=recipe.begin_of_document,
+        padding=recipe.padding,
+        lists=lists,
+    )
     if again.fingerprint != recipe.fingerprint:
         rules = _rules_since(recipe, again)
         raise FingerprintError(

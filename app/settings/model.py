@@ -8,11 +8,13 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from tokenmill.documents import MAX_TEXT_BYTES, Limits
 from tokenmill.errors import SettingsError
-from tokenmill.stages.engines import EngineName
+from tokenmill.spelling import nearest
+from tokenmill.stages.document_frame import TemplateName
+from tokenmill.stages.engines import EngineName, SpecialTokens
 from tokenmill.stages.splits import SplitRule, division
 
 from .connections import ConnectionSettings, RegistrySettings
-from .explain import explain, nearest
+from .explain import explain
 from .values import (
     Decode,
     Names,
@@ -22,6 +24,7 @@ from .values import (
     Size,
     Splits,
     Start,
+    Steps,
     Tables,
     Token,
     TopicNames,
@@ -62,11 +65,34 @@ class TopicSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     tokenizer: str = Field(
-        default="", description="Path of a tokenizer.json, a name on the Hugging Face hub, or 'bytes'."
+        default="",
+        description="Path of a tokenizer.json, a name on the Hugging Face hub (hf://owner/model@revision pins one), or "
+        "'bytes'.",
     )
     end_of_document: Token = Field(
         default=None,
-        description="Token, or its id, that ends each document; not set: known names are tried, as <|endoftext|>.",
+        description="Token, or its id, that ends each document; tokenizer: what its own post-processor puts there; "
+        "none. Not set: known names are tried, as <|endoftext|>.",
+    )
+    begin_of_document: Token = Field(
+        default=None,
+        description="Token, or its id, that begins each document; tokenizer: what its own post-processor puts there; "
+        "none, or not set: no token.",
+    )
+    template: TemplateName = Field(
+        default="none",
+        description="tokenizer: documents have around them what the tokenizer's post-processor puts there, as "
+        "[CLS] and [SEP], and nothing else that is not set.",
+    )
+    padding: Token = Field(
+        default=None,
+        description="Token, or its id, that a flush fills blocks with. Not set: the one that ends each document; "
+        "where none does, the tokenizer's own for padding.",
+    )
+    special_tokens_in_text: SpecialTokens = Field(
+        default="text",
+        description="What <|endoftext|> and its like are inside a text: text as any other, or tokens, for texts whose "
+        "markup is yours alone: whoever writes a document can then write its end.",
     )
     sequence_length: int = Field(default=1024, ge=1, description="Tokens that a model reads; a block has one more.")
     decode: Decode = Field(
@@ -109,6 +135,11 @@ class TopicSettings(BaseModel):
     function: OptionalText = Field(
         default=None,
         description="A pure function of your own, as module:function, that changes or filters each document.",
+    )
+    steps: Steps = Field(
+        default=(),
+        description="Filters and changes of documents, in order, after function: tables [[steps]], or names of "
+        "profiles and steps, as fineweb-2024 (`tokenmill steps list`).",
     )
     shards: OptionalNumber = Field(
         default=None,
@@ -213,6 +244,10 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings, BaseSettings
         default=64 * MIB, ge=1, description="Source read without a finished block before a carry."
     )
     carry_seconds: float = Field(default=60.0, gt=0, description="Time without a finished block before a carry.")
+    rejects: Literal["none", "topic"] = Field(
+        default="none",
+        description="topic: what a step filters out is also sent to <raw topic>.rejected, with its reason.",
+    )
     engine: EngineName = Field(
         default="auto",
         description="What makes the ids: tokenizers, or (auto) gigatoken where it gives the same; then often compared.",
@@ -283,7 +318,8 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings, BaseSettings
         return self
 
     def _check_names(self) -> None:
-        names = [name(raw) for raw in self.raw_topics for name in (str, dead_letter_topic, produced_topic)]
+        uses = (str, dead_letter_topic, produced_topic, rejected_topic)
+        names = [name(raw) for raw in self.raw_topics for name in uses]
         for stream in self.streams():
             check_topic_name(stream.name)
             if len(stream.name) + LONGEST_PREFIX > MAX_TOPIC_NAME:
@@ -327,6 +363,11 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings, BaseSettings
 def dead_letter_topic(raw_topic: str) -> str:
     """Return the topic that takes the records of ``raw_topic`` that cannot be documents."""
     return f"{raw_topic}.dead-letters"
+
+
+def rejected_topic(raw_topic: str) -> str:
+    """Return the topic that takes the documents of ``raw_topic`` that steps filter out, where `rejects` asks for it."""
+    return f"{raw_topic}.rejected"
 
 
 def produced_topic(raw_topic: str) -> str:
