@@ -1,0 +1,114 @@
+"""Which chunks have other words beside other chunks: a kernel.
+
+spaCy looks for its special cases in the words of the whole text. One that would span two chunks, with one space
+between, is not applied, but keeps others from being found within these chunks.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.stages.curation.chunk_words import Characters, cut_chunk, hash_of, is_in
+from tokenmill.stages.curation.compiled import compiled
+from tokenmill.stages.curation.english_rules import HASH_FACTOR, HASH_SEED, EnglishRules
+from tokenmill.stages.curation.part import SPACE, Part
+from tokenmill.stages.curation.word_table import (
+    CHUNK_BEGINS_OPEN,
+    CHUNK_ENDS_OPEN,
+    CHUNK_ODD,
+    CHUNK_REJOINED,
+    WordTable,
+    decode,
+)
+
+_SEED = np.uint64(HASH_SEED)
+_FACTOR = np.uint64(HASH_FACTOR)
+
+
+@compiled
+def find_runs(
+    part: Part, table: WordTable, rules: EnglishRules, scratch: Characters, runs: npt.NDArray[np.int64]
+) -> int:
+    """Find chunks whose words depend on those beside them, in runs of ``[first, last)``; return how many runs there are.
+
+    A run ends where no sequence reaches over its end, so its words depend on nothing else. ``scratch`` has the shape
+    ``[3, bytes of the longest chunk]``, ``runs`` the shape ``[chunks, 2]``.
+    """
+    around = np.empty(2 * rules.longest_sequence, np.uint64)
+    count = 0
+    for text in range(len(part.begin)):
+        before, first, rejoined, odd = 0, part.first[text], False, False
+        for chunk in range(part.first[text], part.last[text]):
+            flags = table.flags[part.entry[chunk]]
+            odd |= (flags & CHUNK_ODD) != 0
+            spanned = part.gap[chunk] == SPACE and before & CHUNK_ENDS_OPEN and flags & CHUNK_BEGINS_OPEN
+            if not (spanned and _is_spanned(part, table, rules, chunk, part.last[text], scratch, around)):
+                if rejoined and chunk - first > 1:
+                    runs[count, 0], runs[count, 1] = first, chunk
+                    count += 1
+                first, rejoined = chunk, False
+            rejoined |= (flags & CHUNK_REJOINED) != 0
+            before = flags
+        if rejoined and part.last[text] - first > 1:
+            runs[count, 0], runs[count, 1] = first, part.last[text]
+            count += 1
+        part.irregular[text] = odd
+    return count
+
+
+@compiled
+def _is_spanned(
+    part: Part,
+    table: WordTable,
+    rules: EnglishRules,
+    chunk: int,
+    last: int,
+    scratch: Characters,
+    around: npt.NDArray[np.uint64],
+) -> bool:
+    """Return whether one of spaCy's sequences may have words before ``chunk`` and words in it."""
+    room = rules.longest_sequence - 1
+    low = high = room
+    at = chunk - 1
+    while low > 0:
+        count = _cut(part, table, rules, at, scratch)
+        if count < 0:
+            return True
+        for word in range(count - 1, max(-1, count - 1 - low), -1):
+            low -= 1
+            around[low] = _word_hash(scratch, word)
+        if part.gap[at] != SPACE:
+            break
+        at -= 1
+    at = chunk
+    while high < 2 * room:
+        count = _cut(part, table, rules, at, scratch)
+        if count < 0:
+            return True
+        for word in range(min(count, 2 * room - high)):
+            around[high] = _word_hash(scratch, word)
+            high += 1
+        at += 1
+        if at == last or part.gap[at] != SPACE:
+            break
+    for first in range(low, room):
+        value = _SEED
+        for number in range(first, high):
+            value = (value ^ around[number]) * _FACTOR
+            if number >= room and is_in(rules.patterns, value):
+                return True
+            if not is_in(rules.beginnings, value):
+                break
+    return False
+
+
+@compiled
+def _cut(part: Part, table: WordTable, rules: EnglishRules, chunk: int, scratch: Characters) -> int:
+    """Cut a chunk into ``scratch`` before anything is put together; return the number of words, negative if unknown."""
+    begin = part.chunk_begin[chunk]
+    characters = decode(part.data, begin, begin + table.key_size[part.entry[chunk]], scratch[0])
+    return cut_chunk(rules, scratch[0], characters, scratch[1], scratch[2])
+
+
+@compiled
+def _word_hash(scratch: Characters, word: int) -> np.uint64:
+    return hash_of(scratch[0], scratch[1][word - 1] if word else 0, scratch[1][word])

@@ -1,0 +1,221 @@
+"""The words of chunks that were met before: an open-addressing table for kernels, exact by comparing bytes."""
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.stages.curation.byte_strings import PADDING, Bytes, equal_bytes, hash_bytes
+from tokenmill.stages.curation.chunk_words import (
+    LEFT_TO_SPACY,
+    NOTHING_TO_JOIN,
+    Characters,
+    cut_chunk,
+    hash_of,
+    is_in,
+    rejoin,
+    special_case,
+)
+from tokenmill.stages.curation.compiled import compiled
+from tokenmill.stages.curation.english_rules import (
+    ALPHABETIC,
+    PUNCTUATION,
+    SENTENCE_END,
+    SYMBOL,
+    EnglishRules,
+)
+
+WORD_ALPHABETIC: Final = 1
+"""A character of the word is alphabetic."""
+WORD_NO_SYMBOL: Final = 2
+"""A character of the word is none of `SYMBOLS`."""
+WORD_PUNCTUATION: Final = 4
+"""spaCy's ``is_punct``."""
+WORD_SENTENCE_END: Final = 8
+"""The word is one of the sentencizer's characters."""
+
+CHUNK_ENDS_OPEN: Final = 1
+"""The last word may begin a sequence that spaCy puts together, across a space."""
+CHUNK_BEGINS_OPEN: Final = 2
+"""The first word may continue such a sequence."""
+CHUNK_REJOINED: Final = 4
+"""spaCy may have put words of the chunk together."""
+CHUNK_ODD: Final = 8
+"""The words are not the chunk's characters, one after the other."""
+
+MOST_ENTRIES: Final = 1 << 20
+"""Chunks that are remembered; when a new part may bring more, all are forgotten. 60 MB of code and docs have 0.9
+million. All that the table holds is some 90 MB then."""
+
+
+class WordTable(NamedTuple):
+    """Chunks and their words. An entry is a chunk; its words stand one after the other."""
+
+    slots: npt.NDArray[np.int32]
+    """Entries by hash, plus one; 0 where a place is free. A power of two, at most half full."""
+    hashes: npt.NDArray[np.uint64]
+    key_begin: npt.NDArray[np.int64]
+    key_size: npt.NDArray[np.int32]
+    """Bytes of each chunk."""
+    characters: npt.NDArray[np.int32]
+    first_word: npt.NDArray[np.int32]
+    words: npt.NDArray[np.int32]
+    """How many words each chunk has."""
+    flags: npt.NDArray[np.uint8]
+    """``CHUNK_…``."""
+    keys: Bytes
+    word_hash: npt.NDArray[np.uint64]
+    word_bytes: npt.NDArray[np.int32]
+    word_characters: npt.NDArray[np.int32]
+    word_flags: npt.NDArray[np.uint8]
+    """``WORD_…``."""
+    used: npt.NDArray[np.int64]
+    """Shape ``[3]``: entries, bytes of keys, words."""
+    seed: npt.NDArray[np.uint64]
+    """Shape ``[1]``: of the hashes, by chance in each process, so that nobody can make texts that collide."""
+
+
+def empty_table(entries: int, keys: int, words: int, seed: int) -> WordTable:
+    """Return a table with room for so many entries, bytes of keys and words."""
+    return WordTable(
+        np.zeros(1 << (2 * entries - 1).bit_length(), np.int32),
+        np.empty(entries, np.uint64),
+        np.empty(entries, np.int64),
+        np.empty(entries, np.int32),
+        np.empty(entries, np.int32),
+        np.empty(entries, np.int32),
+        np.empty(entries, np.int32),
+        np.empty(entries, np.uint8),
+        np.empty(keys + PADDING, np.uint8),
+        np.empty(words, np.uint64),
+        np.empty(words, np.int32),
+        np.empty(words, np.int32),
+        np.empty(words, np.uint8),
+        np.zeros(3, np.int64),
+        np.array([seed], np.uint64),
+    )
+
+
+@compiled
+def look_up(
+    table: WordTable,
+    rules: EnglishRules,
+    data: Bytes,
+    begins: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+    entries: npt.NDArray[np.int32],
+    unknown: npt.NDArray[np.int32],
+    scratch: npt.NDArray[np.int32],
+) -> int:
+    """Find the entry of each chunk ``data[begin:end]``, making those that are new.
+
+    ``entries`` gets them. ``unknown`` gets the new entries whose words only spaCy knows, and their number is returned.
+    ``scratch`` has the shape ``[3, bytes of the longest chunk]``. The table has room for all.
+    """
+    mask = np.uint64(len(table.slots) - 1)
+    seed, left = table.seed[0], 0
+    for number in range(len(begins)):
+        begin, size = begins[number], ends[number] - begins[number]
+        value = hash_bytes(data, begin, ends[number], seed)
+        slot = value & mask
+        found = -1
+        while table.slots[slot]:
+            entry = table.slots[slot] - 1
+            if table.hashes[entry] == value and table.key_size[entry] == size:
+                if equal_bytes(data, begin, table.keys, table.key_begin[entry], size):
+                    found = entry
+                    break
+            slot = (slot + np.uint64(1)) & mask
+        if found < 0:
+            found = table.used[0]
+            table.slots[slot] = found + 1
+            table.hashes[found] = value
+            if not _learn(table, rules, data, begin, size, scratch):
+                unknown[left] = found
+                left += 1
+        entries[number] = found
+    return left
+
+
+@compiled
+def _learn(
+    table: WordTable, rules: EnglishRules, data: Bytes, begin: int, size: int, scratch: npt.NDArray[np.int32]
+) -> bool:
+    """Make the next entry; return whether its words are known."""
+    entry, key = table.used[0], table.used[1]
+    table.used[0] += 1
+    table.used[1] += size
+    table.key_begin[entry], table.key_size[entry] = key, size
+    for at in range(size):
+        table.keys[key + at] = data[begin + at]
+    table.flags[entry] = 0
+    table.first_word[entry], table.words[entry] = table.used[2], 0
+    text, ends = scratch[0], scratch[1]
+    characters = decode(data, begin, begin + size, text)
+    table.characters[entry] = characters
+    count = cut_chunk(rules, text, characters, ends, scratch[2])
+    if count == LEFT_TO_SPACY:
+        return False
+    if is_in(rules.firsts, hash_of(text, ends[count - 2] if count > 1 else 0, characters)):
+        table.flags[entry] |= CHUNK_ENDS_OPEN
+    if is_in(rules.seconds, hash_of(text, 0, ends[0])):
+        table.flags[entry] |= CHUNK_BEGINS_OPEN
+    joined = rejoin(rules, text, ends, count, scratch[2])
+    if joined != NOTHING_TO_JOIN:
+        if special_case(rules, text, 0, characters) < 0:
+            table.flags[entry] |= CHUNK_REJOINED
+        if joined == LEFT_TO_SPACY:
+            return False
+        count = joined
+    first, place, low = table.used[2], key, 0
+    for number in range(count):
+        high = ends[number]
+        all_of, any_not, any_of = 0xFFFF, False, 0
+        bytes_of = 0
+        for at in range(low, high):
+            kind = rules.classes[text[at]]
+            all_of &= kind
+            any_of |= kind
+            any_not |= (kind & SYMBOL) == 0
+            bytes_of += _bytes_of(text[at])
+        flags = WORD_ALPHABETIC if any_of & ALPHABETIC else 0
+        flags |= WORD_NO_SYMBOL if any_not else 0
+        flags |= WORD_PUNCTUATION if all_of & PUNCTUATION else 0
+        flags |= WORD_SENTENCE_END if high - low == 1 and all_of & SENTENCE_END else 0
+        table.word_hash[first + number] = hash_bytes(table.keys, place, place + bytes_of, table.seed[0])
+        table.word_bytes[first + number] = bytes_of
+        table.word_characters[first + number] = high - low
+        table.word_flags[first + number] = flags
+        place += bytes_of
+        low = high
+    table.words[entry] = count
+    table.used[2] += count
+    return True
+
+
+@compiled
+def _bytes_of(character: int) -> int:
+    return 1 + (character >= 0x80) + (character >= 0x800) + (character >= 0x10000)  # noqa: PLR2004 - UTF-8
+
+
+@compiled
+def decode(data: Bytes, begin: int, end: int, text: Characters) -> int:
+    """Decode ``data[begin:end]``, which is valid UTF-8, into ``text``; return the number of characters."""
+    count, at = 0, begin
+    while at < end:
+        lead = np.int32(data[at])
+        if lead < 0x80:  # noqa: PLR2004 - UTF-8
+            text[count] = lead
+            at += 1
+        elif lead < 0xE0:  # noqa: PLR2004 - as above
+            text[count] = ((lead & 0x1F) << 6) | (data[at + 1] & 0x3F)
+            at += 2
+        elif lead < 0xF0:  # noqa: PLR2004 - as above
+            text[count] = ((lead & 0x0F) << 12) | (np.int32(data[at + 1] & 0x3F) << 6) | (data[at + 2] & 0x3F)
+            at += 3
+        else:
+            high = ((lead & 0x07) << 18) | (np.int32(data[at + 1] & 0x3F) << 12)
+            text[count] = high | (np.int32(data[at + 2] & 0x3F) << 6) | (data[at + 3] & 0x3F)
+            at += 4
+        count += 1
+    return count
