@@ -52,7 +52,7 @@ test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## all tests, against
 test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## pure and unit tests, in some two minutes: no broker, no service, few examples
 	$(BIN)/python -m pytest --quick --numprocesses 2 --dist loadfile $(ARGS)
 
-test-peers: $(VENV)/.installed $(VENV)/.train $(VENV)/.peers-loops ## loops of other frameworks, killed and resumed, with the real packages; some 10 minutes, 600 MB
+test-peers: $(VENV)/.installed $(VENV)/.train $(VENV)/.peers-loops $(VENV)/.peers-curation ## loops of other frameworks, killed and resumed; filters beside datatrove's; some 15 minutes, 1 GB
 	$(BIN)/python -m pytest -m peers tests/peers $(ARGS)
 
 # Not from the lock, in a folder of its own, fetched again each time: what resolves today, which may be more than is
@@ -113,6 +113,7 @@ lock: $(VENV)/.installed ## resolves all dependencies again (UPGRADE=1: to their
 	grep -oE '^torch==[^ ]*' constraints-train.txt > $(VENV)/torch.txt
 	$(COMPILE_BESIDE) benchmarks/requirements.in --output-file benchmarks/requirements.txt
 	$(COMPILE_BESIDE) tests/peers/loops/requirements.in --output-file tests/peers/loops/requirements.txt
+	$(COMPILE_BESIDE) tests/peers/curation/requirements.in --output-file tests/peers/curation/requirements.txt
 	$(BIN)/python -m tokenmill.app.local.jars > app/local/broker.lock.toml.new
 	mv app/local/broker.lock.toml.new app/local/broker.lock.toml
 
@@ -166,6 +167,13 @@ $(VENV)/.peers-loops: $(VENV)/.train tests/peers/loops/requirements.txt
 	@echo "Fetching training frameworks (600 MB, once) ..."
 	@rm -rf $(VENV)/peers/loops
 	@$(INSTALL) --no-deps --no-compile --target $(VENV)/peers/loops --requirement tests/peers/loops/requirements.txt
+	@touch $@
+
+# datatrove, whose filters ours are compared with.
+$(VENV)/.peers-curation: $(VENV)/.locked tests/peers/curation/requirements.txt
+	@echo "Fetching datatrove (300 MB, once) ..."
+	@rm -rf $(VENV)/peers/curation
+	@$(INSTALL) --no-deps --no-compile --target $(VENV)/peers/curation --requirement tests/peers/curation/requirements.txt
 	@touch $@
 
 # The stamp says whose torch it is: the lock's is brought up to date with the lock, anyone else's is left alone.

@@ -90,6 +90,7 @@ def _source(
     by: str,
     block_tokens: int,
     metadata_fields: tuple[str, ...],
+    frame: dict[str, Any],
 ) -> Source:
     shards, splits = division
     recipe = replace(
@@ -100,12 +101,13 @@ def _source(
         split_by=by,
         block_tokens=block_tokens,
         metadata_fields=metadata_fields,
+        **frame,
     )
     if engine == "bytes":
         return make_source(recipe)
     bpe = tiny_bpe()
     assert bpe.vocabulary_size <= 1 << 16
-    return make_source(replace(recipe, end_of_document=3, dtype=engine), engine=bpe)
+    return make_source(replace(recipe, **{"end_of_document": 3} | frame, dtype=engine), engine=bpe)
 
 
 _recipes = st.builds(
@@ -116,6 +118,19 @@ _recipes = st.builds(
     allow_flush=st.sampled_from([True, True, False]),
 )
 
+frames = st.sampled_from(
+    [
+        {},
+        {},
+        {"begin_of_document": (5,)},
+        {"end_of_document": (), "padding": 6},
+        {"begin_of_document": (5, 6, 5), "end_of_document": (7, 8)},
+        {"begin_of_document": (5,), "end_of_document": (), "padding": 0},
+        {"padding": 9},
+    ]
+)
+"""What stands around documents, as fields of a recipe: mostly one id after each."""
+
 sources = st.builds(
     _source,
     _recipes,
@@ -124,6 +139,7 @@ sources = st.builds(
     by=st.sampled_from(["id", "content"]),
     block_tokens=st.integers(2, 9) | st.just(64),
     metadata_fields=st.sampled_from([(), ("label",), ("score", "label")]),
+    frame=frames,
 )
 """Raw partitions with one or several chains of small blocks; in one division, no split owns the last shard."""
 

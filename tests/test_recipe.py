@@ -16,6 +16,10 @@ from tokenmill.recipe import FINGERPRINT_BYTES, FORMAT, LATER, Recipe
 
 OTHERS: dict[str, list[Any]] = {
     "allow_flush": [False],
+    "begin_of_document": [(0,), (0, 1), (1, 0)],
+    "end_of_document": [1, (), (0, 0), (0, 1)],
+    "padding": [0, 1],
+    "special_tokens_in_text": ["tokens"],
     "text_fields": [("text",), ("content", "text"), ()],
     "metadata_fields": [("label",), ("label", "score")],
     "function": ["a:b"],
@@ -63,7 +67,14 @@ def test_a_recipe_survives_the_genesis(source: object) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"format": FORMAT + 1}, {"format": None}, {"surprise": 1}, {"allow_flush": True}],
+    [
+        {"format": FORMAT + 1},
+        {"format": None},
+        {"surprise": 1},
+        {"allow_flush": True},
+        {"begin_of_document": []},
+        {"end_of_document": [0]},
+    ],
 )
 def test_recipes_of_other_versions_are_refused(change: dict[str, Any]) -> None:
     """Another format, or fields that this version does not know: their meaning is unknown."""

@@ -37,7 +37,10 @@ OTHER_TOKENIZER: dict[str, Any] = {
             OTHER_TOKENIZER,
             "tokenizer: the stream has one of 256 ids (SHA-256 277089d91c0b…), here one of 50,257 ids (SHA-256 abab……)",
         ),
-        ({"end_of_document": 7}, "end_of_document: the stream has id 0, here 7"),
+        ({"end_of_document": 7}, "end_of_document: the stream has id 0, here id 7"),
+        ({"begin_of_document": (1, 2)}, "begin_of_document: the stream has none of its own, here ids 1, 2"),
+        ({"padding": 7}, "padding: the stream has none of its own, here id 7"),
+        ({"special_tokens_in_text": "tokens"}, "special_tokens_in_text: the stream has text, here tokens"),
         (
             {"steps": (*RECIPE.steps, {"name": "normalized_length", "max_bytes": 7})},
             "normalized_length: the stream has no limit, here 7",
@@ -69,6 +72,7 @@ def test_no_difference_is_passed_over(name: str, more: int) -> None:
         "text_fields": ("x",),
     }
     changes["allow_flush"] = False
+    changes |= {"begin_of_document": (7,), "padding": 7}
     changed = replace(RECIPE, **{name: changes.get(name, value + more if isinstance(value, int) else f"{value}x")})
     (line,) = differences(RECIPE, changed)
     assert re.match(r"[a-z_]+: the (stream|same)", line)

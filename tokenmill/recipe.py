@@ -13,7 +13,12 @@ from tokenmill.errors import FingerprintError
 FORMAT: Final = 1
 """Version of the rules by which a recipe and a log make tokens; a change of any answer raises it."""
 FINGERPRINT_BYTES: Final = 16
-LATER: Final[Mapping[str, Any]] = {"allow_flush": True}
+LATER: Final[Mapping[str, Any]] = {
+    "allow_flush": True,
+    "begin_of_document": (),
+    "padding": None,
+    "special_tokens_in_text": "text",
+}
 """Fields added after the first streams, with their defaults; a recipe omits a default of these (`Recipe.to_dict`)."""
 
 
@@ -47,7 +52,8 @@ class Recipe:
     split: str
     tokenizer_sha256: str
     """Of the ``tokenizer.json``; of the word ``bytes`` for raw bytes."""
-    end_of_document: int
+    end_of_document: int | tuple[int, ...]
+    """The id after those of each text; a tuple where there are several, or none (`Recipe.after`)."""
     vocabulary_size: int
     probe: str
     """Hash of the ids of the fixed probe text, so that a library that gives other ids is noticed."""
@@ -56,6 +62,11 @@ class Recipe:
     dtype: str
     allow_flush: bool = True
     """Whether records may fill the open blocks with padding; where not, such a record is a tombstone."""
+    begin_of_document: tuple[int, ...] = ()
+    """The ids before those of each text."""
+    padding: int | None = None
+    """The id that padding is made of, where it is not the last one of a document (`Recipe.padding_id`)."""
+    special_tokens_in_text: str = "text"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the recipe as JSON types, with the format's version.
@@ -76,17 +87,30 @@ class Recipe:
         """
         known = {field.name for field in fields(cls)}
         given = set(values) - {"format"}
-        spelled_out = any(values[name] == default for name, default in LATER.items() if name in values)
+        plain = {name: value for name, value in values.items() if name != "format"}
+        for name in ("text_fields", "metadata_fields", "steps", "begin_of_document", "end_of_document"):
+            if isinstance(plain.get(name), list):
+                plain[name] = tuple(plain[name])
+        spelled_out = any(plain[name] == default for name, default in LATER.items() if name in plain)
+        end = plain.get("end_of_document")
+        spelled_out |= isinstance(end, tuple) and len(end) == 1
         if values.get("format") != FORMAT or not known - LATER.keys() <= given <= known or spelled_out:
             raise FingerprintError(
                 f"the stream was made by format {values.get('format')}, this version knows format {FORMAT}: "
                 "use the version that made it, or a new stream name"
             )
-        plain = {name: value for name, value in values.items() if name != "format"}
         plain["splits"] = tuple((str(name), int(size)) for name, size in plain["splits"])
-        for name in ("text_fields", "metadata_fields", "steps"):
-            plain[name] = tuple(plain[name])
         return cls(**plain)
+
+    @property
+    def after(self) -> tuple[int, ...]:
+        """The ids after those of each text."""
+        return (self.end_of_document,) if isinstance(self.end_of_document, int) else self.end_of_document
+
+    @property
+    def padding_id(self) -> int:
+        """The id that padding is made of; 0 in a stream that never has any."""
+        return self.padding if self.padding is not None else (0, *self.after)[-1]
 
     @property
     def fingerprint(self) -> bytes:

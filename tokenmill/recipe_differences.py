@@ -25,9 +25,11 @@ PLAIN: Final = (
     "packing",
     "block_tokens",
     "allow_flush",
+    "special_tokens_in_text",
 )
 """Fields that follow from the settings alone, without loading a tokenizer or a function."""
-_TOKENIZER: Final = ("tokenizer_sha256", "vocabulary_size", "probe", "dtype", "end_of_document")
+_FRAME: Final = ("begin_of_document", "end_of_document", "padding")
+_TOKENIZER: Final = ("tokenizer_sha256", "vocabulary_size", "probe", "dtype", *_FRAME)
 _SHOWN_DIGITS: Final = 12
 """Digits of a hash: enough to compare it with `sha256sum` by eye."""
 
@@ -76,14 +78,23 @@ def _other_steps(recipe: Recipe) -> tuple[Mapping[str, Any], ...]:
 
 
 def _of_tokenizers(stream: Recipe, here: Recipe) -> list[str]:
-    """Return one line at most: five fields follow from one setting."""
+    """Return one line where the tokenizer differs, from which the other fields follow; else one for each of these."""
     if all(getattr(stream, name) == getattr(here, name) for name in _TOKENIZER):
         return []
     if stream.tokenizer_sha256 != here.tokenizer_sha256:
         return [f"tokenizer: the stream has {_tokenizer(stream)}, here {_tokenizer(here)}"]
-    if stream.end_of_document != here.end_of_document:
-        return [f"end_of_document: the stream has id {stream.end_of_document}, here {here.end_of_document}"]
+    pairs = [(name, getattr(stream, name), getattr(here, name)) for name in _FRAME]
+    frame = [f"{name}: the stream has {_id(mine)}, here {_id(other)}" for name, mine, other in pairs if mine != other]
+    if frame:
+        return frame
     return ["tokenizer: the same file, to which the libraries that are installed here give other ids"]
+
+
+def _id(value: int | tuple[int, ...] | None) -> str:
+    """Return an id, or several; padding without one is that of the end of a document."""
+    if isinstance(value, int):
+        return f"id {value}"
+    return f"ids {', '.join(map(str, value))}" if value else "none of its own"
 
 
 def _tokenizer(recipe: Recipe) -> str:

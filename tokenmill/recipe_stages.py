@@ -1,7 +1,7 @@
 """From settings to a recipe, from a recipe to opened stages: the same functions for workers and for verification."""
 
 from dataclasses import replace
-from typing import Final
+from typing import Final, cast
 
 from tokenmill.documents import MAX_TEXT_BYTES, MAX_TOKENIZED_BYTES, Limits
 from tokenmill.errors import FingerprintError
@@ -9,14 +9,15 @@ from tokenmill.milling.outcomes import Stages
 from tokenmill.recipe import Recipe
 from tokenmill.recipe_differences import differences
 from tokenmill.stages.decoding import SchemaSource, open_decoder
+from tokenmill.stages.document_frame import NONE, TemplateName, Wanted, document_frame
 from tokenmill.stages.engines import (
     AUTO,
     RAW_BYTES,
     EngineName,
+    SpecialTokens,
     TokenizerFile,
     choose_engine,
     dtype_for,
-    end_of_document_id,
     probe,
 )
 from tokenmill.stages.splits import SplitRule
@@ -39,7 +40,7 @@ def open_stages(
         SettingsError: a value in the recipe cannot be used.
 
     """
-    choice = choose_engine(tokenizer, engine)
+    choice = choose_engine(tokenizer, engine, cast("SpecialTokens", recipe.special_tokens_in_text))
     limits = Limits(recipe.max_text_bytes, recipe.max_id_bytes, recipe.max_fields_bytes)
     return Stages(
         decoder=open_decoder(
@@ -75,13 +76,18 @@ def text_limit_of(tokenizer: TokenizerFile) -> int:
 def complete(
     draft: Recipe,
     tokenizer: TokenizerFile,
-    end_of_document: str | int | None,
+    end_of_document: Wanted,
     engine: EngineName = AUTO,
     schemas: SchemaSource | None = None,
+    *,
+    begin_of_document: Wanted = None,
+    padding: str | int | None = None,
+    template: TemplateName = NONE,
 ) -> tuple[Recipe, Stages]:
     """Fill in what only tokenizer and opened stages show: an open limit, steps, vocabulary, ids, dtype, probe.
 
-    Returns the recipe and the stages.
+    The settings that are no field of the draft (`tokenmill.stages.document_frame`) are given beside it. Returns the
+    recipe and the stages.
 
     Raises:
         SettingsError: a value in the draft cannot be used.
@@ -91,11 +97,22 @@ def complete(
         draft = replace(draft, max_text_bytes=text_limit_of(tokenizer))
     stages = open_stages(draft, tokenizer, engine, schemas)
     opened = stages.engine
+    frame = document_frame(
+        tokenizer,
+        opened,
+        begin=begin_of_document,
+        end=end_of_document,
+        padding=padding,
+        template=template,
+        allow_flush=draft.allow_flush,
+    )
     recipe = replace(
         draft,
         steps=(*stages.decoder.describe(), *(step.describe() for step in stages.steps)),
         tokenizer_sha256=tokenizer.sha256,
-        end_of_document=end_of_document_id(opened, end_of_document),
+        begin_of_document=frame.before,
+        end_of_document=frame.after[0] if len(frame.after) == 1 else frame.after,
+        padding=frame.padding,
         vocabulary_size=opened.vocabulary_size,
         probe=probe(opened),
         dtype=dtype_for(opened.vocabulary_size).name,
@@ -112,7 +129,15 @@ def reopen_stages(
         FingerprintError: the tokenizer, the probe text's ids or a step's version are not those of the recipe.
 
     """
-    again, stages = complete(recipe, tokenizer, recipe.end_of_document, engine, schemas)
+    again, stages = complete(
+        recipe,
+        tokenizer,
+        recipe.end_of_document,
+        engine,
+        schemas,
+        begin_of_document=recipe.begin_of_document,
+        padding=recipe.padding,
+    )
     if again.fingerprint != recipe.fingerprint:
         rules = _rules_since(recipe, again)
         raise FingerprintError(

@@ -184,4 +184,5 @@ def draft_recipe(own: TopicSettings, stream: Stream) -> Recipe:
         block_tokens=own.block_tokens,
         dtype="uint32",
         allow_flush=own.allow_flush,
+        special_tokens_in_text=own.special_tokens_in_text,
     )

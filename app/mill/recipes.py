@@ -49,7 +49,16 @@ def plan_topic(settings: Settings, raw_topic: str) -> RawTopicPlan:
     tokenizer = load_tokenizer(own.require_tokenizer())
     streams = [stream for stream in settings.streams() if stream.raw_topic == raw_topic]
     schemas = schemas_of(settings, own.decode)
-    first, stages = complete(draft_recipe(own, streams[0]), tokenizer, own.end_of_document, settings.engine, schemas)
+    first, stages = complete(
+        draft_recipe(own, streams[0]),
+        tokenizer,
+        own.end_of_document,
+        settings.engine,
+        schemas,
+        begin_of_document=own.begin_of_document,
+        padding=own.padding,
+        template=own.template,
+    )
     recipes = {stream: replace(first, split=stream.split) for stream in streams}
     return RawTopicPlan(raw_topic, tokenizer, stages, recipes)
 

@@ -8,7 +8,8 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from tokenmill.documents import MAX_TEXT_BYTES, Limits
 from tokenmill.errors import SettingsError
-from tokenmill.stages.engines import EngineName
+from tokenmill.stages.document_frame import TemplateName
+from tokenmill.stages.engines import EngineName, SpecialTokens
 from tokenmill.stages.splits import SplitRule, division
 
 from .connections import ConnectionSettings, RegistrySettings
@@ -62,11 +63,34 @@ class TopicSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     tokenizer: str = Field(
-        default="", description="Path of a tokenizer.json, a name on the Hugging Face hub, or 'bytes'."
+        default="",
+        description="Path of a tokenizer.json, a name on the Hugging Face hub (hf://owner/model@revision pins one), or "
+        "'bytes'.",
     )
     end_of_document: Token = Field(
         default=None,
-        description="Token, or its id, that ends each document; not set: known names are tried, as <|endoftext|>.",
+        description="Token, or its id, that ends each document; tokenizer: what its own post-processor puts there; "
+        "none. Not set: known names are tried, as <|endoftext|>.",
+    )
+    begin_of_document: Token = Field(
+        default=None,
+        description="Token, or its id, that begins each document; tokenizer: what its own post-processor puts there; "
+        "none, or not set: no token.",
+    )
+    template: TemplateName = Field(
+        default="none",
+        description="tokenizer: documents have around them what the tokenizer's post-processor puts there, as "
+        "[CLS] and [SEP], and nothing else that is not set.",
+    )
+    padding: Token = Field(
+        default=None,
+        description="Token, or its id, that a flush fills blocks with. Not set: the one that ends each document; "
+        "where none does, the tokenizer's own for padding.",
+    )
+    special_tokens_in_text: SpecialTokens = Field(
+        default="text",
+        description="What <|endoftext|> and its like are inside a text: text as any other, or tokens, for texts whose "
+        "markup is yours alone: whoever writes a document can then write its end.",
     )
     sequence_length: int = Field(default=1024, ge=1, description="Tokens that a model reads; a block has one more.")
     decode: Decode = Field(

@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 
 from docs.generators.settings_page import OUTSIDE_THE_FINGERPRINT, page
+from tests.stages.engines.conftest import words
 from tokenmill.app.mill.recipes import plan_topic
 from tokenmill.app.settings import Settings, TopicSettings, load_settings
 from tokenmill.stages.training_tokenizer import train_tokenizer
@@ -14,6 +15,10 @@ from tokenmill.stages.training_tokenizer import train_tokenizer
 FILE: Final = Path(__file__).parents[2] / "docs" / "settings.md"
 OTHER: Final[dict[str, Any]] = {
     "end_of_document": 7,
+    "begin_of_document": 7,
+    "template": "tokenizer",
+    "padding": 7,
+    "special_tokens_in_text": "tokens",
     "sequence_length": 7,
     "decode": "text",
     "text_fields": ("code",),
@@ -62,11 +67,15 @@ def test_every_topic_setting_is_tried_below() -> None:
 
 
 @pytest.mark.parametrize("name", OTHER)
-def test_the_page_knows_what_is_part_of_the_fingerprint(name: str) -> None:
+def test_the_page_knows_what_is_part_of_the_fingerprint(name: str, tmp_path: Path) -> None:
     """A changed value changes all fingerprints, or none."""
-    plain = fingerprints(Settings(tokenizer="bytes"))
+    (tmp_path / "tokenizer.json").write_bytes(
+        words(post_processor={"type": "BertProcessing", "cls": ["a", 1], "sep": ["b", 2]})
+    )
+    tokenizer = str(tmp_path) if name in {"template", "special_tokens_in_text"} else "bytes"
+    plain = fingerprints(Settings(tokenizer=tokenizer))
     values = {name: OTHER[name]} | ({"splits": {"train": 1980, "validation": 20}} if name == "shards" else {})
-    changed = fingerprints(Settings(tokenizer="bytes", **values))
+    changed = fingerprints(Settings(tokenizer=tokenizer, **values))
 
     assert not plain & changed if name not in OUTSIDE_THE_FINGERPRINT else plain == changed
     assert re.search(rf"^\| `{name}` .*\| {'no' if plain == changed else 'yes'} \|", FILE.read_text(), re.MULTILINE)

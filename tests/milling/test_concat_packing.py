@@ -178,17 +178,27 @@ def test_an_open_block_goes_on_in_another_packing(sizes: list[int], later: list[
     assert packing.open_block == other.open_block == (b"", b"")
 
 
-@given(st.lists(st.lists(st.integers(0, 200), max_size=5), max_size=5), st.sampled_from(["<u1", "<u2", "<u4"]))
-def test_documents_end_with_their_id_in_the_dtype_of_the_stream(texts: list[list[int]], dtype: str) -> None:
-    """Empty ones, too; whatever dtype the engine's ids have."""
+_around = st.lists(st.integers(0, 200), max_size=3)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 200), max_size=5), max_size=5),
+    st.sampled_from(["<u1", "<u2", "<u4"]),
+    _around,
+    _around,
+)
+def test_documents_have_their_ids_around_them_in_the_dtype_of_the_stream(
+    texts: list[list[int]], dtype: str, before: list[int], after: list[int]
+) -> None:
+    """Empty ones, too, and none at all; whatever dtype the engine's ids have."""
     ids = np.array([token for text in texts for token in text], np.uint32)
     batch = TokenBatch(ids, np.cumsum([0, *map(len, texts)]))
     offsets, metas = np.arange(len(texts)), Metas.join(b"" for _ in texts)
-    documents = TokenizedDocuments.of(offsets, batch, metas, END, np.dtype(dtype))
+    documents = TokenizedDocuments.of(offsets, batch, metas, before=before, after=after, dtype=np.dtype(dtype))
     tokens = np.frombuffer(documents.tokens.tobytes(), dtype)
     assert all(array.dtype == np.dtype(dtype) for array in documents.tokens)
     assert [tokens[low:high].tolist() for low, high in pairwise(documents.bounds.tolist())] == [
-        [*t, END] for t in texts
+        [*before, *t, *after] for t in texts
     ]
 
 
@@ -203,7 +213,7 @@ def test_documents_of_parts_are_those_of_the_whole(sizes: list[int], calls: list
         batch = TokenBatch(ids, np.cumsum([0, *(len(document.tokens) for document in some)]))
         metas = Metas.join(document.meta for document in some)
         offsets = np.array([document.offset for document in some], np.int64)
-        parts.append(TokenizedDocuments.of(offsets, batch, metas, END, UINT16))
+        parts.append(TokenizedDocuments.of(offsets, batch, metas, before=(), after=(END,), dtype=UINT16))
         start += count
     one = TokenizedDocuments.concatenate(parts)
     whole = _columns(documents)

@@ -128,7 +128,7 @@ def test_the_documents_stand_in_the_blocks_in_order(source: Source, records: lis
         outcome = source.stages.outcome(record)
         if outcome.document is not None and outcome.split == recipe.split:
             found = source.stages.engine.encode([outcome.document.text]).ids.tolist()
-            ids += [*found, recipe.end_of_document] if found else []
+            ids += [*recipe.begin_of_document, *found, *recipe.after] if found else []
     size = {"uint8": 1, "uint16": 2, "uint32": 4}[recipe.dtype]
     count = len(ids) // recipe.block_tokens
     written = b"".join(number.to_bytes(size, "little") for number in ids[: count * recipe.block_tokens])

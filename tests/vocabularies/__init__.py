@@ -69,6 +69,22 @@ def llama3_style() -> bytes:
 
 
 @cache
+def gemma_style() -> bytes:
+    """Return a SentencePiece-like BPE trained here in Gemma's form: ``<bos>`` before each text, ``▁`` for spaces."""
+    from tests.vocabularies.trained import train_gemma_style  # noqa: PLC0415
+
+    return train_gemma_style()
+
+
+@cache
+def gpt_neox_style() -> bytes:
+    """Return a byte-level BPE trained here in GPT-NeoX's form: NFC, tokens of spaces, nothing around a text."""
+    from tests.vocabularies.trained import train_gpt_neox_style  # noqa: PLC0415
+
+    return train_gpt_neox_style()
+
+
+@cache
 def qwen25_style() -> bytes:
     """Return a byte-level BPE trained here that divides texts as Qwen 2.5's does, with added tokens like its own."""
     from tests.vocabularies.trained import train_qwen25_style  # noqa: PLC0415

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from tests.vocabularies.files import added_token, data_file
 from tests.vocabularies.ranks import pre_tokenizer, spelled
@@ -41,14 +41,55 @@ def train_llama3_style() -> bytes:
     model["vocab"] |= {spelled(word.encode()): len(model["vocab"]) + n for n, word in enumerate(WHOLE_WORDS)}
     names = ["<|begin_of_text|>", "<|end_of_text|>", *(f"<|reserved_special_token_{n}|>" for n in range(8))]
     _add(content, dict.fromkeys(names, True))
-    begin = {"SpecialToken": {"id": names[0], "type_id": 0}}
-    content["post_processor"] = {
-        "type": "TemplateProcessing",
-        "single": [begin, {"Sequence": {"id": "A", "type_id": 0}}],
-        "pair": [begin, {"Sequence": {"id": "A", "type_id": 0}}, begin, {"Sequence": {"id": "B", "type_id": 1}}],
-        "special_tokens": {names[0]: {"id": names[0], "ids": [model["vocab"][names[0]]], "tokens": [names[0]]}},
-    }
+    content["post_processor"] = _begins_with(names[0], model["vocab"][names[0]])
     return json.dumps(content).encode()
+
+
+def train_gemma_style() -> bytes:
+    """Return BPE with byte fallback over texts whose spaces are ``▁``, special tokens first, as Gemma's file has it."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))  # noqa: S106
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    pieces = [f"<0x{byte:02X}>" for byte in range(256)]
+    names = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=_VOCABULARY // 4, special_tokens=[*names, *pieces], show_progress=False, max_token_length=16
+    )
+    # words are not divided, so that counting pairs takes long: a part of the sample will do
+    tokenizer.train_from_iterator((line for text in sample()[::16] for line in text.splitlines()), trainer)
+    content = json.loads(tokenizer.to_str())
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] in names]
+    content["post_processor"] = _begins_with("<bos>", content["model"]["vocab"]["<bos>"])
+    return json.dumps(content).encode()
+
+
+def train_gpt_neox_style() -> bytes:
+    """Return byte-level BPE behind NFC, two special tokens first, and tokens of spaces that are found in texts."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    names = ["<|endoftext|>", "<|padding|>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=_VOCABULARY // 4, initial_alphabet=alphabet, special_tokens=names, show_progress=False
+    )
+    tokenizer.train_from_iterator(sample()[::8], trainer)
+    tokenizer.add_tokens([AddedToken(" " * length, normalized=True) for length in range(24, 1, -1)])
+    return str(tokenizer.to_str()).encode()
+
+
+def _begins_with(name: str, number: int) -> dict[str, Any]:
+    """Return the post-processor that puts one token before each text."""
+    begin, text = {"SpecialToken": {"id": name, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+    return {
+        "type": "TemplateProcessing",
+        "single": [begin, text],
+        "pair": [begin, text, begin, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {name: {"id": name, "ids": [number], "tokens": [name]}},
+    }
 
 
 def train_qwen25_style() -> bytes:

@@ -220,7 +220,7 @@ def open_packing(recipe: Recipe, *, open_tokens: bytes = b"", open_entry: bytes 
     return ConcatPacking(
         recipe.block_tokens,
         recipe.token_dtype,
-        recipe.end_of_document,
+        recipe.padding_id,
         open_tokens=open_tokens,
         open_entry=open_entry,
     )

@@ -68,8 +68,9 @@ class ChainOutcomes:
             fetch.offsets[indices],
             TokenBatch(tokens.ids, bounds),
             document_metas(documents, recipe.metadata_fields),
-            recipe.end_of_document,
-            recipe.token_dtype,
+            before=recipe.begin_of_document,
+            after=recipe.after,
+            dtype=recipe.token_dtype,
         )
         return cls(fetch, indices, tokenized, others)
 

@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from tokenmill.bounds import divide
 from tokenmill.documents import Document
-from tokenmill.errors import RecordError
 from tokenmill.milling.outcomes import Kind, Outcome, Stages
 from tokenmill.records import SourceRecord
 from tokenmill.stages.decoding import Decoder, one_by_one
 from tokenmill.stages.document_columns import DocumentColumns
-from tokenmill.stages.steps import Rejected
+from tokenmill.stages.steps import CustomStep, Step
+from tokenmill.stages.steps.protocol import Answer, each_alone
 
 PART_RECORDS: Final = 4096
 """Records that are decoded, and whose documents are tokenized, before the next ones are: short documents are then
@@ -102,12 +102,13 @@ class OutcomeColumns:
     ) -> Self:
         """Find each record's outcome; raises nothing for any record (see `Stages.outcome`).
 
-        ``note`` is called with the offset, twice, of each record that a user's function is about to see.
+        ``note`` is called with the first and the last offset of the records in work: with one record's, twice, before
+        a user's function sees it.
         """
         columns = cls(fetch.records, {})
         indices, documents = columns._decode(stages, fetch.values, skips, note if stages.custom_decoder else None)
         owners = stages.splits.owners(documents)
-        columns._step(stages, KeptDocuments(indices, documents), owners, note if stages.custom else None)
+        (indices, documents), owners = columns._step(stages, KeptDocuments(indices, documents), owners, note)
         for number, split in enumerate(stages.splits.splits):
             chosen = owners == number
             columns.kept[split] = KeptDocuments(indices[chosen], documents.chosen(chosen))
@@ -150,31 +151,38 @@ class OutcomeColumns:
         decoded: KeptDocuments,
         owners: npt.NDArray[np.intp],
         note: Callable[[int, int], None] | None,
-    ) -> None:
-        """Take each document that a split owns through the steps that may not just let it pass.
+    ) -> tuple[KeptDocuments, npt.NDArray[np.intp]]:
+        """Take the documents that a split owns through all steps, each over those that are still there.
 
-        In ``owners`` (see `SplitRule.owners`), what no step lets pass has no owner any more.
+        Returns the documents that stay and, as in ``owners`` (see `SplitRule.owners`), whose they are.
         """
-        indices, documents = decoded
         names = tuple(stages.splits.splits)
-        for at in sorted({at for step in stages.steps for at in step.touched(documents)}):
-            index, owner = int(indices[at]), int(owners[at])
-            if owner == len(names):
-                continue
-            record, split = self.records[index], names[owner]
-            if note is not None:
-                note(record.offset, record.offset)
-            try:
-                answer = stages.after_steps(documents.at(at))
-            except RecordError as error:
-                owners[at] = len(names)
-                self.others.append((index, stages.refused(record, split, error)))
-                continue
-            if isinstance(answer, Rejected):
-                owners[at] = len(names)
-                self.others.append((index, Outcome(record, Kind.FILTERED, split, answer.reason)))
-                continue
-            documents.put(at, answer)
+        owned = owners != len(names)
+        indices, documents, owners = decoded.indices[owned], decoded.documents.chosen(owned), owners[owned]
+        for label, step in zip(stages.labels, stages.steps, strict=True):
+            stays = np.ones(len(documents), np.bool_)
+            changed: dict[int, Document] = {}
+            for at, answer in self._answers(step, KeptDocuments(indices, documents), note):
+                if isinstance(answer, Document):
+                    changed[at] = answer
+                    continue
+                stays[at] = False
+                index, split = int(indices[at]), names[owners[at]]
+                self.others.append((index, stages.dropped(self.records[index], split, label, answer)))
+            documents = documents.changed(changed).chosen(stays)
+            indices, owners = indices[stays], owners[stays]
+        return KeptDocuments(indices, documents), owners
+
+    def _answers(
+        self, step: Step, decoded: KeptDocuments, note: Callable[[int, int], None] | None
+    ) -> Iterator[tuple[int, Answer]]:
+        """Yield `Step.many`; before a user's function sees a document, ``note`` is called with its record's offset."""
+        if note is None or not isinstance(step, CustomStep):
+            yield from step.many(decoded.documents)
+            return
+        offsets = [self.records[index].offset for index in decoded.indices.tolist()]
+        yield from each_alone(step, decoded.documents, lambda at: note(offsets[at], offsets[at]))
+        note(self.records[0].offset, self.records[-1].offset)  # what hangs from here on is not the last document
 
 
 def _noted(decoder: Decoder, places: Iterator[int], note: Callable[[int, int], None], value: bytes) -> Document:

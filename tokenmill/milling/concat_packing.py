@@ -22,14 +22,14 @@ class ConcatPacking:
         self,
         block_tokens: int,
         dtype: np.dtype[np.unsignedinteger],
-        end_of_document: int,
+        padding: int,
         *,
         open_tokens: bytes = b"",
         open_entry: bytes = b"",
     ) -> None:
         """Begin with an empty open block, or with the one that a carry holds."""
         self._block_tokens = block_tokens
-        self._separator = np.array([end_of_document], dtype=dtype)
+        self._padding = np.array([padding], dtype=dtype)
         self._tokens = np.frombuffer(open_tokens, dtype=dtype)
         count = ENTRY_HEADER.unpack_from(open_entry)[0] if open_entry else 0
         self._rows = open_entry[ENTRY_HEADER.size :][: count * PIECE.itemsize]
@@ -59,7 +59,7 @@ class ConcatPacking:
         if missing == self._block_tokens:
             return self._cut(Stretches([]), _NONE)
         padding = _StreamPart(np.array([offset]), np.array([missing]), np.array([PADDING]), Metas.join([b""]))
-        packed = self._cut(Stretches([np.repeat(self._separator, missing)]), padding)
+        packed = self._cut(Stretches([np.repeat(self._padding, missing)]), padding)
         return PackedBlocks(packed.tokens, packed.entries, packed.documents, [0])
 
     def _cut(self, new: Stretches, run: "_StreamPart") -> PackedBlocks:

@@ -12,6 +12,7 @@ from tokenmill.stages.decoding import Decoder, FunctionDecoder
 from tokenmill.stages.engines import Engine
 from tokenmill.stages.splits import SplitRule
 from tokenmill.stages.steps import CustomStep, Rejected, Step
+from tokenmill.stages.steps.labels import counting_key, step_labels
 
 SKIPPED: Final = "skipped"
 """Dead-letter reason of a record that a person put on the skip list."""
@@ -38,9 +39,9 @@ class Outcome(NamedTuple):
     split: str | None = None
     """The split that owns the record; None where no split does, and for tombstones and flushes, which all count."""
     reason: str = ""
-    """Of a filtered or dead-lettered record: one of a closed set."""
+    """Of a filtered or dead-lettered record: one of a closed set; where a step filtered it out, its `counting_key`."""
     detail: str = ""
-    """Of a dead-lettered record: for people."""
+    """Of a filtered or dead-lettered record: for people; the columns may leave it out for a filtered one."""
     document: Document | None = None
     """Of a kept record: after all steps."""
     exception: str = ""
@@ -67,6 +68,11 @@ class Stages:
     """Whether records may fill open blocks; where not, those that ask for it are tombstones."""
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """Each step's name; the second and later ones of a name are numbered (`step_labels`)."""
+        return step_labels(step.name for step in self.steps)
+
+    @property
     def custom(self) -> bool:
         """Whether one of the steps is a user's own function, which may do anything."""
         return any(isinstance(step, CustomStep) for step in self.steps)
@@ -91,32 +97,26 @@ class Stages:
         except RecordError as error:
             return self.refused(record, self.splits.split_of_bytes(record.value), error)
         split = self.splits.split_of_document(document)
-        return Outcome(record, Kind.KEPT) if split is None else self._after_steps(record, split, document)
+        return Outcome(record, Kind.KEPT) if split is None else self.after_steps(record, split, document)
 
-    def _after_steps(self, record: SourceRecord, split: str, document: Document) -> Outcome:
-        try:
-            answer = self.after_steps(document)
-        except RecordError as error:
-            return self.refused(record, split, error)
-        if isinstance(answer, Rejected):
-            return Outcome(record, Kind.FILTERED, split, answer.reason)
-        return Outcome(record, Kind.KEPT, split, document=answer)
-
-    def after_steps(self, document: Document) -> Document | Rejected:
-        """Return what all steps make of a document.
-
-        Raises:
-            RecordError: a step cannot answer for it.
-
-        """
-        for step in self.steps:
-            answer = step(document)
-            if answer is document:
-                continue
+    def after_steps(self, record: SourceRecord, split: str, document: Document) -> Outcome:
+        """Return what all steps make of a record's document, one after the other."""
+        for label, step in zip(self.labels, self.steps, strict=True):
+            try:
+                answer = step(document)
+            except RecordError as error:
+                return self.refused(record, split, error)
             if isinstance(answer, Rejected):
-                return answer
+                return self.dropped(record, split, label, answer)
             document = answer
-        return document
+        return Outcome(record, Kind.KEPT, split, document=document)
+
+    @classmethod
+    def dropped(cls, record: SourceRecord, split: str, label: str, answer: Rejected | RecordError) -> Outcome:
+        """Return the outcome of a document that the step of this label filtered out, or cannot answer for."""
+        if isinstance(answer, RecordError):
+            return cls.refused(record, split, answer)
+        return Outcome(record, Kind.FILTERED, split, counting_key(label, answer.reason), answer.detail)
 
     @staticmethod
     def refused(record: SourceRecord, split: str | None, error: RecordError) -> Outcome:

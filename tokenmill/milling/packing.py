@@ -55,7 +55,7 @@ class TokenizedDocuments(NamedTuple):
     offsets: npt.NDArray[np.int64]
     """Shape ``[documents]``: offsets of the source records, ascending."""
     tokens: Stretches
-    """Token ids in the stream's dtype, the end-of-document id behind each document."""
+    """Token ids in the stream's dtype, each document with the ids before and after its text."""
     bounds: npt.NDArray[np.int64]
     """Shape ``[documents + 1]``: document ``n`` has tokens ``bounds[n]`` to ``bounds[n + 1]``."""
     metas: Metas
@@ -69,15 +69,19 @@ class TokenizedDocuments(NamedTuple):
         offsets: npt.NDArray[np.int64],
         batch: TokenBatch,
         metas: Metas,
-        end_of_document: int,
+        *,
+        before: Sequence[int],
+        after: Sequence[int],
         dtype: np.dtype[np.unsignedinteger],
     ) -> "TokenizedDocuments":
-        """Return the documents of ``batch`` in ``dtype``, each followed by the end-of-document id."""
-        bounds = batch.offsets + np.arange(len(batch.offsets))
+        """Return the documents of ``batch`` in ``dtype``, each between the ids ``before`` and ``after``."""
+        bounds = batch.offsets + np.arange(len(batch.offsets)) * (len(before) + len(after))
         tokens = np.empty(bounds[-1], dtype)
         from_documents = np.ones(len(tokens), np.bool_)
-        from_documents[bounds[1:] - 1] = False
-        tokens[bounds[1:] - 1] = end_of_document
+        places = [bounds[:-1] + at for at in range(len(before))] + [bounds[1:] - at for at in range(len(after), 0, -1)]
+        for place, number in zip(places, (*before, *after), strict=True):
+            from_documents[place] = False
+            tokens[place] = number
         tokens[from_documents] = batch.ids
         return cls(offsets, Stretches([tokens]), bounds, metas)
 

@@ -110,13 +110,15 @@ class Reference:
             elif not ids:
                 kind, reason = Kind.FILTERED, NO_TOKENS
         if kind is Kind.KEPT and outcome.document is not None:
-            yield from self._add_document(record, outcome.document, [*ids, self.recipe.end_of_document])
+            yield from self._add_document(
+                record, outcome.document, [*self.recipe.begin_of_document, *ids, *self.recipe.after]
+            )
             return
         self._count(kind, reason)
         if kind is Kind.FLUSH and self._tokens:
             missing = self.recipe.block_tokens - len(self._tokens)
             self._pieces.append((len(self._tokens), record.offset, -1, b""))
-            self._tokens += [self.recipe.end_of_document] * missing
+            self._tokens += [self.recipe.padding_id] * missing
             yield self._close(Cursor(record.offset + 1, 0, self._number + 1, *_remembered(record)))
 
     def _add_document(self, record: SourceRecord, document: Document, tokens: list[int]) -> Iterator[ReferenceBlock]:

@@ -52,6 +52,15 @@ class DocumentColumns:
         self.ids.append(name)
         self.fields.append(fields)
 
+    def changed(self, documents: Mapping[int, Document]) -> "DocumentColumns":
+        """Return the same documents with those at these indices replaced."""
+        if not documents:
+            return self
+        columns = DocumentColumns(self.texts.copy(), self.ids.copy(), self.fields.copy())
+        for index, document in documents.items():
+            columns.put(index, document)
+        return columns
+
     def since(self, index: int) -> "DocumentColumns":
         """Return the documents from ``index`` on."""
         return DocumentColumns(self.texts[index:], self.ids[index:], self.fields[index:]) if index else self

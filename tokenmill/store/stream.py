@@ -34,8 +34,6 @@ class StreamInfo:
     """Little-endian."""
     segment_blocks: int
     """Blocks per segment."""
-    end_of_document: int
-    """The id after each document, and of padding."""
     values: Mapping[str, Any]
     """All of ``stream.json``: the above, the raw topic, and under ``genesis`` the whole genesis."""
 
@@ -82,7 +80,6 @@ class StreamInfo:
                 block_tokens=int(values["block_tokens"]),
                 dtype=np.dtype(_DTYPES[_DTYPES.index(values["dtype"])]).newbyteorder("<"),
                 segment_blocks=int(values["segment_blocks"]),
-                end_of_document=int(values["end_of_document"]),
                 values=values,
             )
         except (KeyError, TypeError, ValueError) as error:

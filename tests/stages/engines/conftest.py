@@ -4,7 +4,7 @@ import inspect
 import json
 import pydoc_data.topics
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from tokenizers import Tokenizer
@@ -24,6 +24,15 @@ def byte_level() -> bytes:
 def byte_level_engine(byte_level: bytes) -> Engine:
     """Return its engine."""
     return open_engine(TokenizerFile("byte level", byte_level))
+
+
+AROUND: Final = {
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "a", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+    "special_tokens": {"a": {"id": "a", "ids": [1], "tokens": ["a"]}},
+}
+"""A post-processor for `words`, which puts ``a`` before each text."""
 
 
 def words(**changed: Any) -> bytes:

@@ -25,10 +25,10 @@ from tokenmill.stages.engines import (
     TokenizerFile,
     choose_engine,
     dtype_for,
-    end_of_document_id,
     open_engine,
 )
 from tokenmill.stages.engines.gigatoken import SINGLY_CHARACTERS
+from tokenmill.stages.engines.vocabulary import usual_end
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,8 @@ KINDS: Final = {
     "claude": Kind(vocabularies.claude, "gigatoken", "<u2", "<EOT>"),
     "tekken": Kind(vocabularies.tekken, "gigatoken", "<u4", "</s>"),
     "llama 3 style": Kind(vocabularies.llama3_style, "gigatoken", "<u2", "<|end_of_text|>"),
+    "gemma style": Kind(vocabularies.gemma_style, "gigatoken", "<u2", "<eos>"),
+    "gpt-neox style": Kind(vocabularies.gpt_neox_style, "gigatoken", "<u2", "<|endoftext|>"),
     "qwen 2.5 style": Kind(vocabularies.qwen25_style, "gigatoken", "<u2", "<|endoftext|>"),
     "sentencepiece": Kind(vocabularies.mistral_sentencepiece, "gigatoken", "<u2", "</s>"),
     "wordpiece": Kind(vocabularies.wordpiece, "tokenizers", "<u2", "[SEP]", spells=False),
@@ -184,7 +186,7 @@ def test_dtype_and_end_of_document(name: str) -> None:
     engine = _engine(name, KINDS[name].auto)
     assert dtype_for(engine.vocabulary_size) == np.dtype(KINDS[name].dtype)
     assert engine.vocabulary_size == 1 + max(_library(name).get_vocab(with_added_tokens=True).values())
-    assert end_of_document_id(engine, None) == engine.token_id(KINDS[name].end)
+    assert usual_end(engine) == engine.token_id(KINDS[name].end)
 
 
 @pytest.mark.parametrize(("name", "text"), [("whisper", "\U000326cc\ub7a2"), ("qwen 2.5 style", "\u1df6\u20eb")])

@@ -1,11 +1,14 @@
-"""End-of-document ids and dtypes."""
+"""Tokens by name, those with a usual meaning, and dtypes."""
+
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.stages.engines.conftest import words
 from tokenmill.errors import SettingsError
-from tokenmill.stages.engines import Engine, TokenizerFile, dtype_for, end_of_document_id, open_engine
+from tokenmill.stages.engines import Engine, TokenizerFile, dtype_for, open_engine
+from tokenmill.stages.engines.vocabulary import token_id_of, usual_end, usual_padding
 
 BYTES = open_engine(TokenizerFile("bytes", None))
 WORDS = open_engine(TokenizerFile("words", words()))
@@ -19,21 +22,17 @@ def _word_engine(*vocabulary: str) -> Engine:
 @pytest.mark.parametrize(
     ("engine", "setting", "expected"),
     [
-        (WORDS, None, 3),
         (WORDS, "b", 2),
         (WORDS, 1, 1),
         (WORDS, "0", 0),
-        (BYTES, None, 0),
         (BYTES, 10, 10),
         (BYTES, "255", 255),
-        (_word_engine("u", "</s>", "<|endoftext|>"), None, 2),
-        (_word_engine("u", "[SEP]", "[CLS]"), None, 1),
         (_word_engine("u", "x", "1"), "1", 2),
     ],
 )
-def test_the_token_is_found(engine: Engine, setting: str | int | None, expected: int) -> None:
-    """By name, by id, by the usual names, the most telling one first; a token's name goes before digits."""
-    assert end_of_document_id(engine, setting) == expected
+def test_the_token_is_found(engine: Engine, setting: str | int, expected: int) -> None:
+    """By name or by id; a token's name goes before digits."""
+    assert token_id_of(engine, "padding", setting) == expected
 
 
 @pytest.mark.parametrize(
@@ -42,14 +41,66 @@ def test_the_token_is_found(engine: Engine, setting: str | int | None, expected:
 )
 def test_what_is_no_token_is_refused(engine: Engine, setting: str | int) -> None:
     """The message names the setting."""
-    with pytest.raises(SettingsError, match=r"^end_of_document = "):
-        end_of_document_id(engine, setting)
+    with pytest.raises(SettingsError, match=rf"^padding = {setting!r} is no token .* an id from 0 to \d+$"):
+        token_id_of(engine, "padding", setting)
+
+
+@pytest.mark.parametrize(
+    ("engine", "expected"),
+    [
+        (WORDS, 3),
+        (BYTES, 0),
+        (_word_engine("u", "</s>", "<|endoftext|>"), 2),
+        (_word_engine("u", "[SEP]", "[CLS]"), 1),
+    ],
+)
+def test_the_usual_end_is_found(engine: Engine, expected: int) -> None:
+    """The most telling name first."""
+    assert usual_end(engine) == expected
 
 
 def test_a_vocabulary_without_a_usual_name_needs_the_setting() -> None:
     """Nothing is guessed that may be a word."""
     with pytest.raises(SettingsError, match="set end_of_document"):
-        end_of_document_id(_word_engine("[UNK]", "eos", "end"), None)
+        usual_end(_word_engine("[UNK]", "eos", "end"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        (
+            {
+                "padding": {
+                    "strategy": "BatchLongest",
+                    "direction": "Right",
+                    "pad_to_multiple_of": None,
+                    "pad_id": 2,
+                    "pad_type_id": 0,
+                    "pad_token": "b",
+                }
+            },
+            2,
+        ),
+        (
+            {
+                "model": {"type": "WordLevel", "vocab": {"u": 0, "[PAD]": 1, "<pad>": 2}, "unk_token": "u"},
+                "added_tokens": [],
+            },
+            2,
+        ),
+    ],
+)
+def test_the_usual_padding_is_found(changed: dict[str, Any], expected: int) -> None:
+    """What the file itself pads with; else a usual name, the most telling first."""
+    file = TokenizerFile("words", words(**changed))
+    assert usual_padding(file, open_engine(file)) == expected
+    assert usual_padding(TokenizerFile("bytes", None), BYTES) == 0
+
+
+def test_a_vocabulary_without_padding_needs_the_setting() -> None:
+    """The message says what else would do."""
+    with pytest.raises(SettingsError, match=r"set padding to .*, or allow_flush = false$"):
+        usual_padding(TokenizerFile("words", words()), WORDS)
 
 
 @pytest.mark.parametrize(

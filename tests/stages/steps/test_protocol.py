@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from tests.stages.steps import user_functions
 from tests.strategies import texts
 from tokenmill.documents import Document, Limits
+from tokenmill.errors import RecordError
 from tokenmill.stages.document_columns import DocumentColumns
 from tokenmill.stages.steps import Step, open_steps
+from tokenmill.stages.steps.protocol import each_alone
 
 STEPS = open_steps(
     normalize="NFC", min_chars=3, function=f"{user_functions.__name__}:picky", limits=Limits(1000, 20, 40)
@@ -17,9 +19,26 @@ STEPS = open_steps(
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
 @given(written=st.lists(texts | st.text(" \n\u0301e\u212ba", max_size=4), max_size=6))
-def test_a_step_lets_pass_what_it_does_not_touch(step: Step, written: list[str]) -> None:
-    """The answer to each other document is that document itself."""
+def test_many_documents_get_the_answers_that_each_gets_alone(step: Step, written: list[str]) -> None:
+    """In ascending order; what is left out stays as it is."""
     documents = [Document(text, number) for number, text in enumerate(written)]
-    touched = set(step.touched(DocumentColumns.of(documents)))
-    assert touched <= set(range(len(documents)))
-    assert all(step(document) is document for number, document in enumerate(documents) if number not in touched)
+    columns = DocumentColumns.of(documents)
+    answers = list(step.many(columns))
+    wanted = {number: answer for number, document in enumerate(documents) if (answer := step(document)) is not document}
+    assert answers == list(wanted.items())
+    assert columns.texts == written
+
+
+def test_what_a_step_raises_is_an_answer() -> None:
+    """For that document alone."""
+    raised = RecordError("odd", "so it is")
+
+    def refusing(document: Document) -> Document:
+        if document.text == "b":
+            raise raised
+        return document
+
+    seen: list[int] = []
+    columns = DocumentColumns.of(Document(text) for text in "abc")
+    assert list(each_alone(refusing, columns, seen.append)) == [(1, raised)]
+    assert seen == [0, 1, 2]

@@ -9,10 +9,10 @@ from typing import Final, Literal, TypeAlias
 
 from tokenmill.errors import SettingsError
 from tokenmill.stages.engines.probe import PROBE, probe
-from tokenmill.stages.engines.protocol import TOKENIZER_FAILED, Encoder, Engine, TokenBatch, joined
+from tokenmill.stages.engines.protocol import TEXT, TOKENIZER_FAILED, Encoder, Engine, SpecialTokens, TokenBatch, joined
 from tokenmill.stages.engines.raw_bytes import RawBytes
 from tokenmill.stages.engines.tokenizer_file import RAW_BYTES, TokenizerFile, load_tokenizer
-from tokenmill.stages.engines.vocabulary import dtype_for, end_of_document_id
+from tokenmill.stages.engines.vocabulary import dtype_for
 
 __all__ = [
     "AUTO",
@@ -25,11 +25,11 @@ __all__ = [
     "Encoder",
     "Engine",
     "EngineName",
+    "SpecialTokens",
     "TokenBatch",
     "TokenizerFile",
     "choose_engine",
     "dtype_for",
-    "end_of_document_id",
     "joined",
     "load_tokenizer",
     "open_engine",
@@ -56,27 +56,30 @@ class Choice:
     """Why the fast engine is not used; empty if it is, or was not asked for."""
 
 
-def choose_engine(tokenizer: TokenizerFile, name: EngineName = AUTO) -> Choice:
+def choose_engine(tokenizer: TokenizerFile, name: EngineName = AUTO, special: SpecialTokens = TEXT) -> Choice:
     """Return the engine ``name`` for ``tokenizer``; ``auto``: the fast one, if it can do the tokenizer and agrees.
 
-    Raw bytes need no engine, whatever the name.
+    ``special`` says what the names of special tokens are in a text. Raw bytes need no engine, whatever the name.
 
     Raises:
         SettingsError: the file is no tokenizer, or one that cannot encode every text; or the engine that was asked for
-            cannot do it, gives other ids than `tokenizers`, or is not installed.
+            cannot do it, gives other ids than `tokenizers`, or is not installed; or raw bytes are to find special
+            tokens.
 
     """
     if tokenizer.content is None:
+        if special != TEXT:
+            raise SettingsError(f'special_tokens_in_text = "{special}": raw bytes have no special tokens; leave it out')
         return Choice(RawBytes())
     # imported here: who needs raw bytes, or only the protocol, needs no tokenizer library
     from tokenmill.stages.engines.checked import Checked  # noqa: PLC0415
     from tokenmill.stages.engines.hugging_face import HuggingFace  # noqa: PLC0415
 
-    reference = HuggingFace(tokenizer.content)
+    reference = HuggingFace(tokenizer.content, special)
     if name == REFERENCE:
         return Choice(reference)
     try:
-        return Choice(Checked(FAST, open_fast(tokenizer.content), reference))
+        return Choice(Checked(FAST, open_fast(tokenizer.content, special), reference))
     except SettingsError as error:
         if name != AUTO:
             raise SettingsError(f'{error}: set engine to "{AUTO}" or "{REFERENCE}"') from error
@@ -95,7 +98,7 @@ def reference_of(engine: Engine) -> Engine:
     return engine.reference if isinstance(engine, Checked) else engine
 
 
-def open_fast(content: bytes) -> Encoder:
+def open_fast(content: bytes, special: SpecialTokens = TEXT) -> Encoder:
     """Return the fast encoder of a ``tokenizer.json``, unchecked.
 
     Raises:
@@ -106,4 +109,4 @@ def open_fast(content: bytes) -> Encoder:
         from tokenmill.stages.engines.gigatoken import Gigatoken  # noqa: PLC0415 - optional
     except ImportError as error:
         raise SettingsError(f"{FAST} is not installed ({error})") from error
-    return Gigatoken(content)
+    return Gigatoken(content, special)

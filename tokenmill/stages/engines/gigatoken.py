@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from tokenmill.errors import PanicError, SettingsError
 from tokenmill.stages.engines.description import parts_of
-from tokenmill.stages.engines.protocol import TokenBatch
+from tokenmill.stages.engines.protocol import TEXT, SpecialTokens, TokenBatch
 from tokenmill.stages.native_calls import NativeCode
 
 CACHE_BYTES: Final = 256 * 1024 * 1024
@@ -37,14 +37,14 @@ _LIBRARY: Final = NativeCode("gigatoken")
 
 
 class Gigatoken:
-    """The ids of a ``tokenizer.json``; special tokens in the text are text. Bounded in memory.
+    """The ids of a ``tokenizer.json``; special tokens in the text are text, or found. Bounded in memory.
 
     Unicode normal forms, and normalizers that the library lacks, are those of `tokenizers`, applied first. One thread
     where ``RAYON_NUM_THREADS`` is 1, else as many as the environment allows.
     """
 
-    def __init__(self, content: bytes) -> None:
-        """Load the ``tokenizer.json`` with these bytes.
+    def __init__(self, content: bytes, special: SpecialTokens = TEXT) -> None:
+        """Load the ``tokenizer.json`` with these bytes; ``special`` says what special tokens in a text are.
 
         Raises:
             SettingsError: it is of a kind that the library cannot do.
@@ -53,7 +53,7 @@ class Gigatoken:
         self._file = json.loads(content)
         self._normalize: Callable[[str], str] | None = None
         self._ascii_is_normal = False
-        _without_special_tokens(self._file)
+        _without_additions(self._file, special)
         _refuse_ignored(self._file)
         if self._is_unicode_form():
             self._normalize_first(content)  # the library's tables are of another Unicode version than the reference's
@@ -133,9 +133,10 @@ def _batch_of(parts: Sequence[npt.NDArray[np.uint32]]) -> TokenBatch:
     return TokenBatch(np.concatenate(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64))
 
 
-def _without_special_tokens(file: dict[str, Any]) -> None:
+def _without_additions(file: dict[str, Any], special: SpecialTokens) -> None:
     """Take out of a ``tokenizer.json`` all that is not a function of the text: the library would apply some of it."""
-    file["added_tokens"] = [token for token in file.get("added_tokens") or [] if not token.get("special")]
+    added = file.get("added_tokens") or []
+    file["added_tokens"] = [token for token in added if special != TEXT or not token.get("special")]
     file["post_processor"] = file["truncation"] = file["padding"] = None
     if "dropout" in file.get("model", {}):
         file["model"]["dropout"] = None

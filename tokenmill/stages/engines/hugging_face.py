@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from tokenmill.errors import RecordError, SettingsError
-from tokenmill.stages.engines.protocol import TOKENIZER_FAILED, TokenBatch
+from tokenmill.stages.engines.protocol import TEXT, TOKENIZER_FAILED, SpecialTokens, TokenBatch
 from tokenmill.stages.native_calls import NativeCode, shown_error
 
 _CALL_CHARACTERS: Final = 1 << 18
@@ -28,18 +28,20 @@ _LIBRARY: Final = NativeCode("tokenizers")
 class HuggingFace:
     """A ``tokenizer.json``, less all that is not a function of the text.
 
-    Switched off: padding, truncation, special tokens around and inside the text, BPE dropout. Uses as many
+    Switched off: padding, truncation, special tokens around the text and, unless they are asked for, inside it, BPE
+    dropout. Uses as many
     threads as the environment allows (``RAYON_NUM_THREADS``, ``TOKENIZERS_PARALLELISM``).
     """
 
-    def __init__(self, content: bytes) -> None:
-        """Load the ``tokenizer.json`` with these bytes.
+    def __init__(self, content: bytes, special: SpecialTokens = TEXT) -> None:
+        """Load the ``tokenizer.json`` with these bytes; ``special`` says what special tokens in a text are.
 
         Raises:
             SettingsError: they are no tokenizer, or one that fails on text outside its vocabulary.
 
         """
         self._tokenizer = _load(content)
+        self._tokenizer.encode_special_tokens = special == TEXT
         self._vocabulary_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         if not self._vocabulary_size:
             raise SettingsError("the tokenizer has no token at all: name another one (tokenizer)")
@@ -51,11 +53,13 @@ class HuggingFace:
                 f"the tokenizer fails on text outside its vocabulary ({error}): "
                 "add an unknown token to it (unk_token), or name another one (tokenizer)"
             ) from error
-        self._spelled = _spelled(self._tokenizer, _unknown_ids(self._tokenizer) | set(unknown))
+        self._spelled: dict[int, tuple[int, ...]] = {}
+        if special == TEXT:
+            self._spelled = _spelled(self._tokenizer, _unknown_ids(self._tokenizer) | set(unknown))
         self._is_special = np.zeros(self._vocabulary_size + 1, np.bool_)  # the last: any id that is too large
         self._is_special[list(self._spelled)] = True
         tokens = self._tokenizer.get_added_tokens_decoder().values()
-        self._found = [token.content for token in tokens if not token.special]
+        self._found = [token.content for token in tokens if special != TEXT or not token.special]
         self._added = [token.content for _, token in sorted(self._tokenizer.get_added_tokens_decoder().items())]
 
     @property
@@ -75,7 +79,7 @@ class HuggingFace:
 
     @property
     def found_tokens(self) -> Sequence[str]:
-        """The names of added tokens that are found in texts: those that are not special."""
+        """The names of added tokens that are found in texts: all, or those that are not special."""
         return self._found
 
     @property
@@ -152,7 +156,6 @@ def _load(content: bytes) -> Tokenizer:
             tokenizer = Tokenizer.from_str(content.decode())
     except Exception as error:
         raise SettingsError(f"the tokenizer cannot be loaded ({error}): name a tokenizer.json (tokenizer)") from error
-    tokenizer.encode_special_tokens = True
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if getattr(tokenizer.model, "dropout", None):

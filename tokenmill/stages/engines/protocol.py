@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,9 @@ import numpy.typing as npt
 from tokenmill.bounds import join_bounds
 from tokenmill.errors import RecordError
 
+SpecialTokens: TypeAlias = Literal["text", "tokens"]
+"""What the name of a special token is where it stands in a text: text like any other, or that token."""
+TEXT: Final = "text"
 TOKENIZER_FAILED: Final = "tokenizer_failed"
 """Dead-letter reason: `tokenizers`, which says which ids are right, fails on the text."""
 
@@ -69,9 +72,10 @@ class Encoder(Protocol):
     def encode(self, texts: Sequence[str]) -> TokenBatch:
         """Return the ids of ``texts``, any Unicode texts without lone surrogates, of any length.
 
-        Special tokens in a text are ordinary text, and none are added. (Added tokens that the tokenizer file does not
-        call special are matched.) A text may have no tokens. One on which the reference engine fails is in ``failed``,
-        whatever the engine; the others have their ids. Other threads run meanwhile.
+        None are added to those of the text. Special tokens in a text are ordinary text, unless the engine was opened
+        to find them (`SpecialTokens`). Added tokens that the tokenizer file does not call special
+        are matched. A text may have no tokens. One on which the reference engine fails is in ``failed``, whatever the
+        engine; the others have their ids. Other threads run meanwhile.
         """
         ...
 

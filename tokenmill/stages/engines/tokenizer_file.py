@@ -14,6 +14,8 @@ from tokenmill.stages.hub import listening, reason
 RAW_BYTES: Final = "bytes"
 """The name of the tokenizer that needs no file."""
 FILE_NAME: Final = "tokenizer.json"
+HUB: Final = "hf://"
+"""Begins a name that is meant on the hub, whatever is here; ``@`` and a revision may follow it."""
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +40,8 @@ def load_tokenizer(name: str) -> TokenizerFile:
 
     ``bytes``; else the path of a ``tokenizer.json`` or of a folder that holds one; else, where nothing of that name
     exists and it looks like one, a name on the hub (``HF_ENDPOINT``, ``HF_HOME`` and ``HF_TOKEN`` are honoured; what
-    was fetched before is not fetched again without need).
+    was fetched before is not fetched again without need). ``hf://name`` is on the hub in any case, and
+    ``hf://name@revision`` is its state at a commit, tag or branch.
 
     Raises:
         SettingsError: there is no such file, or the hub does not give it.
@@ -58,6 +61,8 @@ def load_tokenizer(name: str) -> TokenizerFile:
 
 def _place(name: str) -> Path:
     """Return the path of the file, fetched if need be."""
+    if name.startswith(HUB):
+        return _pinned(name)
     path = Path(name).expanduser()
     if path.is_dir() and name:
         if not (path / FILE_NAME).is_file():
@@ -73,7 +78,17 @@ def _place(name: str) -> Path:
             f'tokenizer = "{name}": there is no file {path}; name a tokenizer.json, a folder that holds one, '
             'a name on the hub, or "bytes"'
         )
-    return _fetch(name)
+    return _fetch(name, name)
+
+
+def _pinned(name: str) -> Path:
+    """Return the path of the file that an ``hf://`` name names."""
+    model, at, revision = name.removeprefix(HUB).partition("@")
+    if not _is_hub_name(model) or (at and not revision):
+        raise SettingsError(
+            f'tokenizer = "{name}": write hf://owner/model@revision, with a commit, tag or branch, or hf://owner/model'
+        )
+    return _fetch(name, model, revision or None)
 
 
 def _is_hub_name(name: str) -> bool:
@@ -82,18 +97,19 @@ def _is_hub_name(name: str) -> bool:
     return len(parts) in (1, 2) and all(parts) and not name.startswith((".", "~")) and not looks_like_file(name)
 
 
-def _fetch(name: str) -> Path:
+def _fetch(name: str, model: str, revision: str | None = None) -> Path:
+    """Return the path of a model's file; ``name`` is the setting, for messages."""
     # imported here: it takes half a second, and only hub names need it
     from huggingface_hub import hf_hub_download  # noqa: PLC0415
 
     with listening() as heard:
         try:
-            path = Path(hf_hub_download(name, FILE_NAME, endpoint=os.environ.get("HF_ENDPOINT")))
+            path = Path(hf_hub_download(model, FILE_NAME, revision=revision, endpoint=os.environ.get("HF_ENDPOINT")))
         except Exception as error:  # OSError, ValueError, RuntimeError, httpx's: they have changed with its versions
             raise SettingsError(
                 f'tokenizer = "{name}" is neither a file here nor available from the hub ({reason(error, heard)}): '
-                "check the name, the network and HF_ENDPOINT, log in if the model asks for it, or give the path of a "
-                f"{FILE_NAME}"
+                "check the name, its revision, the network and HF_ENDPOINT, log in if the model asks for it, or give "
+                f"the path of a {FILE_NAME}"
             ) from error
     if heard:
         log.warning("the hub did not answer at once (%s): tokenizer %s is the one in %s", heard[0], name, path)

@@ -1,5 +1,6 @@
-"""What a stream has to know of a vocabulary: the id between documents, and the dtype of its tokens."""
+"""What a stream has to know of a vocabulary: tokens by name, those with a usual meaning, and the dtype of its ids."""
 
+import json
 from typing import Final
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from tokenmill.errors import SettingsError
 from tokenmill.stages.engines.protocol import Engine
 from tokenmill.stages.engines.raw_bytes import END_OF_DOCUMENT, RawBytes
+from tokenmill.stages.engines.tokenizer_file import TokenizerFile
 
 USUAL_NAMES: Final = (
     "<|endoftext|>",  # GPT-2 and its descendants, Qwen, OLMo, Whisper
@@ -22,41 +24,77 @@ USUAL_NAMES: Final = (
 )
 """Names under which tokenizers have the token that ends a text, the usual first; where a vocabulary has several, the
 earliest here is taken. (Not ``<|im_end|>`` and the like, which end a turn.)"""
+USUAL_PADDING: Final = (
+    "<pad>",  # Gemma, T5, Mistral's later ones
+    "[PAD]",  # BERT
+    "<|padding|>",  # GPT-NeoX
+    "<|finetune_right_pad_id|>",  # Llama 3.1 and later
+    "<|pad|>",
+    "<｜▁pad▁｜>",  # noqa: RUF001 - DeepSeek
+)
+"""Names under which tokenizers have the token that fills up rows, the usual first."""
 
 
-def end_of_document_id(engine: Engine, setting: str | int | None) -> int:
-    """Return the id that follows every document.
+def token_id_of(engine: Engine, name: str, setting: str | int) -> int:
+    """Return the id of the token that the setting ``name`` gives, by its name or its id.
 
-    ``setting`` is a token's name or its id (also as decimal digits, unless a token has that name); None takes the first
-    of `USUAL_NAMES` that the vocabulary has, and 0 for raw bytes.
+    Decimal digits are an id, unless a token has that name.
 
     Raises:
-        SettingsError: there is no such token, or none of the usual ones.
+        SettingsError: there is no such token.
 
     """
-    if setting is None:
-        return _usual(engine)
     number = setting if isinstance(setting, int) else engine.token_id(setting)
     if number is None and isinstance(setting, str) and setting.isascii() and setting.isdecimal():
         number = int(setting)
     if number is None or isinstance(setting, bool) or not 0 <= number < engine.vocabulary_size:
         raise SettingsError(
-            f"end_of_document = {setting!r} is no token of the tokenizer: give the name of one, "
+            f"{name} = {setting!r} is no token of the tokenizer: give the name of one, "
             f"or an id from 0 to {engine.vocabulary_size - 1}"
         )
     return number
 
 
-def _usual(engine: Engine) -> int:
+def usual_end(engine: Engine) -> int:
+    """Return the id of the first of `USUAL_NAMES` that the vocabulary has, and 0 for raw bytes.
+
+    Raises:
+        SettingsError: it has none of them.
+
+    """
     if isinstance(engine, RawBytes):
         return END_OF_DOCUMENT
-    for name in USUAL_NAMES:
-        number = engine.token_id(name)
-        if number is not None:
-            return number
-    raise SettingsError(
-        "the tokenizer has no token that usually ends a text: set end_of_document to the name or id of the one to use"
-    )
+    number = _first_of(engine, USUAL_NAMES)
+    if number is None:
+        raise SettingsError(
+            "the tokenizer has no token that usually ends a text: set end_of_document to the name or id of the one to "
+            'use, or to "none"'
+        )
+    return number
+
+
+def usual_padding(tokenizer: TokenizerFile, engine: Engine) -> int:
+    """Return the id that the ``tokenizer.json`` pads with, else the first of `USUAL_PADDING`; 0 for raw bytes.
+
+    Raises:
+        SettingsError: there is neither.
+
+    """
+    if tokenizer.content is None:
+        return END_OF_DOCUMENT
+    own = (json.loads(tokenizer.content).get("padding") or {}).get("pad_id")
+    number = own if isinstance(own, int) and own < engine.vocabulary_size else _first_of(engine, USUAL_PADDING)
+    if number is None:
+        raise SettingsError(
+            "no token ends a document, and the tokenizer has none to pad with, which a flush needs: set padding to the "
+            "name or id of the one to use, or allow_flush = false"
+        )
+    return number
+
+
+def _first_of(engine: Engine, names: tuple[str, ...]) -> int | None:
+    found = (engine.token_id(name) for name in names)
+    return next((number for number in found if number is not None), None)
 
 
 def dtype_for(vocabulary_size: int) -> np.dtype[np.unsignedinteger]:

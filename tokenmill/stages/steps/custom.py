@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenmill.documents import Document, Limits
 from tokenmill.stages.document_columns import DocumentColumns
-from tokenmill.stages.steps.protocol import Rejected
+from tokenmill.stages.steps.protocol import Answer, Rejected, each_alone
 from tokenmill.stages.user_function import UserFunction, open_user_function
 
 
@@ -40,9 +40,9 @@ class CustomStep:
         answer = self.function(document)
         return Rejected(answer) if isinstance(answer, str) else answer
 
-    def touched(self, documents: DocumentColumns) -> Iterable[int]:
-        """Return all: the function may change any document."""
-        return range(len(documents))
+    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
+        """Call the function for each document."""
+        return each_alone(self, documents)
 
 
 def open_function(path: str, *, metadata_fields: Sequence[str], limits: Limits) -> CustomStep:

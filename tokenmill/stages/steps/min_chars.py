@@ -31,6 +31,8 @@ class MinChars:
         """Return the document, or the reason `TOO_SHORT`."""
         return document if len(document.text) >= self.characters else Rejected(TOO_SHORT)
 
-    def touched(self, documents: DocumentColumns) -> Iterable[int]:
+    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Rejected]]:
         """Return those that are filtered out."""
-        return [index for index, text in enumerate(documents.texts) if len(text) < self.characters]
+        return [
+            (index, Rejected(TOO_SHORT)) for index, text in enumerate(documents.texts) if len(text) < self.characters
+        ]

@@ -7,6 +7,7 @@ from unicodedata import is_normalized, normalize, unidata_version
 
 from tokenmill.documents import Document
 from tokenmill.stages.document_columns import DocumentColumns
+from tokenmill.stages.steps.protocol import Answer
 
 Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
 FORMS: Final[tuple[str, ...]] = get_args(Form)
@@ -37,6 +38,10 @@ class Normalize:
             return document
         return document._replace(text=normalize(self.form, document.text))
 
-    def touched(self, documents: DocumentColumns) -> Iterable[int]:
+    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
         """Return those that change."""
-        return [index for index, text in enumerate(documents.texts) if not is_normalized(self.form, text)]
+        return [
+            (index, documents.at(index)._replace(text=normalize(self.form, text)))
+            for index, text in enumerate(documents.texts)
+            if not is_normalized(self.form, text)
+        ]

@@ -14,6 +14,7 @@ from tokenmill.errors import RecordError
 from tokenmill.stages.document_columns import DocumentColumns
 from tokenmill.stages.engines.protocol import TOKENIZER_FAILED
 from tokenmill.stages.native_calls import shown_error
+from tokenmill.stages.steps.protocol import Answer, each_alone
 
 NORMALIZED_TOO_LARGE: Final = "normalized_too_large"
 """Dead-letter reason: normalizing makes the text longer than the limit."""
@@ -54,9 +55,11 @@ class NormalizedLength:
             )
         return document
 
-    def touched(self, documents: DocumentColumns) -> Iterable[int]:
-        """Return those that are longer than a slice."""
-        return [index for index, text in enumerate(documents.texts) if len(text) > SLICE_CHARACTERS]
+    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
+        """Return those that are refused."""
+        if max(map(len, documents.texts), default=0) <= SLICE_CHARACTERS:
+            return ()
+        return each_alone(self, documents)
 
     def _is_over(self, text: str) -> bool:
         size = 0

@@ -31,6 +31,6 @@ class NotEmpty:
             return Rejected(EMPTY)
         return document
 
-    def touched(self, documents: DocumentColumns) -> Iterable[int]:
+    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Rejected]]:
         """Return those that are filtered out."""
-        return [index for index, text in enumerate(documents.texts) if not text or text.isspace()]
+        return [(index, Rejected(EMPTY)) for index, text in enumerate(documents.texts) if not text or text.isspace()]

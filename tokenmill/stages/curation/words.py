@@ -1,0 +1,108 @@
+"""Words and sentences of a text as datatrove has them: by spaCy's blank English pipeline.
+
+datatrove 0.10.1 (``utils/text.py``, ``utils/word_tokenizers.py``) splits texts by ``spacy.blank("en")`` with the
+component ``sentencizer``, which has rules and no model. spaCy splits at white space first and then each chunk, the
+characters between, into words. It takes prefixes and suffixes ("(", ")", "'s") off one by one and searches the rest of
+the chunk after each, so a chunk of n brackets takes n² steps. Two things bound that here:
+
+- The searches look at the ends of a chunk alone, with the same result.
+- A chunk of more than `CHUNK_CHARACTERS` is cut into pieces of that length, each of which is tokenized as if it were a
+  text by itself. Words that cross a cut, and rules that look across one, are the only difference from datatrove.
+
+At last spaCy joins special cases that came apart ("foo:)" is "foo", ":)"), over all words of a text: whether it does
+may depend on the neighbouring chunks, as in "foo:) )", where the longer ":))" is found first and not used.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from threading import Lock
+from typing import Any, Final
+
+CHUNK_CHARACTERS: Final = 1024
+"""Longest chunk that spaCy gets whole. Few real texts have longer ones, and up to here no chunk takes more than ten
+times the time per character of English text; beyond, expressions for addresses ("a:@a:@…") take a square of time."""
+SUFFIX_CHARACTERS: Final = 32
+"""A suffix is searched in as many characters; spaCy's longest, dots aside, are units of measure behind a digit."""
+_LONG_CHUNK: Final = re.compile(rf"\S{{{CHUNK_CHARACTERS + 1},}}")
+
+
+class EnglishText:
+    """spaCy's pipeline; safe to use from several threads, one at a time."""
+
+    def __init__(self) -> None:
+        """Open it.
+
+        Raises:
+            ModuleNotFoundError: spaCy is not installed; it comes with the extra ``curation``.
+
+        """
+        import spacy  # noqa: PLC0415 - takes a second: only recipes with such a filter need it
+
+        self.version: str = spacy.__version__
+        self._pipeline = spacy.blank("en")
+        self._sentencizer: Callable[[Any], Any] = self._pipeline.add_pipe("sentencizer")
+        tokenizer = self._pipeline.tokenizer
+        tokenizer.prefix_search = tokenizer.prefix_search.__self__.match  # all prefixes begin with ^
+        tokenizer.suffix_search = suffix_search(tokenizer.suffix_search.__self__)
+        self._lock = Lock()
+
+    def describe(self) -> dict[str, Any]:
+        """Return, as JSON types, all that decides words and sentences."""
+        return {"tokenizer": f"spacy {self.version} en", "chunk_characters": CHUNK_CHARACTERS}
+
+    def words(self, text: str) -> list[str]:
+        """Return the words in order: spaCy's tokens without white space around them, and none that is empty."""
+        with self._lock, self._pipeline.memory_zone():  # what spaCy remembers of a text is freed with the zone
+            tokens = (word.text.strip() for word in self._tokens(text))
+            return [word for word in tokens if word]
+
+    def sentences(self, text: str) -> list[str]:
+        """Return consecutive sentences that make up the text, white space included; a text without words is one."""
+        if not text:
+            return [text]
+        with self._lock, self._pipeline.memory_zone():
+            ends = [sentence.end_char for sentence in self._sentencizer(self._tokens(text)).sents][:-1]
+        return [text[begin:end] for begin, end in zip([0, *ends], [*ends, len(text)], strict=True)]
+
+    def _tokens(self, text: str) -> Any:
+        """Return spaCy's ``Doc`` of the text."""
+        if not any(len(chunk) > CHUNK_CHARACTERS for chunk in text.split()):
+            return self._pipeline.tokenizer(text)
+        from spacy.tokens import Doc  # noqa: PLC0415 - as above
+
+        words = [word for piece in pieces(text) for word in self._pipeline.tokenizer(piece)]
+        spaces = [bool(word.whitespace_) for word in words]
+        return Doc(self._pipeline.vocab, words=[word.text for word in words], spaces=spaces)
+
+
+@cache
+def english() -> EnglishText:
+    """Return the one pipeline of this process; opened by the first call, see `EnglishText`."""
+    return EnglishText()
+
+
+def pieces(text: str) -> Iterator[str]:
+    """Yield parts that make up the text, cut at every `CHUNK_CHARACTERS` within chunks that are longer."""
+    begin = 0
+    for chunk in _LONG_CHUNK.finditer(text):
+        for cut in range(chunk.start() + CHUNK_CHARACTERS, chunk.end(), CHUNK_CHARACTERS):
+            yield text[begin:cut]
+            begin = cut
+    yield text[begin:]
+
+
+def suffix_search(expression: re.Pattern[str]) -> Callable[[str], re.Match[str] | None]:
+    """Return ``expression.search``, for expressions that match at the end of a text alone, without a search of it all.
+
+    Equal for what matches at most `SUFFIX_CHARACTERS`, and for repetitions of one character, of any length.
+    """
+
+    def search(text: str) -> re.Match[str] | None:
+        begin = len(text) - SUFFIX_CHARACTERS
+        if begin <= 0:
+            return expression.search(text)
+        found = expression.search(text, begin)  # looks behind its beginning where an expression does
+        return expression.search(text) if found is not None and found.start() == begin else found
+
+    return search
