@@ -65,3 +65,16 @@ def equal_bytes(one: Bytes, at: int, other: Bytes, place: int, size: int) -> boo
         return True
     difference = eight_bytes(one, at + done) ^ eight_bytes(other, place + done)
     return (difference & (_ALL >> np.uint64(8 * (8 - (size - done))))) == np.uint64(0)
+
+
+@compiled
+def polynomial(data: Bytes, begin: int, end: int, base: np.uint64) -> tuple[np.uint64, np.uint64]:
+    """Return a hash of ``data[begin:end]`` by which those of strings in a row can be joined, and the power for that.
+
+    The hash of two strings in a row is the first one's times the second one's power plus the second one's, modulo 2**64.
+    """
+    value, power = np.uint64(0), np.uint64(1)
+    for at in range(begin, end):
+        value = value * base + np.uint64(data[at]) + np.uint64(1)
+        power *= base
+    return value, power

@@ -8,15 +8,14 @@ import numpy.typing as npt
 from tokenmill.stages.curation.byte_strings import Bytes
 from tokenmill.stages.curation.compiled import compiled
 from tokenmill.stages.curation.english_rules import DIGIT, EnglishRules
-from tokenmill.stages.curation.part import SPACE, Part, count_characters, line_break, white_space
+from tokenmill.stages.curation.part import CUT, WHITE, Part, count_characters, line_break
 from tokenmill.stages.curation.verdicts import ASK, KEEP
 from tokenmill.stages.curation.word_table import WORD_PUNCTUATION, WORD_SENTENCE_END, WordTable
+from tokenmill.stages.steps.c4_paragraph import MIN_PARAGRAPH_CHARACTERS, MIN_PARAGRAPHS
 
 REASONS: Final = ("lorem_ipsum", "curly_bracket", "too_few_sentences")
 LOREM, CURLY, FEW_SENTENCES = 1, 2, 3
 """Verdicts: the number of the reason in `REASONS`, from 1."""
-PARAGRAPHS: Final = 3
-PARAGRAPH_CHARACTERS: Final = 200
 
 _NEW_LINE, _OPEN, _CLOSE, _CURLY, _DOT, _SPACE = map(ord, "\n[]{. ")
 _CITATION_EDIT: Final = np.frombuffer(b"edit]", np.uint8)
@@ -80,12 +79,15 @@ def _keep_lines(
                 break
             at += 1
         first = chunk
-        longest = 0
+        words = longest = size = 0
         while chunk < last and part.chunk_begin[chunk] < at:
-            longest = max(longest, table.characters[part.entry[chunk]])
+            whole = part.gap[chunk] != CUT
+            words += whole
+            size = table.characters[part.entry[chunk]] + (0 if whole else size)
+            longest = max(longest, size)
             chunk += 1
         at += length
-        if chunk - first < limits.min_words_per_line:
+        if words < limits.min_words_per_line:
             continue
         if limits.max_word_length != -1 and longest > limits.max_word_length:
             continue
@@ -255,7 +257,7 @@ def _sentences(part: Part, table: WordTable, row: int, least: int) -> int:
         place = at
         while chunk < last and part.chunk_begin[chunk] < high:
             entry = part.entry[chunk]
-            if ended and part.chunk_begin[chunk] > place and part.gap[chunk] != SPACE:
+            if ended and part.chunk_begin[chunk] > place and part.gap[chunk] == WHITE:
                 sentences += 1
                 ended = False
             for word in range(table.first_word[entry], table.first_word[entry] + table.words[entry]):
@@ -275,26 +277,13 @@ def _sentences(part: Part, table: WordTable, row: int, least: int) -> int:
 
 @compiled
 def judge_paragraphs(part: Part, rows: npt.NDArray[np.int64], verdicts: npt.NDArray[np.int8]) -> None:
-    """Fill each row's verdict: 1 where fewer than `PARAGRAPHS` lines have `PARAGRAPH_CHARACTERS` characters."""
+    """Fill each row's verdict: 1 where fewer than `MIN_PARAGRAPHS` lines have `MIN_PARAGRAPH_CHARACTERS` characters."""
     for number in range(len(rows)):
         at, end, found = part.begin[rows[number]], part.end[rows[number]], 0
-        while at <= end and found < PARAGRAPHS:
+        while at <= end and found < MIN_PARAGRAPHS:
             high = at
             while high < end and part.data[high] != _NEW_LINE:
                 high += 1
-            found += count_characters(part.data, at, high) >= PARAGRAPH_CHARACTERS
+            found += count_characters(part.data, at, high) >= MIN_PARAGRAPH_CHARACTERS
             at = high + 1
-        verdicts[number] = 0 if found >= PARAGRAPHS else 1
-
-
-@compiled
-def is_stripped(data: Bytes, begin: int, end: int) -> bool:
-    """Return whether no white space stands at the ends of ``data[begin:end]``."""
-    if begin == end:
-        return True
-    if white_space(data, begin):
-        return False
-    last = end - 1
-    while (data[last] & 0xC0) == 0x80 and last > begin:  # noqa: PLR2004 - UTF-8's bytes that begin no character
-        last -= 1
-    return white_space(data, last) == 0
+        verdicts[number] = 0 if found >= MIN_PARAGRAPHS else 1

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from tokenmill.stages.curation.byte_strings import Bytes
 from tokenmill.stages.curation.compiled import compiled
+from tokenmill.stages.curation.words import CHUNK_CHARACTERS
 
 FIRST: Final = 0
 """Nothing stands before the chunk in its text."""
@@ -14,6 +15,8 @@ SPACE: Final = 1
 """Exactly one space stands between the chunk and the one before."""
 WHITE: Final = 2
 """Other white space stands before the chunk: for spaCy a word of its own, which is stripped later."""
+CUT: Final = 3
+"""Nothing: the chunk is the next piece of a long one (`CHUNK_CHARACTERS`)."""
 _SPACE: Final = ord(" ")
 
 
@@ -36,7 +39,7 @@ class Part(NamedTuple):
     entry: npt.NDArray[np.int32]
     """Of each chunk in the `WordTable`."""
     gap: npt.NDArray[np.uint8]
-    """What stands before each chunk: `FIRST`, `SPACE` or `WHITE`."""
+    """What stands before each chunk: `FIRST`, `SPACE`, `WHITE` or `CUT`."""
 
 
 @compiled
@@ -106,18 +109,25 @@ def find_chunks(
                     break
                 at += length
             if at > start:
-                kind = SPACE if kind != FIRST and at == start + 1 and data[start] == _SPACE else WHITE
+                kind = SPACE if kind == CUT and at == start + 1 and data[start] == _SPACE else WHITE
             if at >= stop:
                 break
             chunk_begin[count], gap[count] = at, kind
-            start = at
-            while at < stop and (data[at] > 0x7F or data[at] > _SPACE or white_space(data, at) == 0):  # noqa: PLR2004
-                if data[at] > 0x7F and white_space(data, at):  # noqa: PLR2004 - ASCII is asked above
+            start, characters = at, 0
+            while at < stop:
+                byte = data[at]
+                if byte <= _SPACE or byte > 0x7F:  # noqa: PLR2004 - other ASCII is no white space
+                    if white_space(data, at):
+                        break
+                    characters += (byte & 0xC0) != 0x80  # noqa: PLR2004 - UTF-8's bytes that begin no character
+                else:
+                    characters += 1
+                if characters > CHUNK_CHARACTERS:
                     break
                 at += 1
             chunk_end[count] = at
             longest = max(longest, at - start)
-            kind = WHITE
+            kind = CUT
             count += 1
         last[text] = count
     return longest

@@ -117,7 +117,7 @@ def _judge_lines(part: Part, table: WordTable, row: int, limits: QualityLimits, 
         if chunk > first_of_line:
             start = part.chunk_begin[first_of_line]
             bullets += data[start] == _HYPHEN or _is_bullet(data, start)
-            ends += _ends_with_ellipsis(part, table, chunk - 1)
+            ends += _ends_with_ellipsis(part, table, row, chunk - 1)
         at += length
     ratio = limits.max_symbol_word_ratio
     if ratio and hashes / words > ratio:
@@ -144,13 +144,13 @@ def _is_bullet(data: Bytes, at: int) -> bool:
 
 
 @compiled
-def _ends_with_ellipsis(part: Part, table: WordTable, chunk: int) -> bool:
-    size = table.key_size[part.entry[chunk]]
-    last = part.chunk_begin[chunk] + size - 1
-    if size < 3:  # noqa: PLR2004 - both have three bytes
+def _ends_with_ellipsis(part: Part, table: WordTable, row: int, chunk: int) -> bool:
+    """Return whether the text has an ellipsis, U+2026 or three stops, at the end of the chunk."""
+    begin = part.chunk_begin[chunk] + table.key_size[part.entry[chunk]] - 3
+    if begin < part.begin[row]:
         return False
-    three_dots = part.data[last] == _DOT and part.data[last - 1] == _DOT and part.data[last - 2] == _DOT
-    return three_dots or _is_ellipsis(part.data, last - 2)
+    three_dots = part.data[begin] == _DOT and part.data[begin + 1] == _DOT and part.data[begin + 2] == _DOT
+    return three_dots or _is_ellipsis(part.data, begin)
 
 
 @compiled

@@ -5,10 +5,10 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.stages.curation.byte_strings import Bytes, eight_bytes, equal_bytes
+from tokenmill.stages.curation.byte_strings import Bytes, equal_bytes
 from tokenmill.stages.curation.compiled import compiled
 from tokenmill.stages.curation.part import Part
-from tokenmill.stages.curation.repeated_strings import Numbers, Slots, first_like, repeated, slots_for
+from tokenmill.stages.curation.repeated_strings import Numbers, Slots, repeated, slots_for
 from tokenmill.stages.curation.verdicts import ASK, KEEP
 from tokenmill.stages.curation.word_table import WordTable
 
@@ -16,11 +16,11 @@ REASONS: Final = ("empty", "dup_para_frac", "dup_para_char_frac", "dup_line_frac
 """Behind them come those of the n-grams, ``top_{n}_gram`` and ``duplicated_{n}_n_grams``, in the parameters' order."""
 EMPTY, PARA, PARA_CHAR, LINE, LINE_CHAR, TOP = range(1, 7)
 """Verdicts: the number of the reason, from 1."""
-WINDOW: Final = 16
-"""Bytes. Few places of a text have so many in common, and most n-grams of five words or more are longer."""
 _NEW_LINE: Final = ord("\n")
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT: Final = np.uint64(29)
+_HALF: Final = np.uint64(32)
+_MARK: Final = np.uint64(0x7FFFFFFF)
 
 
 class RepetitionLimits(NamedTuple):
@@ -45,6 +45,10 @@ class Room(NamedTuple):
     characters: Numbers
     """Characters of all words before each."""
     hashes: npt.NDArray[np.uint64]
+    """Of words, as the next; see `polynomial`."""
+    powers: npt.NDArray[np.uint64]
+    n_grams: npt.NDArray[np.uint64]
+    """Hashes of n-grams."""
     counts: npt.NDArray[np.int32]
     slots: Slots
     joined: Bytes
@@ -128,12 +132,12 @@ def _judge_words(part: Part, table: WordTable, row: int, limits: RepetitionLimit
         share = limits.top_share[rule]
         if _most_in_top(words, n, room) / characters > share and _top(words, n, room) / characters > share:
             return TOP + rule
-    if len(limits.dup_n):
-        _mark_again(words, room)
+    joined = 0
     for rule in range(len(limits.dup_n)):
         n, share = limits.dup_n[rule], limits.dup_share[rule]
+        joined = _hash_n_grams(words, n, joined, room)
         if _most_duplicated(words, n, room) / characters > share:
-            if _duplicated(words, n, room, table.seed[0]) / characters > share:
+            if _duplicated(words, n, room) / characters > share:
                 return TOP + len(limits.top_n) + rule
     return KEEP
 
@@ -149,7 +153,7 @@ def _join(part: Part, table: WordTable, row: int, room: Room) -> int:
         first = table.first_word[entry]
         for word in range(first, first + table.words[entry]):
             room.begin[count], room.characters[count] = place, characters
-            room.hashes[count] = table.word_hash[word]
+            room.hashes[count], room.powers[count] = table.word_hash[word], table.word_power[word]
             place += table.word_bytes[word]
             characters += table.word_characters[word]
             count += 1
@@ -219,61 +223,77 @@ def _top(words: int, n: int, room: Room) -> int:
 
 
 @compiled
-def _mark_again(words: int, room: Room) -> None:
-    """Set ``room.counts`` of each word to 1 where the `WINDOW` bytes from it on may come again, from a word on, else 0.
+def _hash_n_grams(words: int, n: int, joined: int, room: Room) -> int:
+    """Fill ``room.n_grams`` with the hash of the ``n`` words from each on, joined; return ``n``.
 
-    An n-gram of so many bytes or more that comes twice begins at such words.
+    There are those of ``joined`` words already, where this is more than 0 and not more than ``n``.
     """
-    size = slots_for(words)
-    slots = room.slots
-    slots[:size] = 0
-    mask, end = np.uint64(size - 1), room.begin[words]
-    for word in range(words):
-        begin = room.begin[word]
-        if end - begin >= WINDOW:
-            slots[_window_hash(room.joined, begin) & mask] += 1
-    for word in range(words):
-        begin = room.begin[word]
-        room.counts[word] = end - begin < WINDOW or slots[_window_hash(room.joined, begin) & mask] > 1
+    if joined > n or joined == 0:
+        joined = 0
+        for first in range(words):
+            room.n_grams[first] = 0
+    for length in range(joined, n):
+        for first in range(words - length):
+            word = first + length
+            room.n_grams[first] = room.n_grams[first] * room.powers[word] + room.hashes[word]
+    return n
 
 
 @compiled
-def _window_hash(joined: Bytes, begin: int) -> np.uint64:
-    value = eight_bytes(joined, begin) * _FACTOR
-    value = ((value ^ (value >> _SHIFT)) + eight_bytes(joined, begin + 8)) * _FACTOR
+def _mixed(value: np.uint64) -> np.uint64:
+    value = (value ^ (value >> _SHIFT)) * _FACTOR
     return value ^ (value >> _SHIFT)
 
 
 @compiled
-def _may_come_again(room: Room, first: int, n: int) -> bool:
-    return room.counts[first] > 0 or room.begin[first + n] - room.begin[first] < WINDOW
-
-
-@compiled
 def _most_duplicated(words: int, n: int, room: Room) -> int:
-    """Return what `_duplicated` gives at most: the characters of all n-grams that may come again."""
+    """Return what `_duplicated` gives at most: the characters of all words in n-grams whose hash came before.
+
+    32 bits of a hash tell n-grams apart here, and n-grams overlap.
+    """
+    size = slots_for(words)
+    slots = room.slots
+    slots[:size] = 0
+    mask = np.uint64(size - 1)
     covered = again = 0
     for first in range(words - n + 1):
-        if _may_come_again(room, first, n):
+        value = _mixed(room.n_grams[first])
+        mark = np.int32((value >> _HALF) & _MARK) | np.int32(1)
+        slot = value & mask
+        while slots[slot] != 0 and slots[slot] != mark:
+            slot = (slot + np.uint64(1)) & mask
+        if slots[slot] == mark:
             again += room.characters[first + n] - room.characters[max(first, covered)]
             covered = first + n
+        else:
+            slots[slot] = mark
     return again
 
 
 @compiled
-def _duplicated(words: int, n: int, room: Room, seed: np.uint64) -> int:
+def _duplicated(words: int, n: int, room: Room) -> int:
     """Return the characters of the n-grams, words joined without a space, that came before; none overlap."""
     size = slots_for(words)
-    room.slots[:size] = 0
-    for first in range(words - n + 1):
-        room.end[first] = room.begin[first + n]
+    slots = room.slots
+    slots[:size] = 0
+    mask = np.uint64(size - 1)
     first = again = 0
     while first < words - n + 1:
-        if not _may_come_again(room, first, n):
-            first += 1
-        elif first_like(room.joined, room.begin, room.end, first, room.slots, size, seed) != first:
+        slot = _mixed(room.n_grams[first]) & mask
+        begin, length = room.begin[first], room.begin[first + n] - room.begin[first]
+        found = False
+        while slots[slot] and not found:
+            other = slots[slot] - 1
+            if room.n_grams[other] == room.n_grams[first]:
+                place = room.begin[other]
+                found = room.begin[other + n] - place == length
+                found = found and equal_bytes(room.joined, begin, room.joined, place, length)
+            if not found:
+                slot = (slot + np.uint64(1)) & mask
+        if found:
             again += room.characters[first + n] - room.characters[first]
             first += n
         else:
+            slots[slot] = first + 1
             first += 1
     return again

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from spacy.language import Language
 
-from tokenmill.stages.curation.byte_strings import PADDING
+from tokenmill.stages.curation.byte_strings import PADDING, polynomial
 from tokenmill.stages.curation.english_rules import EnglishRules, english_rules, special_sequences
 from tokenmill.stages.curation.irregular import find_runs
 from tokenmill.stages.curation.part import Part, find_chunks
@@ -29,7 +29,6 @@ from tokenmill.stages.curation.word_table import (
     empty_table,
     look_up,
 )
-from tokenmill.stages.curation.byte_strings import hash_bytes
 
 KEPT_PARTS: Final = 4
 """Parts whose words are kept for the next steps: two of a fetch (before and after ``c4_quality``) and as many of
@@ -71,7 +70,7 @@ class WordSplit:
         self._sequences = tuple(sequences)
         self._firsts = tuple({word for words in sequences.values() for word in words[:-1]})
         self._seconds = tuple({word for words in sequences.values() for word in words[1:]})
-        self._seed = secrets.randbits(64)
+        self._seed = secrets.randbits(64) | 1
         self._parts: deque[tuple[list[str], Part]] = deque(maxlen=KEPT_PARTS)
         self._runs: dict[str, list[int]] = {}
         self._places: dict[int, tuple[int, Part]] = {}
@@ -82,12 +81,11 @@ class WordSplit:
         places = self._places
         new = [text for text in texts if id(text) not in places]
         if new:
-            kept = sum(len(known) for known, _ in self._parts) if len(new) < len(texts) else 0
             encoded = [text.encode() for text in new]
             lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
             ends = np.cumsum(lengths)
             data = np.frombuffer(b"".join((*encoded, bytes(PADDING))), np.uint8)
-            part = self.split(data, ends - lengths, ends, new, may_forget=not kept)
+            part = self.split(data, ends - lengths, ends, new, may_forget=len(new) == len(texts))
             self.add(new, part)
         found: dict[int, tuple[Part, list[int], list[int]]] = {}
         for index, text in enumerate(texts):
@@ -108,6 +106,31 @@ class WordSplit:
         self._parts.append((texts, part))
         for row, text in enumerate(texts):
             self._places[id(text)] = row, part
+
+    def replace(
+        self, left: Part, rows: npt.NDArray[np.int64], texts: list[str], indices: npt.NDArray[np.int64]
+    ) -> Iterator[tuple[int, str]]:
+        """Yield what ``rows`` of ``left`` say, stripped, where it is another text, with ``indices[row]``.
+
+        Remembers that these rows are these texts.
+        """
+        known: list[str] = []
+        where: list[int] = []
+        for row, text in zip(rows.tolist(), texts, strict=True):
+            whole = left.data[left.begin[row] : left.end[row]].tobytes().decode()
+            new = whole.strip()
+            if new == text:
+                continue
+            if len(new) == len(whole):
+                known.append(new)
+                where.append(row)
+            yield int(indices[row]), new
+        picks = np.array(where, np.int64)
+        characters = np.fromiter(map(len, known), np.int64, len(known))
+        begin, end, first, last = left.begin[picks], left.end[picks], left.first[picks], left.last[picks]
+        irregular = left.irregular[picks]
+        shared = (left.data, begin, end, characters, first, last, irregular, left.chunk_begin, left.entry, left.gap)
+        self.add(known, Part(*shared))
 
     def split(
         self,
@@ -220,7 +243,7 @@ class WordSplit:
         for word, is_punctuation in words:
             encoded = word.encode()
             data = np.frombuffer(encoded + bytes(PADDING), np.uint8)
-            table.word_hash[at] = hash_bytes(data, 0, len(encoded), table.seed[0])
+            table.word_hash[at], table.word_power[at] = polynomial(data, 0, len(encoded), table.seed[0])
             table.word_bytes[at], table.word_characters[at] = len(encoded), len(word)
             kinds = WORD_ALPHABETIC if any(map(str.isalpha, word)) else 0
             kinds |= WORD_NO_SYMBOL if any(character not in SYMBOLS for character in word) else 0

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.stages.curation.byte_strings import PADDING, Bytes, equal_bytes, hash_bytes
+from tokenmill.stages.curation.byte_strings import PADDING, Bytes, equal_bytes, hash_bytes, polynomial
 from tokenmill.stages.curation.chunk_words import (
     LEFT_TO_SPACY,
     NOTHING_TO_JOIN,
@@ -65,6 +65,9 @@ class WordTable(NamedTuple):
     """``CHUNK_…``."""
     keys: Bytes
     word_hash: npt.NDArray[np.uint64]
+    """`polynomial` of each word."""
+    word_power: npt.NDArray[np.uint64]
+    """The power that belongs to it."""
     word_bytes: npt.NDArray[np.int32]
     word_characters: npt.NDArray[np.int32]
     word_flags: npt.NDArray[np.uint8]
@@ -72,7 +75,7 @@ class WordTable(NamedTuple):
     used: npt.NDArray[np.int64]
     """Shape ``[3]``: entries, bytes of keys, words."""
     seed: npt.NDArray[np.uint64]
-    """Shape ``[1]``: of the hashes, by chance in each process, so that nobody can make texts that collide."""
+    """Shape ``[1]``: of the hashes, odd, by chance in each process, so that nobody can make texts that collide."""
 
 
 def empty_table(entries: int, keys: int, words: int, seed: int) -> WordTable:
@@ -87,6 +90,7 @@ def empty_table(entries: int, keys: int, words: int, seed: int) -> WordTable:
         np.empty(entries, np.int32),
         np.empty(entries, np.uint8),
         np.empty(keys + PADDING, np.uint8),
+        np.empty(words, np.uint64),
         np.empty(words, np.uint64),
         np.empty(words, np.int32),
         np.empty(words, np.int32),
@@ -182,7 +186,8 @@ def _learn(
         flags |= WORD_NO_SYMBOL if any_not else 0
         flags |= WORD_PUNCTUATION if all_of & PUNCTUATION else 0
         flags |= WORD_SENTENCE_END if high - low == 1 and all_of & SENTENCE_END else 0
-        table.word_hash[first + number] = hash_bytes(table.keys, place, place + bytes_of, table.seed[0])
+        value, power = polynomial(table.keys, place, place + bytes_of, table.seed[0])
+        table.word_hash[first + number], table.word_power[first + number] = value, power
         table.word_bytes[first + number] = bytes_of
         table.word_characters[first + number] = high - low
         table.word_flags[first + number] = flags
