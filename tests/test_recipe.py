@@ -20,6 +20,7 @@ OTHERS: dict[str, list[Any]] = {
     "end_of_document": [1, (), (0, 0), (0, 1)],
     "padding": [0, 1],
     "special_tokens_in_text": ["tokens"],
+    "pipeline": [({"name": "regex"},), ({"name": "regex", "a": 1},), ({"name": "regex"}, {"name": "regex"})],
     "text_fields": [("text",), ("content", "text"), ()],
     "metadata_fields": [("label",), ("label", "score")],
     "function": ["a:b"],

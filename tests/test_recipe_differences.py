@@ -49,6 +49,15 @@ OTHER_TOKENIZER: dict[str, Any] = {
             {"probe": "1" * 64},
             "tokenizer: the same file, to which the libraries that are installed here give other ids",
         ),
+        ({"pipeline": ()}, "steps: the stream has sample(rate = 0.1), here nothing"),
+        (
+            {"pipeline": ({"name": "words", "words": ["a"]}, {"name": "c4_quality"})},
+            'steps: the stream has sample(rate = 0.1), here words(words = ["a"]), c4_quality',
+        ),
+        (
+            {"steps": (*RECIPE.steps, {"name": "language", "model_sha256": "ab"})},
+            "steps: the stream has [], here [name language, model_sha256 ab]",
+        ),
         (
             {"steps": ({"name": "function", "path": "a:b", "version": "2"},)},
             "function: the stream has [name not_empty], here [name function, path a:b, version 2]",
@@ -57,7 +66,8 @@ OTHER_TOKENIZER: dict[str, Any] = {
 )
 def test_a_difference_is_one_line_in_the_words_of_its_setting(change: dict[str, Any], line: str) -> None:
     """The stream's value, and this worker's."""
-    assert differences(RECIPE, replace(RECIPE, **change)) == [line]
+    stream = replace(RECIPE, pipeline=({"name": "sample", "rate": 0.1},)) if "pipeline" in change else RECIPE
+    assert differences(stream, replace(RECIPE, **change)) == [line]
 
 
 @given(st.sampled_from([field.name for field in fields(Recipe)]), st.integers(1, 9))
@@ -72,7 +82,7 @@ def test_no_difference_is_passed_over(name: str, more: int) -> None:
         "text_fields": ("x",),
     }
     changes["allow_flush"] = False
-    changes |= {"begin_of_document": (7,), "padding": 7}
+    changes |= {"begin_of_document": (7,), "padding": 7, "pipeline": ({"name": "sample", "rate": 0.1},)}
     changed = replace(RECIPE, **{name: changes.get(name, value + more if isinstance(value, int) else f"{value}x")})
     (line,) = differences(RECIPE, changed)
     assert re.match(r"[a-z_]+: the (stream|same)", line)

@@ -1,18 +1,23 @@
 """From a draft to a recipe with its stages, and back: nothing but what the genesis says decides the tokens."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.mills import RAW, RECIPE, SILENT, text
 from tests.stages.engines.conftest import words
+from tokenmill.canonical import canonical_json
 from tokenmill.errors import FingerprintError, SettingsError
 from tokenmill.milling.outcomes import Kind
 from tokenmill.recipe import Recipe
+from tokenmill.recipe_differences import plain_differences
 from tokenmill.recipe_stages import RAW_BYTES_SHA256, complete, open_stages, reopen_stages
 from tokenmill.stages.decoding.reasons import RULES
 from tokenmill.stages.engines import TokenizerFile, probe
+from tokenmill.stages.steps.pipeline import read_pipeline
 from tokenmill.stages.training_tokenizer import train_tokenizer
 
 SMALL = TokenizerFile("small", train_tokenizer(["ab aab b"], vocabulary_size=260).to_str().encode())
@@ -99,7 +104,7 @@ def test_a_completed_recipe_opens_again(tokenizer: TokenizerFile) -> None:
     [
         ({"probe": "0" * 64}, RAW, "tokenizer: the same file, .* give other ids"),
         ({}, SMALL, "tokenizer: the stream has one of 256 ids"),
-        ({"steps": ({"name": "not_empty", "version": "0"},)}, RAW, "function: the stream has .*version 0"),
+        ({"steps": ({"name": "not_empty", "version": "0"},)}, RAW, "steps: the stream has .*version 0"),
         ({"vocabulary_size": 255}, RAW, "tokenizer: the same file, "),
     ],
 )
@@ -172,3 +177,23 @@ def test_all_stages_come_from_the_recipe() -> None:
     assert of('{"body": "a"}')[0] == "min_chars"
     splits = {stages.outcome(text(0, '{"body": "abc", "name": "%d"}' % n)).split for n in range(50)}  # noqa: UP031
     assert len(splits) == 1
+
+
+def test_lists_of_steps_decide_by_their_content(tmp_path: Path) -> None:
+    """Reopened elsewhere, the stream needs no file; another content is another stream."""
+    found = []
+    for content in ("bad\n", "worse\n"):
+        (tmp_path / "words.txt").write_text(content)
+        pipeline = read_pipeline([{"name": "words", "words": str(tmp_path / "words.txt")}, {"name": "sample"}])
+        draft = replace(BLANK, pipeline=pipeline.entries)
+        found.append((complete(draft, RAW, None, lists=pipeline.lists)[0], pipeline.lists))
+    (tmp_path / "words.txt").unlink()
+    (recipe, lists), (other, _) = found
+    assert recipe.fingerprint != other.fingerprint
+    again = Recipe.from_dict(json.loads(canonical_json(recipe.to_dict())))
+    assert again.fingerprint == recipe.fingerprint
+    stages = reopen_stages(again, RAW, lists=lists)
+    assert [step.name for step in stages.steps] == ["words", "sample", "not_empty"]
+    said = plain_differences(recipe, other)
+    assert len(said) == 1
+    assert said[0].startswith('steps: the stream has words(words = "sha256:')

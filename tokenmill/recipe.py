@@ -17,6 +17,7 @@ LATER: Final[Mapping[str, Any]] = {
     "allow_flush": True,
     "begin_of_document": (),
     "padding": None,
+    "pipeline": (),
     "special_tokens_in_text": "text",
 }
 """Fields added after the first streams, with their defaults; a recipe omits a default of these (`Recipe.to_dict`)."""
@@ -62,6 +63,9 @@ class Recipe:
     dtype: str
     allow_flush: bool = True
     """Whether records may fill the open blocks with padding; where not, such a record is a tombstone."""
+    pipeline: tuple[Mapping[str, Any], ...] = ()
+    """What the setting ``steps`` asks for, in order (`tokenmill.stages.steps.pipeline`): each step's name and the
+    parameters that have not their default; of a list file, the hash of its content."""
     begin_of_document: tuple[int, ...] = ()
     """The ids before those of each text."""
     padding: int | None = None
@@ -88,7 +92,7 @@ class Recipe:
         known = {field.name for field in fields(cls)}
         given = set(values) - {"format"}
         plain = {name: value for name, value in values.items() if name != "format"}
-        for name in ("text_fields", "metadata_fields", "steps", "begin_of_document", "end_of_document"):
+        for name in ("text_fields", "metadata_fields", "steps", "pipeline", "begin_of_document", "end_of_document"):
             if isinstance(plain.get(name), list):
                 plain[name] = tuple(plain[name])
         spelled_out = any(plain[name] == default for name, default in LATER.items() if name in plain)

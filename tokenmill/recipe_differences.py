@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tokenmill.recipe import Recipe
+from tokenmill.stages.steps.pipeline import step_in_words
 
 PLAIN: Final = (
     "raw_topic",
@@ -25,6 +26,7 @@ PLAIN: Final = (
     "packing",
     "block_tokens",
     "allow_flush",
+    "pipeline",
     "special_tokens_in_text",
 )
 """Fields that follow from the settings alone, without loading a tokenizer or a function."""
@@ -57,8 +59,12 @@ def differences(stream: Recipe, here: Recipe) -> list[str]:
         limits = [_bound(one.normalized_length) for one in (stream, here)]
         found.append(f"normalized_length: the stream has {limits[0]}, here {limits[1]}")
     mine, theirs = (_other_steps(one) for one in (stream, here))
-    if mine != theirs and not said & {"normalize", "min_chars", "function"}:
-        found.append(f"function: the stream has {_steps(mine)}, here {_steps(theirs)}")
+    if mine != theirs and not said & {"normalize", "min_chars", "function", "steps"}:
+        mine, theirs = (
+            tuple(step for step in one if step not in other) for one, other in ((mine, theirs), (theirs, mine))
+        )
+        setting = "function" if any(step.get("name") == "function" for step in (*mine, *theirs)) else "steps"
+        found.append(f"{setting}: the stream has {_steps(mine)}, here {_steps(theirs)}")
     return found + _of_tokenizers(stream, here)
 
 
@@ -114,12 +120,13 @@ def _shown(name: str, value: Any) -> str:
     return _SHOW.get(name, str)(value) or "nothing"
 
 
-SETTINGS: Final = {"block_tokens": "sequence_length", "split": "splits", "raw_topic": "raw_topics"}
+SETTINGS: Final = {"block_tokens": "sequence_length", "split": "splits", "raw_topic": "raw_topics", "pipeline": "steps"}
 """Settings that have another name than the field of a recipe that they decide."""
 _SHOW: Final[Mapping[str, Callable[[Any], str]]] = {
     "allow_flush": lambda value: str(value).lower(),
     "block_tokens": lambda value: str(value - 1),
     "metadata_fields": ",".join,
+    "pipeline": lambda value: ", ".join(map(step_in_words, value)),
     "function": lambda value: value or "",
     "splits": lambda value: ",".join(f"{name}={size}" for name, size in value),
     "text_fields": ",".join,

@@ -1,5 +1,6 @@
 """From settings to a recipe, from a recipe to opened stages: the same functions for workers and for verification."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, cast
 
@@ -22,6 +23,7 @@ from tokenmill.stages.engines import (
 )
 from tokenmill.stages.splits import SplitRule
 from tokenmill.stages.steps import open_steps
+from tokenmill.stages.steps.pipeline import NO_LISTS
 
 OTHER_RULES: Final = "the decoder has other rules since; its blocks stay as they are, and trainers read them"
 LATER_BOUND: Final = "texts that normalizing makes very long are refused since; the stream's blocks stay as they are"
@@ -30,11 +32,16 @@ RAW_BYTES_SHA256: Final = TokenizerFile(RAW_BYTES, None).sha256
 
 
 def open_stages(
-    recipe: Recipe, tokenizer: TokenizerFile, engine: EngineName = AUTO, schemas: SchemaSource | None = None
+    recipe: Recipe,
+    tokenizer: TokenizerFile,
+    engine: EngineName = AUTO,
+    schemas: SchemaSource | None = None,
+    lists: Mapping[str, bytes] = NO_LISTS,
 ) -> Stages:
     """Return the stages by which the recipe's raw topic is milled, with this engine.
 
-    ``schemas`` is where records' schemas are, for a recipe whose records name some.
+    ``schemas`` is where records' schemas are, for a recipe whose records name some; ``lists`` are the lists that its
+    steps name, by SHA-256.
 
     Raises:
         SettingsError: a value in the recipe cannot be used.
@@ -58,6 +65,8 @@ def open_stages(
             normalize=recipe.normalize,
             min_chars=recipe.min_chars,
             function=recipe.function,
+            pipeline=recipe.pipeline,
+            lists=lists,
             metadata_fields=recipe.metadata_fields,
             limits=limits,
             tokenizer=tokenizer,
@@ -80,6 +89,7 @@ def complete(
     engine: EngineName = AUTO,
     schemas: SchemaSource | None = None,
     *,
+    lists: Mapping[str, bytes] = NO_LISTS,
     begin_of_document: Wanted = None,
     padding: str | int | None = None,
     template: TemplateName = NONE,
@@ -95,7 +105,7 @@ def complete(
     """
     if not draft.max_text_bytes:
         draft = replace(draft, max_text_bytes=text_limit_of(tokenizer))
-    stages = open_stages(draft, tokenizer, engine, schemas)
+    stages = open_stages(draft, tokenizer, engine, schemas, lists)
     opened = stages.engine
     frame = document_frame(
         tokenizer,
@@ -121,7 +131,11 @@ def complete(
 
 
 def reopen_stages(
-    recipe: Recipe, tokenizer: TokenizerFile, engine: EngineName = AUTO, schemas: SchemaSource | None = None
+    recipe: Recipe,
+    tokenizer: TokenizerFile,
+    engine: EngineName = AUTO,
+    schemas: SchemaSource | None = None,
+    lists: Mapping[str, bytes] = NO_LISTS,
 ) -> Stages:
     """Open the stages of a settled recipe, and check that today's libraries and functions still give its answers.
 
@@ -137,6 +151,7 @@ def reopen_stages(
         schemas,
         begin_of_document=recipe.begin_of_document,
         padding=recipe.padding,
+        lists=lists,
     )
     if again.fingerprint != recipe.fingerprint:
         rules = _rules_since(recipe, again)

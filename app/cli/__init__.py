@@ -35,7 +35,7 @@ class Group(Protocol):
 
 
 COMMANDS: Final = {
-    "demo": "demo",
+    "demo": "local_kafka",
     "up": "local_kafka",
     "produce": "produce",
     "flush": "produce",
@@ -51,6 +51,7 @@ COMMANDS: Final = {
     "inspect": "inspect",
     "trace": "trace",
     "dead-letters": "dead_letters",
+    "rejects": "dead_letters",
     "repair": "stores",
     "retire": "stores",
     "adopt": "stores",
@@ -60,6 +61,7 @@ COMMANDS: Final = {
     "train-tokenizer": "tokenizer",
     "tokenizer": "tokenizer",
     "broker": "local_kafka",
+    "steps": "settings_and_topics",
     "config": "settings_and_topics",
     "version": "settings_and_topics",
 }

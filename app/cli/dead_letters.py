@@ -1,4 +1,4 @@
-"""``tokenmill dead-letters``: what could not become a document, why, and back again once it is repaired."""
+"""``tokenmill dead-letters`` and ``rejects``: what could not become a document, and what steps filtered out."""
 
 import asyncio
 import sys
@@ -19,12 +19,14 @@ from tokenmill.wire.dead_letters import DeadLetter, Place, RecordPlace, parse_pl
 from ..settings import Settings
 from ..terminal import escaped
 from ..tools.inspect.block_trace import beginning
+from ..tools.inspect.rejected import RejectedDocument, read_rejected
 from ..tools.resend import ResendOutcome, ResendRequest, count_dead_letters, find_dead_letter, read_dead_letters, resend
 from .inspect import pairs
 from .options import examples, with_settings
 from .output import AsJson, PlainColumn, count, say, show, show_json, show_table, size
 from .progress import ProgressLine
 
+TEXT_CHARACTERS = 400  # of a document that was filtered out: five lines of a terminal
 LINE_CHARACTERS = 80  # of a value, where it is one of many
 STANDARD_INPUT = "-"
 
@@ -42,6 +44,10 @@ Wanted = Annotated[
 ]
 Reasons = Annotated[
     list[str] | None, typer.Option("--reason", metavar="REASON", help="Only of this reason; may be given again.")
+]
+Streams = Annotated[
+    list[str] | None,
+    typer.Option("--stream", metavar="NAME", help="Only this stream; may be given again. Default: all of raw_topics."),
 ]
 Partitions = Annotated[
     list[int] | None, typer.Option("--partition", help="Only of this partition; may be given again.")
@@ -66,6 +72,9 @@ def register(app: typer.Typer) -> None:
         ),
     )(with_settings(resend_command))
     app.add_typer(group, name="dead-letters")
+    app.command(
+        "rejects", epilog=examples("tokenmill rejects", "tokenmill rejects --reason gopher_quality.gopher_short_doc")
+    )(with_settings(rejects_command))
 
 
 def list_command(
@@ -185,6 +194,53 @@ def resend_command(
         say(f"left out {count(done.before, 'record')}, sent back before: --again sends them once more")
 
 
+def rejects_command(
+    settings: Settings,
+    *,
+    streams: Streams = None,
+    reasons: Reasons = None,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most so many of each reason, the first ones.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Show documents that steps filtered out, with the numbers that decided.
+
+    They are read again from the raw topic, from its beginning until there are enough of each reason that
+    `tokenmill ledger` counts: of a rare reason, all of it may have to be read. --json gives the whole texts.
+    """
+    with RejectsProgressLine() as report:
+        found = asyncio.run(_rejected(settings, streams or (), reasons or (), limit, report))
+    if as_json:
+        show_json([rejected_values(one) for one in found])
+        return
+    for one in found:
+        show(f"{one.place}  {one.stream}  {one.reason}{f': {one.detail}' if one.detail else ''}")
+        show(f"  {beginning(one.document.text, TEXT_CHARACTERS)}")
+    if not found:
+        say("nothing is filtered out, or the raw topic no longer holds it")
+
+
+async def _rejected(
+    settings: Settings, streams: Sequence[str], reasons: Sequence[str], limit: int, report: "RejectsProgressLine"
+) -> list[RejectedDocument]:
+    found = read_rejected(settings, streams, reasons=reasons, limit=limit, progress=report)
+    return [one async for one in found]
+
+
+def rejected_values(found: RejectedDocument) -> dict[str, Any]:
+    """Return a document that was filtered out as JSON types."""
+    document = found.document
+    return {
+        "stream": found.stream,
+        **found.place._asdict(),
+        "timestamp": found.timestamp,
+        "reason": found.reason,
+        "detail": found.detail,
+        "id": document.id,
+        "fields": dict(document.fields),
+        "text": document.text,
+    }
+
+
 def _request(what: str, reasons: list[str] | None, value: str | None, *, again: bool) -> ResendRequest:
     """Return what is to be sent."""
     place = parse_place(what)
@@ -267,4 +323,19 @@ class ResendProgressLine(ProgressLine):
     def __call__(self, done: ResendOutcome) -> None:
         """Show how far it is."""
         line = f"{count(done.sent, 'record')}, {size(done.bytes)}"
+        self.show(line, 0, 0, lambda: line)
+
+
+class RejectsProgressLine(ProgressLine):
+    """Called with records and bytes that were read, shows how many these are in all."""
+
+    def __init__(self) -> None:
+        super().__init__(SpinnerColumn(), PlainColumn("{task.description}"), description="reading")
+        self._records = self._bytes = 0
+
+    def __call__(self, records: int, value_bytes: int) -> None:
+        """Count what was read, and show it."""
+        self._records += records
+        self._bytes += value_bytes
+        line = f"read {count(self._records, 'record')}, {size(self._bytes)}"
         self.show(line, 0, 0, lambda: line)

@@ -1,4 +1,4 @@
-"""``tokenmill broker`` and ``up``: a local Kafka, and with it topics and service in one terminal."""
+"""``tokenmill broker``, ``up`` and ``demo``: a local Kafka, with the service, and with all of it in two minutes."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,11 +8,13 @@ import typer
 from tokenmill.errors import BrokerError
 
 from ..local.broker import Broker
+from ..local.demo_plan import FEED_SECONDS, TRAIN_SECONDS, DemoPlan, own_text, standard_library
 from ..local.local_state import DEMO_DIRECTORY, LocalState
 from ..local.output_files import require_directory
 from ..settings import Loaded
 from .options import examples, with_loaded
 from .output import AsJson, data, say, show, show_json
+from .produce import parse_rate
 
 DEFAULT_DIRECTORY = Path(".tokenmill/broker")
 DEFAULT_PORT = 9092  # Kafka's own, and so the default of bootstrap_servers
@@ -26,6 +28,14 @@ Port = Annotated[
     int | None, typer.Option(help="Kafka's port on 127.0.0.1; default: the one of last time, at first a free one.")
 ]
 
+Text = Annotated[
+    Path | None, typer.Option(metavar="PATH", help="A file or folder of your own; default: the standard library.")
+]
+Train = Annotated[bool, typer.Option("--train/--no-train", help="Train a tiny GPT meanwhile (needs torch).")]
+Rate = Annotated[str | None, typer.Option(metavar="SIZE", help="Feed as much a second, as 2MB.")]
+Seconds = Annotated[float, typer.Option(min=0.1, help="Feed for about as long, where there is no --rate.")]
+TrainSeconds = Annotated[float, typer.Option(min=1, help="Train for as long.")]
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
@@ -34,6 +44,7 @@ def register(app: typer.Typer) -> None:
     group.command()(stop)
     group.command()(status)
     app.add_typer(group, name="broker")
+    app.command("demo", epilog=examples("tokenmill demo", "tokenmill demo --text ~/notes --no-train"))(demo)
     app.command("up", epilog=examples("tokenmill up", "tokenmill up --state ~/try --raw-topics notes,mail"))(
         with_loaded(up, "raw_topics", "tokenizer", "sequence_length", "store", "workers")
     )
@@ -83,3 +94,30 @@ def up(
     place = LocalState(state.absolute())
     require_directory("--state", state)
     raise typer.Exit(run_up(place, settings_in(place, loaded), data(), partitions=partitions, port=port))
+
+
+def demo(
+    *,
+    text: Text = None,
+    train: Train = True,
+    rate: Rate = None,
+    seconds: Seconds = FEED_SECONDS,
+    train_seconds: TrainSeconds = TRAIN_SECONDS,
+    state: StateDirectory = DEMO_DIRECTORY,
+) -> None:
+    """Watch text flow through a real Kafka into blocks and a training run, a killed worker, and the proof at the end.
+
+    Each run has a raw topic of its own; what earlier runs made stays. Exit code 1 when a block is not as it must be.
+    """
+    from ..local.demo_run import run_demo  # noqa: PLC0415 - `broker` needs no service
+
+    require_directory("--state", state)
+    plan = DemoPlan(
+        directory=state,
+        text=standard_library() if text is None else own_text(text),
+        train=train,
+        rate=parse_rate(rate),
+        seconds=seconds,
+        train_seconds=train_seconds,
+    )
+    raise typer.Exit(run_demo(plan, data()))

@@ -1,13 +1,18 @@
-"""``tokenmill config``, ``version`` and ``topics``: the settings in force, and the topics that they need."""
+"""``tokenmill config``, ``version``, ``topics`` and ``steps``: settings in force, topics and steps that they name."""
 
 import asyncio
-from typing import Annotated, Final
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Final
 
 import typer
 from rich.table import Table
 
 import tokenmill
-from tokenmill.errors import TopicError
+from tokenmill.errors import InputError, TopicError
+from tokenmill.spelling import nearest
+from tokenmill.stages.steps.as_toml import steps_as_toml
+from tokenmill.stages.steps.profiles import PROFILES
+from tokenmill.stages.steps.registry import STEPS
 
 from ..settings import Loaded, Settings
 from ..settings.values import as_variable
@@ -20,6 +25,7 @@ FILE_WIDTH: Final = 200
 Partitions = Annotated[
     int | None, typer.Option(min=1, help="Create missing raw topics too, with this many partitions.")
 ]
+ProfileOrStep = Annotated[str, typer.Argument(metavar="NAME", help="A profile or a step.", show_default=False)]
 
 
 def register(app: typer.Typer) -> None:
@@ -30,6 +36,12 @@ def register(app: typer.Typer) -> None:
     )(with_settings(create))
     group.command(epilog=examples("tokenmill topics check", "tokenmill topics check --json"))(with_settings(check))
     app.add_typer(group, name="topics")
+    group = typer.Typer(no_args_is_help=True, help="Filters and transforms of documents: what `steps` may name.")
+    group.command("list", epilog=examples("tokenmill steps list"))(list_steps)
+    group.command(
+        "show", epilog=examples("tokenmill steps show fineweb-2024 >> tokenmill.toml", "tokenmill steps show regex")
+    )(show_step)
+    app.add_typer(group, name="steps")
     app.command(epilog=examples("tokenmill config", "tokenmill config --json --sequence-length 2048"))(
         with_loaded(config)
     )
@@ -82,3 +94,39 @@ def check(settings: Settings, *, as_json: AsJson = False) -> None:
     if any(problem.severity == "error" for problem in problems):
         raise typer.Exit(TopicError.exit_code)
     say("all topics keep the promises" if not problems else count(len(problems), "warning"))
+
+
+def list_steps(*, as_json: AsJson = False) -> None:
+    """List all profiles and steps, with what they do."""
+    summaries = {name: (one.step.__doc__ or "").partition("\n")[0] for name, one in STEPS.items()}
+    if as_json:
+        profiles = {
+            name: {"version": profile.version, "summary": profile.summary, "steps": profile.steps}
+            for name, profile in PROFILES.items()
+        }
+        show_json({"profiles": profiles, "steps": summaries})
+        return
+    table = Table("name", "what it does", box=None, pad_edge=False)
+    for name, profile in PROFILES.items():
+        table.add_row(name, f"{profile.summary} Profile, version {profile.version}.")
+    for name, summary in summaries.items():
+        table.add_row(name, summary.replace("``", "`"))
+    show_table(table)
+
+
+def show_step(name: ProfileOrStep) -> None:
+    """Write a profile or a step out as TOML, with every parameter, to be pasted into tokenmill.toml and changed."""
+    if name in PROFILES:
+        profile = PROFILES[name]
+        show(f"# {name}, version {profile.version}: {profile.summary}")
+        _show_toml(profile.steps)
+    elif name in STEPS:
+        _show_toml([{"name": name}])
+    else:
+        known = [*PROFILES, *STEPS]
+        raise InputError(f"{name!r} is no profile and no step{nearest(name, known)}: there are {', '.join(known)}")
+
+
+def _show_toml(entries: Iterable[Mapping[str, Any]]) -> None:
+    for line in steps_as_toml(entries).rstrip("\n").split("\n"):
+        show(line)

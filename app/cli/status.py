@@ -7,16 +7,19 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 from rich.table import Table
 
 from tokenmill.errors import BrokerError, DamagedError, InputError
+from tokenmill.funnel.pictures import languages_line, terminal_plot, write_png
 
 from ..broker_contact import moment
 from ..settings import Settings
 from ..telemetry.status_document import VERSION, halted_words
+from ..terminal import escaped
 from ..tools.inspect.record_ledger import ChainLedger, RawPartitionAccount, RecordLedger, read_ledger
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json, show_table
@@ -25,6 +28,8 @@ SECONDS: Final = 10.0
 """For the answer, which a service makes from what it knows."""
 MOST_BYTES: Final = 16 << 20
 """Of the answer; a partition takes about 200."""
+HERE: Final = "-"
+"""Where a plot goes that is to be text in the terminal."""
 TROUBLED: Final = 1
 """The exit code where something is halted or not ready."""
 
@@ -43,7 +48,9 @@ def register(app: typer.Typer) -> None:
     """Add the command."""
     commands = ("tokenmill status", "tokenmill status --json", "tokenmill status --url http://mill-3:9464")
     app.command("status", epilog=examples(*commands))(with_settings(status, "metrics_host", "metrics_port"))
-    app.command("ledger", epilog=examples("tokenmill ledger", "tokenmill ledger --json"))(with_settings(ledger_command))
+    app.command(
+        "ledger", epilog=examples("tokenmill ledger", "tokenmill ledger --json", "tokenmill ledger --plot funnel.png")
+    )(with_settings(ledger_command))
 
 
 def status(settings: Settings, *, url: Url = None, as_json: AsJson = False) -> None:
@@ -150,11 +157,20 @@ Streams = Annotated[
 ]
 
 
-def ledger_command(settings: Settings, *, streams: Streams = None, as_json: AsJson = False) -> None:
+Plot = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE", help="Draw funnel and lengths as this PNG (needs matplotlib, extra bench); -: as text, here."
+    ),
+]
+
+
+def ledger_command(settings: Settings, *, streams: Streams = None, plot: Plot = None, as_json: AsJson = False) -> None:
     """Print what became of every record, from the last messages alone; 8 if an account does not balance.
 
     in = kept + filtered + tombstones + dead-lettered + flushes + other split, for each stream and partition, up to the
-    offset that it has published. `tokenmill verify` counts the records again.
+    offset that it has published. `tokenmill verify` counts the records again. Below, how much of each stream's
+    documents is kept, and what dropped the rest, by step and reason.
     """
     ledger = asyncio.run(read_ledger(settings, streams or ()))
     if as_json:
@@ -165,6 +181,12 @@ def ledger_command(settings: Settings, *, streams: Streams = None, as_json: AsJs
         show_table(ledger_table(ledger))
         for line in (*reason_lines(ledger), *map(raw_partition_line, ledger.raw_partitions)):
             show(line)
+        for account in accounts(ledger):
+            for line in ("", *retention_lines(account)):
+                show(line)
+            if any(account.retention.funnel()):
+                show_table(funnel_table(account))
+    draw(ledger, plot)
     if not ledger.balanced:
         wrong = [place(chain) for chain in ledger.chains if not chain.balanced]
         wrong += [f"{m.raw_topic}[{m.partition}]" for m in ledger.raw_partitions if not m.balanced]
@@ -176,6 +198,43 @@ def empty_line(ledger: RecordLedger) -> str:
     """Return the whole answer where no account has anything in it: a table of zeros would say it in many lines."""
     topics = ", ".join(dict.fromkeys(chain.raw_topic for chain in ledger.chains))
     return f"no record of {topics} is milled yet ({count(len(ledger.streams), 'stream')})"
+
+
+def accounts(ledger: RecordLedger) -> list[ChainLedger]:
+    """Return the sum of each stream, and that of all."""
+    return [*ledger.streams, *([ledger.in_all] if ledger.in_all is not None else [])]
+
+
+def retention_lines(account: ChainLedger) -> list[str]:
+    """Return what is kept of the documents, as people quote it."""
+    languages = [(name, amount.documents) for name, amount in account.totals.figures.languages.items()]
+    said = [f"Languages: {languages_line(languages)}"] if languages else []
+    return [f"{account.stream}:", *(f"  {line}" for line in (*account.retention.lines(), *said))]
+
+
+def funnel_table(account: ChainLedger) -> Table:
+    """Return a row for each reason for which steps dropped documents."""
+    table = Table("  dropped by", "reason", "documents", "share", "bytes of text", box=None, pad_edge=False)
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for row in account.retention.funnel():
+        size = "" if row.text_bytes is None else f"{row.text_bytes:,}"
+        share = f"{row.documents / account.retention.documents:.1%}"
+        table.add_row(f"  {escaped(row.step) or '-'}", escaped(row.reason), f"{row.documents:,}", share, size)
+    return table
+
+
+def draw(ledger: RecordLedger, plot: str | None) -> None:
+    """Draw funnels and lengths where that was asked for."""
+    if plot is None or ledger.empty:
+        return
+    if plot != HERE:
+        write_png(Path(plot), {account.stream: account.retention for account in accounts(ledger)})
+        say(f"drew {plot}")
+        return
+    for account in accounts(ledger):
+        for line in ("", f"{account.stream}:", *terminal_plot(account.retention)):
+            show(line)
 
 
 def ledger_table(ledger: RecordLedger) -> Table:

@@ -16,9 +16,10 @@ from tokenmill.errors import FingerprintError, MovedError, TopicError
 from tokenmill.recipe import Recipe
 from tokenmill.recipe_differences import differences
 from tokenmill.recipe_stages import RAW_BYTES_SHA256
+from tokenmill.stages.steps.pipeline import NO_LISTS, list_digests
 from tokenmill.wire.control_log import ControlLog
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis
-from tokenmill.wire.tokenizer_parts import tokenizer_parts
+from tokenmill.wire.tokenizer_parts import list_parts, tokenizer_parts
 
 from .. import telemetry as metrics
 from ..settings import Settings, Stream
@@ -127,11 +128,14 @@ async def require_topic(client: AIOKafkaConsumer, topic: str) -> int:
     return len(partitions)
 
 
-async def settle(settings: Settings, stream: Stream, recipe: Recipe, tokenizer: bytes | None) -> Settled:
+async def settle(
+    settings: Settings, stream: Stream, recipe: Recipe, tokenizer: bytes | None, lists: Mapping[str, bytes] = NO_LISTS
+) -> Settled:
     """Return the stream's genesis, after writing it where there was none.
 
     When this returns, a genesis with this recipe's fingerprint is the first one on the control topic, and the
-    tokenizer is there too. Two workers that find the topic empty may both write; both read back the first.
+    tokenizer and its steps' ``lists`` (by SHA-256) are there too. Two workers that find the topic empty may both
+    write; both read back the first.
 
     Raises:
         FingerprintError: the stream was settled with other settings.
@@ -153,6 +157,8 @@ async def settle(settings: Settings, stream: Stream, recipe: Recipe, tokenizer: 
         require_fingerprint(genesis_found, recipe)
         if tokenizer is not None and control.tokenizer(recipe.tokenizer_sha256) is None:
             await write_control(settings, stream.control_topic, list(tokenizer_parts(tokenizer)))
+        for digest in lists.keys() - control.lists().keys():
+            await write_control(settings, stream.control_topic, list(list_parts(lists[digest])))
         return Settled(stream, genesis_found, control)
 
 
@@ -181,12 +187,12 @@ def other_settings(genesis: Genesis, differing: list[str], back: str = "set them
 
 
 async def wait_for_genesis(settings: Settings, stream: Stream) -> Settled:
-    """Return the stream's genesis, waiting until a mill has written it and the tokenizer, if it has one."""
+    """Return the stream's genesis, waiting until a mill has written it, and the files that it names."""
     said = False
     while True:
         control = await read_control_topic(settings, stream.control_topic)
         genesis = control.genesis
-        if genesis is not None and has_tokenizer(control, genesis):
+        if genesis is not None and has_files(control, genesis):
             return Settled(stream, genesis, control)
         if not said:
             log.info("waiting for the mill to settle the stream", stream=stream.name)
@@ -194,9 +200,11 @@ async def wait_for_genesis(settings: Settings, stream: Stream) -> Settled:
         await asyncio.sleep(WAIT_SECONDS)
 
 
-def has_tokenizer(control: ControlLog, genesis: Genesis) -> bool:
-    """Return whether a control topic holds all of the stream's tokenizer, or the stream needs none."""
+def has_files(control: ControlLog, genesis: Genesis) -> bool:
+    """Return whether a control topic holds all of the stream's tokenizer, if it needs one, and of its steps' lists."""
     digest = genesis.recipe.tokenizer_sha256
+    if list_digests(genesis.recipe.pipeline) - control.lists().keys():
+        return False
     return digest == RAW_BYTES_SHA256 or control.tokenizer(digest) is not None
 
 

@@ -10,11 +10,12 @@ from tokenmill.recipe import Recipe
 from tokenmill.recipe_differences import plain_differences
 from tokenmill.recipe_stages import RAW_BYTES_SHA256
 from tokenmill.stages.engines import RAW_BYTES, TokenizerFile
+from tokenmill.stages.steps.pipeline import Pipeline, list_digests, read_pipeline
 from tokenmill.wire.control_log import ControlLog
 
 from ..settings import Settings, Stream, TopicSettings
 from .clients import consumer
-from .control_topic import CONTROL_PREFIX, Settled, has_tokenizer, other_settings, read_control_topic, read_on
+from .control_topic import CONTROL_PREFIX, Settled, has_files, other_settings, read_control_topic, read_on
 from .topic_needs import Problem
 from .topics import require_topics
 
@@ -70,14 +71,14 @@ async def settled_stream(settings: Settings, name: str) -> Settled:
 
 
 async def settled_on(client: AIOKafkaConsumer, name: str) -> Settled | None:
-    """Return a stream whose control topic is there; None where a mill has yet to write genesis or tokenizer to it.
+    """Return a stream whose control topic is there; None where a mill has yet to write a genesis or its files.
 
     ``client`` is used by nobody else meanwhile.
     """
     control = ControlLog(name)
     await read_on(client, f"{CONTROL_PREFIX}{name}", control)
     genesis = control.genesis
-    if genesis is None or not has_tokenizer(control, genesis):
+    if genesis is None or not has_files(control, genesis):
         return None
     return Settled(Stream(name, genesis.recipe.raw_topic, genesis.recipe.split), genesis, control)
 
@@ -99,6 +100,22 @@ def tokenizer_of(settled: Settled) -> TokenizerFile:
             "start a mill, which writes it there"
         )
     return TokenizerFile(settled.stream.control_topic, content)
+
+
+def lists_of(settled: Settled) -> dict[str, bytes]:
+    """Return the lists of the stream's steps from its control topic, by SHA-256.
+
+    Raises:
+        TopicError: the control topic does not hold all of them.
+
+    """
+    found = settled.control.lists()
+    for digest in list_digests(settled.genesis.recipe.pipeline) - found.keys():
+        raise TopicError(
+            f"{settled.stream.control_topic!r} does not hold the list {digest[:12]} of a step yet: "
+            "start a mill, which writes it there"
+        )
+    return found
 
 
 async def _stream_names(client: AIOKafkaConsumer) -> list[str]:
@@ -155,8 +172,15 @@ async def _require_settings(settings: Settings) -> None:
             raise other_settings(genesis, differing)
 
 
-def draft_recipe(own: TopicSettings, stream: Stream) -> Recipe:
-    """Return what the settings say of a stream's recipe before tokenizer and steps are opened."""
+def draft_recipe(own: TopicSettings, stream: Stream, pipeline: Pipeline | None = None) -> Recipe:
+    """Return what the settings say of a stream's recipe before tokenizer and steps are opened.
+
+    ``pipeline`` is what `read_pipeline` returned for the settings' steps, whose list files are read here otherwise.
+
+    Raises:
+        SettingsError: a list file cannot be read.
+
+    """
     rule = own.split_rule()
     return Recipe(
         raw_topic=stream.raw_topic,
@@ -184,5 +208,6 @@ def draft_recipe(own: TopicSettings, stream: Stream) -> Recipe:
         block_tokens=own.block_tokens,
         dtype="uint32",
         allow_flush=own.allow_flush,
+        pipeline=(read_pipeline(own.steps) if pipeline is None else pipeline).entries,
         special_tokens_in_text=own.special_tokens_in_text,
     )

@@ -5,10 +5,12 @@ from typing import Final, Literal, NamedTuple
 
 from tokenmill.wire.pieces import PIECE
 
-from ..settings import Settings, TopicSettings, dead_letter_topic, produced_topic
+from ..settings import Settings, TopicSettings, dead_letter_topic, produced_topic, rejected_topic
 
-Kind = Literal["raw", "dead-letters", "produced", "tokens", "control"]
+Kind = Literal["raw", "dead-letters", "rejected", "produced", "tokens", "control"]
 
+LETTERS: Final[frozenset[Kind]] = frozenset({"dead-letters", "rejected"})
+"""Topics of whole raw records with reasons; a record's partition there depends on how many partitions there were."""
 HEADERS_BYTES: Final = 4096
 """Room for a message's fixed header, its totals and Kafka's framing, and for a dead letter's headers."""
 REASONS_BYTES: Final = 4096
@@ -85,10 +87,10 @@ def worst_message_bytes(settings: Settings, own: TopicSettings) -> int:
 def needed_topics(settings: Settings) -> list[NeededTopic]:
     """Return every topic that the settings need, raw topics first."""
     raw = [NeededTopic(name, "raw", name, settings.max_record_bytes) for name in settings.raw_topics]
-    dead = [
-        NeededTopic(dead_letter_topic(name), "dead-letters", name, settings.max_record_bytes + HEADERS_BYTES)
-        for name in settings.raw_topics
-    ]
+    letters = settings.max_record_bytes + HEADERS_BYTES
+    dead = [NeededTopic(dead_letter_topic(name), "dead-letters", name, letters) for name in settings.raw_topics]
+    if settings.rejects == "topic":
+        dead += [NeededTopic(rejected_topic(name), "rejected", name, letters) for name in settings.raw_topics]
     produced = [produced_need(name) for name in settings.raw_topics]
     streams: list[NeededTopic] = []
     for stream in settings.streams():
@@ -164,7 +166,7 @@ def _check_size(topic: NeededTopic, found: Existing, raw: Existing | None) -> It
     needed = topic.max_message_bytes
     if topic.kind == "raw":
         return
-    if topic.kind == "dead-letters" and raw is not None:
+    if topic.kind in LETTERS and raw is not None:
         needed = int(raw.configs["max.message.bytes"]) + HEADERS_BYTES
     if limit < needed:
         text = f"takes messages of {limit} bytes, and the largest can have {needed}: set max.message.bytes={needed}"

@@ -21,6 +21,7 @@ from .clients import admin
 from .retry import retry
 from .topic_needs import (
     CONFIGS,
+    LETTERS,
     UNLIMITED,
     Existing,
     NeededTopic,
@@ -64,7 +65,7 @@ async def _ensure(settings: Settings, partitions: int | None) -> list[str]:
         grown = {
             topic.name: wanted[topic.name]
             for topic in needed
-            if topic.kind != "dead-letters"
+            if topic.kind not in LETTERS
             and topic.name in existing
             and existing[topic.name].partitions < wanted[topic.name]
         }

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import tokenmill
+from tokenmill.funnel.retention import kept_line
 from tokenmill.store import open_partition, partitions_in
 
 from ..process import guarded
@@ -133,6 +134,11 @@ async def check(settings: Settings, show: Callable[[str], None]) -> VerifyResult
         return verify(settings, store=settings.store, reference=True, progress=progress)
 
     return await asyncio.wrap_future(in_background(work))
+
+
+def say_funnel(view: LiveView, result: VerifyResult) -> None:
+    """Show what became of the documents in one line."""
+    view.say(kept_line(result.totals))
 
 
 def say_result(view: LiveView, killed: int, result: VerifyResult) -> bool:

@@ -21,7 +21,7 @@ from ..supervisor import Event, Status, Supervisor, WatchLimits, run_until_signa
 from ..tasks import beside
 from ..tools.produce import GivenSource, Item, RunPlan, Summary, flush, produce, shape_for
 from .broker import Broker
-from .demo_outcome import DemoTrainer, check, go_back, in_background, next_commands, say_result, why_not
+from .demo_outcome import DemoTrainer, check, go_back, in_background, next_commands, say_funnel, say_result, why_not
 from .demo_plan import PARTITIONS, VOCABULARY, DemoPlan, DemoText, demo_settings
 from .live_scene import LiveScene
 from .live_view import LiveView, log_to_file, saying_when_cancelled
@@ -196,6 +196,7 @@ class _Demo:
         await until_settled(self._supervisor.status)
         self._view.say(f"{self._supervisor.status().stored:,} blocks are in the store; verifying each")
         result = await check(self._settings, self._do)
+        say_funnel(self._view, result)
         good = say_result(self._view, self._feeding.killed, result)
         await go_back(self._settings, self._view)
         return good

@@ -70,7 +70,7 @@ class Mill(StreamWorker[RawPartition]):
         settled: dict[str, list[Settled]] = {plan.raw_topic: [] for plan in plans}
         for stream, plan in streams:
             settled[plan.raw_topic].append(
-                await settle(self._settings, stream, plan.recipes[stream], plan.tokenizer.content)
+                await settle(self._settings, stream, plan.recipes[stream], plan.tokenizer.content, plan.lists)
             )
         retention = await retention_seconds(self._settings, [stream.tokens_topic for stream, _ in streams])
         self._contexts = {plan.raw_topic: self._context(plan, settled[plan.raw_topic], retention) for plan in plans}

@@ -178,7 +178,8 @@ async def send_dead_letters(
 ) -> None:
     """Send records of ``source`` with their reasons to ``topic``; return when all in-sync replicas have all of them.
 
-    Each comes at least once: a worker that resumes may send it again, to the same one of the ``partitions``.
+    They are dead letters, or documents that were filtered out. Each comes at least once: a worker that resumes may send
+    it again, to the same one of the ``partitions``.
     """
     await asyncio.gather(*(_send_dead_letter(send, topic, partitions, source, outcome) for outcome in outcomes))
 

@@ -34,7 +34,7 @@ from .. import telemetry as metrics
 from ..kafka.clients import consumer
 from ..kafka.control_topic import Settled
 from ..kafka.token_topic import messages_between, read_tail
-from ..settings import Settings, dead_letter_topic
+from ..settings import Settings, dead_letter_topic, rejected_topic
 from ..supervisor.in_flight import Board, Note, RecordsInFlight
 from ..telemetry.measuring import Standing, State
 from ..telemetry.mill_meter import MillMeter
@@ -171,7 +171,8 @@ class RawPartition:
 
     async def _start(self, chains: Sequence[ChainMill]) -> None:
         """Mill from the lowest place on that a chain wants."""
-        self._mill = PartitionMill(self._context.stages, chains, self._skips, self._note)
+        rejects = self._context.settings.rejects == "topic"
+        self._mill = PartitionMill(self._context.stages, chains, self._skips, self._note, list_rejected=rejects)
         self.position = self._mill.next_offset
         lowest = min(self._durable_cursors(), key=lambda cursor: cursor.next_offset)
         self._meter.resumed(self._mill.chains, lowest.last_timestamp)
@@ -195,8 +196,9 @@ class RawPartition:
         1. Mill. A thread turns the records into dead letters and messages. Both are a function of the records, the
            recipe, the skip list and the place where the chain continued: whoever mills the records again makes the same
            blocks. Nothing has left the process yet.
-        2. Send the dead letters of the whole fetch, and wait until all in-sync replicas have them. A worker that ends
-           before step 4 leaves these records to the next owner, who sends their dead letters again: at least once.
+        2. Send the dead letters of the whole fetch, and what it filtered out if that is wanted, and wait until all
+           in-sync replicas have them. A worker that ends before step 4 leaves these records to the next owner, who
+           sends them again: at least once.
         3. Queue each split's messages at the publisher of its token partition, in the order of their blocks, waiting
            while the queue is full. `feed` returns after this step; the next fetch is milled while these are sent.
         4. Send the messages of a token partition one at a time (`Publisher`). A message holds blocks and the cursor
@@ -224,6 +226,7 @@ class RawPartition:
                     return
                 measured.milled = milled
                 await self._send_dead_letters(milled.dead_letters)  # 2
+                await self._send_letters(rejected_topic(self.tp.topic), milled.rejected)
                 await self._queue_messages(milled.messages)  # 3; its publishers take steps 4 and 5
                 self.position = max(batch.position, mill.next_offset)
                 for publisher in self._publishers.values():
@@ -262,12 +265,16 @@ class RawPartition:
         self._meter.clock.enter("dead_letters")
         if not outcomes:
             return
-        topic = dead_letter_topic(self.tp.topic)
-        await send_dead_letters(self._context.send, topic, await self._context.partitions(topic), self.tp, outcomes)
+        await self._send_letters(dead_letter_topic(self.tp.topic), outcomes)
         for outcome in outcomes:
             metrics.DEAD_LETTERS.labels(self.tp.topic, outcome.reason).inc()
         last = outcomes[-1]
         self._dead_letter = {"offset": last.record.offset, "reason": last.reason, "at": time.time()}
+
+    async def _send_letters(self, topic: str, outcomes: Sequence[Outcome]) -> None:
+        """Send records with their reasons to a topic; return when all of them are acknowledged."""
+        if outcomes:
+            await send_dead_letters(self._context.send, topic, await self._context.partitions(topic), self.tp, outcomes)
 
     async def _queue_messages(self, messages: Mapping[str, Sequence[Message]]) -> None:
         """Take step 3."""

@@ -17,6 +17,7 @@ from tokenmill.recipe_stages import complete
 from tokenmill.records import SourceRecord
 from tokenmill.stages.decoding import FramedDecoder
 from tokenmill.stages.engines import TokenizerFile, load_tokenizer
+from tokenmill.stages.steps.pipeline import read_pipeline
 
 from ..kafka.retry import Backoff
 from ..kafka.schema_registry import FIRST_PAUSE, LONGEST_PAUSE, schemas_of
@@ -36,6 +37,8 @@ class RawTopicPlan:
     tokenizer: TokenizerFile
     stages: Stages
     recipes: Mapping[Stream, Recipe]
+    lists: Mapping[str, bytes]
+    """Those that its steps name, by SHA-256."""
 
 
 def plan_topic(settings: Settings, raw_topic: str) -> RawTopicPlan:
@@ -49,8 +52,9 @@ def plan_topic(settings: Settings, raw_topic: str) -> RawTopicPlan:
     tokenizer = load_tokenizer(own.require_tokenizer())
     streams = [stream for stream in settings.streams() if stream.raw_topic == raw_topic]
     schemas = schemas_of(settings, own.decode)
+    pipeline = read_pipeline(own.steps)
     first, stages = complete(
-        draft_recipe(own, streams[0]),
+        draft_recipe(own, streams[0], pipeline),
         tokenizer,
         own.end_of_document,
         settings.engine,
@@ -58,9 +62,10 @@ def plan_topic(settings: Settings, raw_topic: str) -> RawTopicPlan:
         begin_of_document=own.begin_of_document,
         padding=own.padding,
         template=own.template,
+        lists=pipeline.lists,
     )
     recipes = {stream: replace(first, split=stream.split) for stream in streams}
-    return RawTopicPlan(raw_topic, tokenizer, stages, recipes)
+    return RawTopicPlan(raw_topic, tokenizer, stages, recipes, pipeline.lists)
 
 
 class SchemaWait:

@@ -2,7 +2,7 @@
 
 from .connections import SECRETS, ConnectionSettings, RegistrySettings
 from .load import Loaded, load_settings, load_with_origins
-from .model import Settings, Stream, TopicSettings, dead_letter_topic, produced_topic
+from .model import Settings, Stream, TopicSettings, dead_letter_topic, produced_topic, rejected_topic
 
 __all__ = [
     "SECRETS",
@@ -16,4 +16,5 @@ __all__ = [
     "load_settings",
     "load_with_origins",
     "produced_topic",
+    "rejected_topic",
 ]

@@ -1,24 +1,18 @@
 """Words for what is wrong with a setting: one line, with the place that said it and the nearest spelling."""
 
 import re
-from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping
 from typing import Final
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from tokenmill.spelling import nearest
+
 from .connections import SECRETS
 
 DEFAULT_ORIGIN: Final = "default"
 """Where a value comes from that was not written anywhere."""
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return `` (did you mean …?)`` with the known name most like ``name``, nothing where none is like it."""
-    spellings = {spelling.lower(): spelling for spelling in known}
-    close = get_close_matches(name.lower(), list(spellings), n=1)
-    return f" (did you mean {spellings[close[0]]}?)" if close else ""
 
 
 def explain(error: ValidationError, origins: Mapping[str, str] | None = None) -> str:

@@ -11,8 +11,9 @@ from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource
 
 from tokenmill.errors import SettingsError
+from tokenmill.spelling import nearest
 
-from .explain import DEFAULT_ORIGIN, explain, nearest
+from .explain import DEFAULT_ORIGIN, explain
 from .model import ENVIRONMENT_PREFIX, Settings
 
 CONFIG_VARIABLE: Final = "TOKENMILL_CONFIG"

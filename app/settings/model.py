@@ -8,12 +8,13 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from tokenmill.documents import MAX_TEXT_BYTES, Limits
 from tokenmill.errors import SettingsError
+from tokenmill.spelling import nearest
 from tokenmill.stages.document_frame import TemplateName
 from tokenmill.stages.engines import EngineName, SpecialTokens
 from tokenmill.stages.splits import SplitRule, division
 
 from .connections import ConnectionSettings, RegistrySettings
-from .explain import explain, nearest
+from .explain import explain
 from .values import (
     Decode,
     Names,
@@ -23,6 +24,7 @@ from .values import (
     Size,
     Splits,
     Start,
+    Steps,
     Tables,
     Token,
     TopicNames,
@@ -134,6 +136,11 @@ class TopicSettings(BaseModel):
         default=None,
         description="A pure function of your own, as module:function, that changes or filters each document.",
     )
+    steps: Steps = Field(
+        default=(),
+        description="Filters and changes of documents, in order, after function: tables [[steps]], or names of "
+        "profiles and steps, as fineweb-2024 (`tokenmill steps list`).",
+    )
     shards: OptionalNumber = Field(
         default=None,
         ge=1,
@@ -237,6 +244,10 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings, BaseSettings
         default=64 * MIB, ge=1, description="Source read without a finished block before a carry."
     )
     carry_seconds: float = Field(default=60.0, gt=0, description="Time without a finished block before a carry.")
+    rejects: Literal["none", "topic"] = Field(
+        default="none",
+        description="topic: what a step filters out is also sent to <raw topic>.rejected, with its reason.",
+    )
     engine: EngineName = Field(
         default="auto",
         description="What makes the ids: tokenizers, or (auto) gigatoken where it gives the same; then often compared.",
@@ -307,7 +318,8 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings, BaseSettings
         return self
 
     def _check_names(self) -> None:
-        names = [name(raw) for raw in self.raw_topics for name in (str, dead_letter_topic, produced_topic)]
+        uses = (str, dead_letter_topic, produced_topic, rejected_topic)
+        names = [name(raw) for raw in self.raw_topics for name in uses]
         for stream in self.streams():
             check_topic_name(stream.name)
             if len(stream.name) + LONGEST_PREFIX > MAX_TOPIC_NAME:
@@ -351,6 +363,11 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings, BaseSettings
 def dead_letter_topic(raw_topic: str) -> str:
     """Return the topic that takes the records of ``raw_topic`` that cannot be documents."""
     return f"{raw_topic}.dead-letters"
+
+
+def rejected_topic(raw_topic: str) -> str:
+    """Return the topic that takes the documents of ``raw_topic`` that steps filter out, where `rejects` asks for it."""
+    return f"{raw_topic}.rejected"
 
 
 def produced_topic(raw_topic: str) -> str:

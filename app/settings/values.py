@@ -9,7 +9,10 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr, TypeAdapter
 
+from tokenmill.errors import SettingsError
 from tokenmill.stages.decoding import MODES
+from tokenmill.stages.steps.pipeline import canonical_entries
+from tokenmill.stages.steps.profiles import spelled_out
 
 EARLIEST: Final = "earliest"
 _LEGAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
@@ -77,6 +80,19 @@ def parse_table(value: object) -> object:
     return json.loads(value) if isinstance(value, str) else value
 
 
+def parse_steps(value: object) -> object:
+    """Return steps as a recipe has them, from tables, JSON, or names of profiles and steps as ``"gopher,sample"``.
+
+    Raises:
+        ValueError: an unknown step, or one that cannot be used as it is.
+
+    """
+    try:
+        return canonical_entries(spelled_out(parse_names(value)))
+    except SettingsError as error:
+        raise ValueError(str(error)) from error
+
+
 def parse_token(value: object) -> object:
     """Return a token as text, or its id where the text is all digits; None where nothing is said."""
     if isinstance(value, str):
@@ -131,6 +147,8 @@ def as_variable(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, tuple) and any(isinstance(item, Mapping) for item in value):
+        return json.dumps(value)
     if isinstance(value, tuple):
         plain = ",".join(value)
         is_json = plain.lstrip().startswith("[")
@@ -157,6 +175,7 @@ TopicName = Annotated[str, AfterValidator(check_topic_name)]
 TopicNames = Annotated[tuple[TopicName, ...], BeforeValidator(parse_names), Field(min_length=1)]
 Splits = Annotated[dict[str, int], BeforeValidator(parse_splits), Field(min_length=1)]
 Decode = Annotated[str, BeforeValidator(parse_decode)]
+Steps = Annotated[tuple[dict[str, Any], ...], BeforeValidator(parse_steps)]
 Start = Annotated[str, BeforeValidator(parse_start)]
 Token = Annotated[int | str | None, BeforeValidator(parse_token)]
 OptionalText = Annotated[str | None, BeforeValidator(empty_is_none)]

@@ -65,7 +65,7 @@ class ChainStatus:
     bytes: int
     """Size of the documents' records."""
     tokens: int
-    """Tokens of the documents, each with its end-of-document id."""
+    """Tokens of the documents, those around their texts included."""
     note: str | None
     """Why it stands or waits in the store, or None."""
 

@@ -12,7 +12,16 @@ from tokenmill.wire.cursor import Cursor
 from tokenmill.wire.totals import Totals
 
 from .measuring import LagAge, StageClock, Standing, State
-from .worker_metrics import CONSUMED_BYTES, DOCUMENTS, FILTERED, OTHER_RECORDS, RECORDS, TOKENS
+from .worker_metrics import (
+    CONSUMED_BYTES,
+    DOCUMENTS,
+    FILTERED,
+    OTHER_RECORDS,
+    RECORDS,
+    STEP_DOCUMENTS,
+    STEP_TEXT_BYTES,
+    TOKENS,
+)
 
 
 class Sending(Protocol):
@@ -91,6 +100,16 @@ class MillMeter:
         TOKENS.labels(self._topic, split).inc(now.tokens - before.tokens)
         for reason, count in now.filtered.items():
             FILTERED.labels(self._topic, split, reason).inc(count - before.filtered[reason])
+        for step in now.figures.steps:
+            earlier = before.figures.step(step.step)
+            for result, done, known in (
+                ("passed", step.passed, earlier.passed),
+                ("filtered", step.dropped, earlier.dropped),
+                ("dead_lettered", step.refused, earlier.refused),
+            ):
+                place = (self._topic, split, step.step, result)
+                STEP_DOCUMENTS.labels(*place).inc(done.documents - known.documents)
+                STEP_TEXT_BYTES.labels(*place).inc(done.size - known.size)
         OTHER_RECORDS.labels(self._topic, split, "tombstone").inc(now.tombstones - before.tombstones)
         OTHER_RECORDS.labels(self._topic, split, "flush").inc(now.flushes - before.flushes)
 

@@ -57,12 +57,25 @@ DOCUMENTS: Final = Counter(
 )
 TOKENS: Final = Counter(
     "tokenmill_tokens_produced",
-    "Tokens of the kept documents, each with its end-of-document id.",
+    "Tokens of the kept documents, those around their texts included.",
     ["topic", "split"],
     registry=WORKER,
 )
 FILTERED: Final = Counter(
     "tokenmill_documents_filtered", "Documents that a step filtered out.", ["topic", "split", "reason"], registry=WORKER
+)
+STEP_DOCUMENTS: Final = Counter(
+    "tokenmill_step_documents",
+    "Documents that came to a step of the recipe's list of steps, by what became of them there (`passed`, `filtered`, "
+    "`dead_lettered`).",
+    ["topic", "split", "step", "result"],
+    registry=WORKER,
+)
+STEP_TEXT_BYTES: Final = Counter(
+    "tokenmill_step_text_bytes",
+    "Bytes of their texts in UTF-8; of those that passed, as the step left them.",
+    ["topic", "split", "step", "result"],
+    registry=WORKER,
 )
 OTHER_RECORDS: Final = Counter(
     "tokenmill_records_without_document",

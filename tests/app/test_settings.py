@@ -226,3 +226,47 @@ def test_environment_hands_the_settings_on(monkeypatch: pytest.MonkeyPatch) -> N
 def test_names_survive_a_variable(names: list[str]) -> None:
     """Any list of names reads back from one string."""
     assert parse_names(as_variable(tuple(names))) == names
+
+
+def test_steps_are_tables_or_names_in_every_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the file, as JSON in a variable, and as names of profiles and steps in a flag."""
+    file = tmp_path / "mill.toml"
+    file.write_text('[[steps]]\nname = "sample"\nrate = 1\nseed = 0\n\n[[steps]]\nname = "length"\nmin_words = 5\n')
+    wanted = ({"name": "sample", "rate": 1.0}, {"name": "length", "min_words": 5})
+    assert load_settings(config=file).steps == wanted
+    monkeypatch.setenv("TOKENMILL_STEPS", '["sample", {"name": "length", "min_words": 5}]')
+    assert load_settings(config=file).steps == ({"name": "sample"}, wanted[1])
+    names = [step["name"] for step in load_settings({"steps": "sample, gopher"}, file).steps]
+    assert names == ["sample", "gopher_repetition", "gopher_quality"]
+    assert load_settings({"steps": ""}, file).steps == ()
+
+
+def test_steps_reach_a_started_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its variables, with whatever is in a parameter."""
+    settings = load_settings({"steps": '[{"name": "regex", "regex_exp": "[a,é=\\"]"}]'})
+    assert as_variable(settings.steps)
+    for name, value in settings.environment().items():
+        monkeypatch.setenv(name, value)
+    assert load_settings() == settings
+    assert as_variable(()) == ""
+
+
+def test_a_raw_topic_may_have_steps_of_its_own() -> None:
+    """A list stands for itself."""
+    settings = Settings(
+        raw_topics=("a", "b"), steps=({"name": "sample"},), topic={"b": {"steps": [{"name": "length"}]}}
+    )
+    assert settings.for_topic("a").steps == ({"name": "sample"},)
+    assert settings.for_topic("b").steps == ({"name": "length"},)
+
+
+def test_a_wrong_step_is_named_with_its_place(tmp_path: Path) -> None:
+    """The file or flag, the step, the parameter, and what it may be."""
+    file = tmp_path / "mill.toml"
+    file.write_text('[[steps]]\nname = "sample"\nrate = "half"\n')
+    said = refusal(config=file)
+    assert said.startswith("setting steps = ")
+    assert f"(file {file})" in said
+    assert said.endswith("step 1 (sample): rate = 'half': it must be a number")
+    assert "(flag --steps): 'gophr' is no profile and no step (did you mean gopher?)" in refusal({"steps": "gophr"})
+    assert "steps are a list" in refusal({"steps": 3})

@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from tests.bad_inputs import TABLE
-from tests.mills import RAW, RECIPE
+from tests.mills import RAW, RECIPE, Source
 from tests.plain_rules import WHITE, PlainRules, PlainTokenizer, Refused
 from tests.stages.engines.conftest import words
 from tests.stages.engines.panicking import HARMFUL, panicking
@@ -193,6 +194,33 @@ def test_the_page_is_enough_to_compute_the_ids(content: bytes, text: str) -> Non
     """Special tokens inside a text are text, whatever the model thinks of their names."""
     engine = open_engine(TokenizerFile("any", content), "tokenizers")
     assert engine.encode([text]).ids.tolist() == PlainTokenizer(content).ids(text)
+
+
+BERT = words(post_processor={"type": "BertProcessing", "cls": ["a", 1], "sep": ["<eos>", 3]})
+
+
+@pytest.mark.parametrize("special", ["text", "tokens"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"end_of_document": None},
+        {"end_of_document": "none", "padding": 2},
+        {"end_of_document": None, "template": "tokenizer"},
+        {"end_of_document": 1, "begin_of_document": "tokenizer", "padding": "b"},
+    ],
+)
+@given(text=st.lists(st.sampled_from(["a", "b", " ", "<eos>", "c", "[UNK]"]), min_size=1, max_size=12).map("".join))
+def test_the_page_is_enough_to_compute_a_document(settings: dict[str, Any], special: str, text: str) -> None:
+    """What stands around its text, and special tokens in it, are in the recipe."""
+    draft = recipe_of(decode="text", block_tokens=1000, special_tokens_in_text=special)
+    recipe, stages = complete(draft, TokenizerFile("any", BERT), **settings)
+    mill = Source(stages, (recipe,)).mill()
+    mill.feed([Record(5, 0, None, text.encode())])
+    carry = mill.chains[recipe.split].carry(6)
+    assert carry is not None
+    page = PlainTokenizer(BERT, json.loads(json.dumps(recipe.to_dict())))
+    expected = [] if text.isspace() else page.document(text)
+    assert np.frombuffer(carry.open_tokens, recipe.token_dtype).tolist() == expected
 
 
 def test_the_page_knows_texts_on_which_the_tokenizer_fails() -> None:

@@ -30,6 +30,7 @@ OTHER: Final[dict[str, Any]] = {
     "normalize": "NFC",
     "min_chars": 7,
     "function": "tests.stages.steps.user_functions:shouted",
+    "steps": "sample",
     "shards": 2000,  # with splits that add up to it, below
     "splits": {"train": 900, "validation": 20},
     "split_by": "content",

@@ -32,6 +32,7 @@ from tokenmill.records import Record
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.cursor import Cursor, record_crc
 from tokenmill.wire.message import HEADER_OVERHEAD, Message, encode_header
+from tokenmill.wire.pieces import PADDING, decode_entry
 from tokenmill.wire.totals import Totals
 
 flags = st.lists(st.booleans(), min_size=1, max_size=4)
@@ -192,6 +193,22 @@ def test_a_flush_fills_the_open_block_and_an_empty_one_stays_empty() -> None:
     assert [bytes(message.tokens) for message in messages] == [b"a\0\0\0", b"b\0\0\0"]
     assert [message.totals.flushes for message in messages] == [2, 4]
     assert_follow(messages, source.blocks(RECIPE, records), RECIPE)
+
+
+def test_padding_has_an_id_of_its_own_where_no_token_ends_a_document() -> None:
+    """Documents follow each other directly, and pieces say where each begins; positions count the first token, too."""
+    recipe = replace(RECIPE, begin_of_document=(7,), end_of_document=(), padding=9)
+    source = make_source(recipe)
+    records = [text(0, "a"), text(1, "bcd"), flush(2)]
+    messages = write(source, recipe, records)
+    assert [bytes(message.tokens) for message in messages] == [b"\7a\7b", b"cd\x09\x09"]
+    entries = [decode_entry(message.entries[0]) for message in messages]
+    assert [[(piece.start, piece.offset, piece.position) for piece in pieces] for pieces in entries] == [
+        [(0, 0, 0), (2, 1, 0)],
+        [(0, 1, 2), (2, 2, PADDING)],
+    ]
+    assert messages[-1].totals.tokens == 6
+    assert write(source, recipe, records, after=messages[0]) == messages[1:]
 
 
 @given(st.integers(0, 12), st.integers(1, 6))

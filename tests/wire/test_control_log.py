@@ -1,8 +1,11 @@
 """What a control topic says, whatever stands on it: kinds that are known, kinds that are not, and junk."""
 
 import json
+import os
 import tracemalloc
 import zlib
+from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from tokenmill.errors import FingerprintError
 from tokenmill.wire.control_log import SKIP_KEY, SKIP_REQUEST_KEY, ControlLog, skip_record, skip_request_record
 from tokenmill.wire.genesis import GENESIS_KEY, Genesis
 from tokenmill.wire.ignoring import IGNORE_KEY, ignore_record
+from tokenmill.wire.tokenizer_parts import PART_BYTES, list_parts
 
 FIRST = Genesis("raw-text.train", RECIPE, (0, 7), 4096, {"numpy": "2"})
 BRACKETS = b"[" * 200_000
@@ -161,3 +165,32 @@ def test_a_later_versions_genesis_stops_whoever_is_older() -> None:
     values["recipe"]["format"] = 3
     with pytest.raises(FingerprintError, match="format 3"):
         read([(GENESIS_KEY, json.dumps(values).encode())])
+
+
+def test_lists_of_steps_are_found_by_their_hash() -> None:
+    """Those that the genesis names, once all of their parts are there."""
+    lists = {sha256(content).hexdigest(): content for content in (b"bad\n", os.urandom(PART_BYTES + 1))}
+    names = [f"sha256:{digest}" for digest in lists]
+    recipe = replace(
+        RECIPE, pipeline=({"name": "words", "words": names[0]}, {"name": "decontaminate", "texts": names[1]})
+    )
+    log = ControlLog()
+    log.add(GENESIS_KEY, replace(FIRST, recipe=recipe).pack())
+    assert log.lists() == {}
+    (small, (first, second)) = (list(list_parts(content)) for content in lists.values())
+    for key, value in (*small, first, *list_parts(b"another")):
+        assert log.add(key, value) is None
+    assert log.lists() == dict(list(lists.items())[:1])
+    assert log.add(second[0], second[1][:-1]) is None  # damaged
+    assert len(log.lists()) == 1
+    assert log.add(*second) is None
+    assert log.lists() == lists
+    assert log.tokenizer(next(iter(lists))) is None
+
+
+def test_a_genesis_whose_steps_are_none_is_junk() -> None:
+    """It settles nothing."""
+    recipe = {**RECIPE.to_dict(), "pipeline": ["words"]}
+    log = ControlLog()
+    assert log.add(GENESIS_KEY, json.dumps({**json.loads(FIRST.pack()), "recipe": recipe}).encode()) is not None
+    assert log.genesis is None

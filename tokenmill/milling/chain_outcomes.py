@@ -11,9 +11,11 @@ import numpy.typing as npt
 from tokenmill.milling.columns import KeptDocuments, OutcomeColumns, RecordColumns
 from tokenmill.milling.outcomes import NO_TOKENS, Kind
 from tokenmill.milling.packing import TokenizedDocuments
+from tokenmill.milling.passage import ChainPassage
 from tokenmill.recipe import Recipe
 from tokenmill.stages.document_columns import document_metas
 from tokenmill.stages.engines import TokenBatch
+from tokenmill.wire.figures import LANGUAGE
 from tokenmill.wire.totals import Totals
 
 
@@ -31,6 +33,10 @@ class ChainOutcomes:
     """The kept documents."""
     others: list[tuple[int, Kind, str]]
     """The outcomes of the chain that are no kept documents, with their reasons; ascending."""
+    passage: ChainPassage | None = None
+    """How the chain's documents passed through the steps; None where the totals have no figures of each step."""
+    languages: Sequence[object] | None = None
+    """Of the kept documents, where a step says which language each has."""
 
     @classmethod
     def of(
@@ -72,7 +78,16 @@ class ChainOutcomes:
             after=recipe.after,
             dtype=recipe.token_dtype,
         )
-        return cls(fetch, indices, tokenized, others)
+        passage = columns.passages.get(recipe.split)
+        spoken = LANGUAGE in passage.labels if passage is not None else False
+        return cls(
+            fetch,
+            indices,
+            tokenized,
+            others,
+            passage.shifted(first) if passage is not None else None,
+            [fields.get(LANGUAGE) for fields in documents.fields] if spoken else None,
+        )
 
     @classmethod
     def concatenate(cls, fetch: RecordColumns, parts: Sequence["ChainOutcomes"]) -> "ChainOutcomes":
@@ -82,6 +97,8 @@ class ChainOutcomes:
             np.concatenate([np.empty(0, np.int64), *(part.kept for part in parts)]),
             TokenizedDocuments.concatenate([part.documents for part in parts]),
             [other for part in parts for other in part.others],
+            ChainPassage.concatenate([part.passage for part in parts if part.passage is not None]),
+            _joined([part.languages for part in parts]),
         )
 
     def flushes(self, first: int) -> list[int]:
@@ -104,6 +121,17 @@ class ChainOutcomes:
         totals.other_split += high - low - (last - first) - len(others)
         for _, kind, reason in others:
             _count_one(totals, kind, reason)
+        if self.passage is not None:
+            self.passage.count(totals.figures, low, high)
+            lengths = np.diff(self.documents.bounds[first : last + 1])
+            languages = self.languages[first:last] if self.languages is not None else None
+            self.passage.count_kept(totals.figures, self.kept[first:last], lengths, languages)
+
+
+def _joined(parts: Sequence[Sequence[object] | None]) -> list[object] | None:
+    """Return the items of all parts; None where no part has any."""
+    given = [part for part in parts if part is not None]
+    return [item for part in given for item in part] if given else None
 
 
 def _count_one(totals: Totals, kind: Kind, reason: str) -> None:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from tokenmill.bounds import divide
 from tokenmill.documents import Document
 from tokenmill.milling.outcomes import Kind, Outcome, Stages
+from tokenmill.milling.passage import ChainPassage, PassageNotes
 from tokenmill.records import SourceRecord
 from tokenmill.stages.decoding import Decoder, one_by_one
 from tokenmill.stages.document_columns import DocumentColumns
@@ -91,6 +92,8 @@ class OutcomeColumns:
     """By split."""
     others: list[tuple[int, Outcome]] = field(default_factory=list)
     """The outcomes that are no kept documents, with the indices of their records, ascending."""
+    passages: dict[str, ChainPassage] = field(default_factory=dict)
+    """By split, how its documents passed through the steps; empty where the totals have no figures of each step."""
 
     @classmethod
     def sort(
@@ -119,6 +122,11 @@ class OutcomeColumns:
     def dead_letters(self) -> list[Outcome]:
         """The records that must be dead-lettered."""
         return [outcome for _, outcome in self.others if outcome.kind is Kind.DEAD_LETTERED]
+
+    @property
+    def rejected(self) -> list[Outcome]:
+        """The documents that steps filtered out."""
+        return [outcome for _, outcome in self.others if outcome.kind is Kind.FILTERED]
 
     def _decode(
         self,
@@ -159,7 +167,10 @@ class OutcomeColumns:
         names = tuple(stages.splits.splits)
         owned = owners != len(names)
         indices, documents, owners = decoded.indices[owned], decoded.documents.chosen(owned), owners[owned]
+        counted = stages.counted_labels
+        notes = PassageNotes(counted, indices, owners, documents.texts) if counted else None
         for label, step in zip(stages.labels, stages.steps, strict=True):
+            before = len(self.others)
             stays = np.ones(len(documents), np.bool_)
             changed: dict[int, Document] = {}
             for at, answer in self._answers(step, KeptDocuments(indices, documents), note):
@@ -169,8 +180,12 @@ class OutcomeColumns:
                 stays[at] = False
                 index, split = int(indices[at]), names[owners[at]]
                 self.others.append((index, stages.dropped(self.records[index], split, label, answer)))
+            if notes is not None:
+                notes.step(stays, documents.texts, changed, self.others[before:])
             documents = documents.changed(changed).chosen(stays)
             indices, owners = indices[stays], owners[stays]
+        if notes is not None:
+            self.passages.update(notes.passages(names))
         return KeptDocuments(indices, documents), owners
 
     def _answers(

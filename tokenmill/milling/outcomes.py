@@ -12,7 +12,7 @@ from tokenmill.stages.decoding import Decoder, FunctionDecoder
 from tokenmill.stages.engines import Engine
 from tokenmill.stages.splits import SplitRule
 from tokenmill.stages.steps import CustomStep, Rejected, Step
-from tokenmill.stages.steps.labels import counting_key, step_labels
+from tokenmill.stages.steps.labels import SHORT_FORMS, counting_key, step_labels
 
 SKIPPED: Final = "skipped"
 """Dead-letter reason of a record that a person put on the skip list."""
@@ -73,6 +73,12 @@ class Stages:
         return step_labels(step.name for step in self.steps)
 
     @property
+    def counted_labels(self) -> tuple[str, ...]:
+        """The labels of all steps where the totals have figures of each: where there is more than the short forms."""
+        labels = self.labels
+        return () if SHORT_FORMS.issuperset(labels) else labels
+
+    @property
     def custom(self) -> bool:
         """Whether one of the steps is a user's own function, which may do anything."""
         return any(isinstance(step, CustomStep) for step in self.steps)
@@ -82,10 +88,13 @@ class Stages:
         """Whether the decoder is a user's own function, which may do anything."""
         return isinstance(self.decoder, FunctionDecoder)
 
-    def outcome(self, record: SourceRecord, skips: Collection[int] = ()) -> Outcome:
+    def outcome(
+        self, record: SourceRecord, skips: Collection[int] = (), passed: list[Document] | None = None
+    ) -> Outcome:
         """Return what becomes of the record; ``skips`` are the offsets that a person put on the skip list.
 
-        Raises nothing for any record: what cannot be a document is dead-lettered.
+        The document as it came to each step, and as it left the last one, is appended to ``passed``. Raises nothing for
+        any record: what cannot be a document is dead-lettered.
         """
         if record.value is None:
             return Outcome(record, Kind.FLUSH if self.allow_flush and is_flush(record) else Kind.TOMBSTONE)
@@ -97,10 +106,14 @@ class Stages:
         except RecordError as error:
             return self.refused(record, self.splits.split_of_bytes(record.value), error)
         split = self.splits.split_of_document(document)
-        return Outcome(record, Kind.KEPT) if split is None else self.after_steps(record, split, document)
+        return Outcome(record, Kind.KEPT) if split is None else self.after_steps(record, split, document, passed)
 
-    def after_steps(self, record: SourceRecord, split: str, document: Document) -> Outcome:
-        """Return what all steps make of a record's document, one after the other."""
+    def after_steps(
+        self, record: SourceRecord, split: str, document: Document, passed: list[Document] | None = None
+    ) -> Outcome:
+        """Return what all steps make of a record's document, one after the other; ``passed`` is as for `outcome`."""
+        passed = [] if passed is None else passed
+        passed.append(document)
         for label, step in zip(self.labels, self.steps, strict=True):
             try:
                 answer = step(document)
@@ -109,6 +122,7 @@ class Stages:
             if isinstance(answer, Rejected):
                 return self.dropped(record, split, label, answer)
             document = answer
+            passed.append(document)
         return Outcome(record, Kind.KEPT, split, document=document)
 
     @classmethod

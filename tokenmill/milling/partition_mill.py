@@ -14,7 +14,7 @@ from tokenmill.errors import EngineError, PanicError
 from tokenmill.milling.chain_mill import ChainMill
 from tokenmill.milling.chain_outcomes import ChainOutcomes
 from tokenmill.milling.columns import KeptDocuments, OutcomeColumns, RecordColumns
-from tokenmill.milling.outcomes import Outcome, Stages
+from tokenmill.milling.outcomes import NO_TOKENS, Kind, Outcome, Stages
 from tokenmill.records import SourceRecord
 from tokenmill.stages.engines import REFERENCE, TokenBatch, joined
 from tokenmill.stages.native_calls import NativeCode
@@ -43,6 +43,8 @@ class Milled:
 
     dead_letters: Sequence[Outcome]
     """Must be acknowledged before any message below is sent."""
+    rejected: Sequence[Outcome]
+    """What steps and tokenizer filtered out, where that was asked for; else none. Must be acknowledged before, too."""
     messages: Mapping[str, Sequence[Message]]
     """New messages by split, in the order in which they must be sent."""
     value_bytes: int
@@ -59,11 +61,15 @@ class PartitionMill:
         chains: Sequence[ChainMill],
         skips: AbstractSet[int] = frozenset(),
         note: Callable[[int, int], None] | None = None,
+        *,
+        list_rejected: bool = False,
     ) -> None:
         """Mill for ``chains``, one a split; ``skips`` are offsets that a person put on the skip list.
 
         ``note`` is called, before each part of the work, with the first and the last offset of the records in work.
+        Whether feeds also list what is filtered out, ``list_rejected`` says.
         """
+        self._list_rejected = list_rejected
         self._note = note
         self.chains = {chain.recipe.split: chain for chain in chains}
         self._stages = stages
@@ -88,13 +94,15 @@ class PartitionMill:
         fetch = RecordColumns.of(records[first:] if first else records)
         parts: dict[str, list[ChainOutcomes]] = {split: [] for split in self.chains}
         dead_letters: list[Outcome] = []
+        rejected: list[Outcome] = []
         for low, high in fetch.parts():
             try:
                 with _MILLING:
-                    refused, found = self._mill_part(fetch, low, high, clock)
+                    refused, filtered, found = self._mill_part(fetch, low, high, clock)
             except PanicError as error:
                 raise self._narrowed(error, fetch, low, high) from error
             dead_letters += refused
+            rejected += filtered
             for split, part in found.items():
                 parts[split].append(part)
         with _MILLING:
@@ -103,12 +111,14 @@ class PartitionMill:
                 for split, chain in self.chains.items()
             }
         clock.stop("pack")
-        return Milled(dead_letters, messages, int(fetch.sizes.sum()), clock.seconds)
+        return Milled(dead_letters, rejected, messages, int(fetch.sizes.sum()), clock.seconds)
 
     def _mill_part(
         self, fetch: RecordColumns, low: int, high: int, clock: "_Clock"
-    ) -> tuple[list[Outcome], Mapping[str, ChainOutcomes]]:
-        """Decode and tokenize records ``[low, high)`` of a fetch; return their dead letters, and what each split packs.
+    ) -> tuple[list[Outcome], list[Outcome], Mapping[str, ChainOutcomes]]:
+        """Decode and tokenize records ``[low, high)`` of a fetch.
+
+        Returns their dead letters, those that are filtered out (where these are listed), and what each split packs.
 
         Their documents are forgotten: memory that the next part can have is still in the processor's cache.
         """
@@ -122,6 +132,7 @@ class PartitionMill:
         encoded = self._encode(part.records, wanted.values())
         clock.stop("tokenize")
         dead_letters, outcomes, begin = columns.dead_letters, {}, 0
+        rejected = columns.rejected if self._list_rejected else []
         for split, chain in self.chains.items():
             kept = wanted[split]
             end = begin + len(kept.documents)
@@ -130,10 +141,14 @@ class PartitionMill:
                 dead_letters.append(self._stages.refused(part.records[kept.indices[at]], split, error))
             outcomes[split] = ChainOutcomes.of(chain.recipe, fetch, columns, kept, tokens, first=low)
             begin = end
+            if self._list_rejected:
+                silent = kept.indices[tokens.silent]
+                rejected += [Outcome(part.records[at], Kind.FILTERED, split, NO_TOKENS) for at in silent.tolist()]
+        rejected.sort(key=_offset_of)
         if encoded.failed:
             dead_letters.sort(key=_offset_of)
         clock.stop("pack")
-        return dead_letters, outcomes
+        return dead_letters, rejected, outcomes
 
     def _encode(self, records: Sequence[SourceRecord], wanted: Iterable[KeptDocuments]) -> TokenBatch:
         """Encode all wanted documents of ``records``, those of one split after those of the other."""

@@ -20,6 +20,7 @@ from tokenmill.reading.resume import ResumePoint
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
 from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.figures import LANGUAGE, Amount
 from tokenmill.wire.totals import Totals
 
 _ITEM = {"uint8": "B", "uint16": "H", "uint32": "I"}
@@ -96,9 +97,11 @@ class Reference:
         """Yield the blocks that the records fill, in order; call again with later records to continue."""
         for record in records:
             if record.offset >= self.start_offset:
-                yield from self._add(record, self.stages.outcome(record, self.skips))
+                passed: list[Document] = []
+                outcome = self.stages.outcome(record, self.skips, passed)
+                yield from self._add(record, outcome, passed)
 
-    def _add(self, record: SourceRecord, outcome: Outcome) -> Iterator[ReferenceBlock]:
+    def _add(self, record: SourceRecord, outcome: Outcome, passed: list[Document]) -> Iterator[ReferenceBlock]:
         kind = outcome.kind_in(self.recipe.split)
         ids: list[int] = []
         reason = outcome.reason
@@ -110,18 +113,21 @@ class Reference:
             elif not ids:
                 kind, reason = Kind.FILTERED, NO_TOKENS
         if kind is Kind.KEPT and outcome.document is not None:
-            yield from self._add_document(
-                record, outcome.document, [*self.recipe.begin_of_document, *ids, *self.recipe.after]
-            )
+            yield from self._add_document(record, passed, [*self.recipe.begin_of_document, *ids, *self.recipe.after])
             return
         self._count(kind, reason)
+        if kind is not Kind.OTHER_SPLIT:
+            self._count_steps(outcome, passed)
         if kind is Kind.FLUSH and self._tokens:
             missing = self.recipe.block_tokens - len(self._tokens)
             self._pieces.append((len(self._tokens), record.offset, -1, b""))
             self._tokens += [self.recipe.padding_id] * missing
             yield self._close(Cursor(record.offset + 1, 0, self._number + 1, *_remembered(record)))
 
-    def _add_document(self, record: SourceRecord, document: Document, tokens: list[int]) -> Iterator[ReferenceBlock]:
+    def _add_document(
+        self, record: SourceRecord, passed: list[Document], tokens: list[int]
+    ) -> Iterator[ReferenceBlock]:
+        document = passed[-1]
         meta = self._meta(document)
         last = len(tokens) - 1
         for position, token in enumerate(tokens):
@@ -130,6 +136,8 @@ class Reference:
             self._tokens.append(token)
             if position == last:
                 self._count(Kind.KEPT, "")
+                self._count_steps(Outcome(record, Kind.KEPT), passed)
+                self._count_kept(document, len(tokens))
                 self.totals.tokens += len(tokens)
                 self.totals.value_bytes += len(record.value or b"")
             if len(self._tokens) == self.recipe.block_tokens:
@@ -178,6 +186,32 @@ class Reference:
                 self.totals.flushes += 1
             case Kind.OTHER_SPLIT:
                 self.totals.other_split += 1
+
+    def _count_steps(self, outcome: Outcome, passed: list[Document]) -> None:
+        """Count a document at each step that it came to, where the totals have figures of each step."""
+        figures = self.totals.figures
+        labels = self.stages.counted_labels if passed else ()
+        for number, label in enumerate(labels):
+            step = figures.step(label)
+            if number >= len(passed):
+                continue  # an earlier step dropped it
+            came = Amount(1, len(passed[number].text.encode()))
+            step.taken = step.taken.plus(came)
+            if number + 1 < len(passed):
+                step.passed = step.passed.plus(Amount(1, len(passed[number + 1].text.encode())))
+            elif outcome.kind is Kind.FILTERED:
+                step.filtered[outcome.reason] = step.filtered.get(outcome.reason, Amount()).plus(came)
+            else:
+                step.refused = step.refused.plus(came)
+
+    def _count_kept(self, document: Document, tokens: int) -> None:
+        figures, labels = self.totals.figures, self.stages.counted_labels
+        if labels:
+            figures.token_lengths[tokens.bit_length() - 1] += 1
+            figures.text_lengths[len(document.text.encode()).bit_length() - 1] += 1
+        if LANGUAGE in labels:
+            language = str(document.fields.get(LANGUAGE))
+            figures.languages[language] = figures.languages.get(language, Amount()).plus(Amount(1, tokens))
 
 
 def _remembered(record: SourceRecord) -> tuple[int, int, int]:

@@ -1,9 +1,10 @@
 """The records of a control topic: what defines a stream, and what people add to it.
 
-The key names the kind; values are canonical JSON, except the tokenizer's parts::
+The key names the kind; values are canonical JSON, except parts of files::
 
     genesis                       the first one counts
     tokenizer/<sha256>/<i>/<n>    part i of n of the zlib-compressed tokenizer.json: any host can read the stream
+    list/<sha256>/<i>/<n>         the same of a list that one of the stream's steps has
     skip-request                  {"partition": p, "offset": o}: a person asks for this record not to be tried again
     skip                          the same, written by the mill that takes the request over: nobody tries this record
     ignore                        {"partition": p, "offset": o, "hash": h}: readers ignore this message
@@ -17,11 +18,12 @@ from typing import Any, Final
 
 from tokenmill.canonical import canonical_json
 from tokenmill.errors import DamagedError
+from tokenmill.stages.steps.pipeline import list_digests
 from tokenmill.untrusted import parse_json
 from tokenmill.wire.chain import HASH_BYTES
 from tokenmill.wire.genesis import GENESIS_KEY, MAX_PARTITIONS, Genesis
 from tokenmill.wire.ignoring import IGNORE_KEY, IgnoreList
-from tokenmill.wire.tokenizer_parts import TOKENIZER_PREFIX, TokenizerParts
+from tokenmill.wire.tokenizer_parts import LIST_PREFIX, TOKENIZER_PREFIX, TokenizerParts
 
 SKIP_KEY: Final = b"skip"
 SKIP_REQUEST_KEY: Final = b"skip-request"
@@ -48,6 +50,8 @@ class ControlLog:
     read_to: int = 0
     """The offset at which the next read of the topic begins."""
     _tokenizer: TokenizerParts | None = None
+    _lists: dict[str, TokenizerParts] = field(default_factory=dict)
+    """Of the lists that the genesis names, by SHA-256."""
 
     def add(self, key: bytes | None, value: bytes | None) -> str | None:
         """Add the next record. Return why it is junk, or None if it is not; junk changes nothing.
@@ -80,6 +84,9 @@ class ControlLog:
             self.ignored.add(partition, offset, found)
         elif key is not None and key.startswith(TOKENIZER_PREFIX) and self._tokenizer is not None:
             self._tokenizer.add(key, value)
+        elif key is not None and key.startswith(LIST_PREFIX):
+            for parts in self._lists.values():
+                parts.add(key, value)
 
     def _settle(self, values: dict[str, Any]) -> None:
         # A genesis with a format number is one of some version, even if not of ours: no later record may replace it.
@@ -88,14 +95,21 @@ class ControlLog:
         genesis = Genesis.from_dict(values)
         if self.stream not in {None, genesis.stream}:
             raise ValueError(f"it is the genesis of {genesis.stream!r}, not of {self.stream!r}")
+        digests = list_digests(genesis.recipe.pipeline)
         self.genesis = genesis
         self._tokenizer = TokenizerParts(genesis.recipe.tokenizer_sha256)
+        self._lists = {digest: TokenizerParts(digest, LIST_PREFIX) for digest in digests}
 
     def tokenizer(self, digest: str) -> bytes | None:
         """Return the stream's tokenizer.json, if it has this SHA-256; None while a part is missing or damaged."""
         if self._tokenizer is None or self.genesis is None or self.genesis.recipe.tokenizer_sha256 != digest:
             return None
         return self._tokenizer.content()
+
+    def lists(self) -> dict[str, bytes]:
+        """Return the lists of the stream's steps by SHA-256, without those of which a part is missing or damaged."""
+        found = ((digest, parts.content()) for digest, parts in self._lists.items())
+        return {digest: content for digest, content in found if content is not None}
 
 
 def _place(value: bytes) -> tuple[int, int, dict[str, Any]]:

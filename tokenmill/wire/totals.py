@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from tokenmill.canonical import canonical_json
 from tokenmill.untrusted import parse_json
+from tokenmill.wire.figures import Figures
 
 
 @dataclass(slots=True)
@@ -31,15 +32,27 @@ class Totals:
     dead_lettered: Counter[str] = field(default_factory=Counter)
     """Records that could not become a document, by reason."""
     tokens: int = 0
-    """Tokens of the kept documents, each with its end-of-document id."""
+    """Tokens of the kept documents, those around their texts included."""
     value_bytes: int = 0
     """Bytes of the values of the kept records."""
+    figures: Figures = field(default_factory=Figures)
+    """By step, and of lengths; empty where the recipe has no list of steps."""
 
     @property
     def balanced(self) -> bool:
-        """Whether every record is accounted for exactly once."""
+        """Whether every record is accounted for exactly once, in the figures as well."""
         outcomes = self.kept + self.tombstones + self.flushes + self.other_split
-        return self.records == outcomes + self.filtered.total() + self.dead_lettered.total()
+        counted = self.records == outcomes + self.filtered.total() + self.dead_lettered.total()
+        return counted and (not self.figures or self._figures_balance())
+
+    def _figures_balance(self) -> bool:
+        figures, kept = self.figures, self.kept
+        lengths = figures.token_lengths.total() == figures.text_lengths.total() == kept
+        # the tokenizer filters and refuses as well, behind all steps
+        behind = self.filtered.total() - sum(amount.documents for amount in figures.filtered.values())
+        refused = sum(step.refused.documents for step in figures.steps)
+        passed = figures.steps[-1].passed.documents - kept - behind
+        return figures.balanced and lengths and 0 <= passed <= self.dead_lettered.total() - refused and behind >= 0
 
     def copy(self) -> Self:
         """Return an independent copy."""
@@ -52,11 +65,12 @@ class Totals:
             setattr(total, name, getattr(self, name) + getattr(other, name))
         total.filtered = self.filtered + other.filtered
         total.dead_lettered = self.dead_lettered + other.dead_lettered
+        total.figures = self.figures + other.figures
         return total
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the totals as JSON types, reasons without a record left out."""
-        return {
+        """Return the totals as JSON types, without reasons that have no record, and without figures that are empty."""
+        values = {
             "records": self.records,
             "kept": self.kept,
             "filtered": {reason: n for reason, n in self.filtered.items() if n},
@@ -67,6 +81,7 @@ class Totals:
             "tokens": self.tokens,
             "value_bytes": self.value_bytes,
         }
+        return {**values, "figures": self.figures.to_dict()} if self.figures else values
 
     def pack(self) -> bytes:
         """Return canonical JSON: equal totals give equal bytes."""
@@ -89,4 +104,5 @@ class Totals:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Return the totals that `to_dict` made this mapping of; an unknown name is a TypeError."""
         counters = {name: Counter(values.get(name, {})) for name in ("filtered", "dead_lettered")}
-        return cls(**{**values, **counters})
+        figures = {"figures": Figures.from_dict(values["figures"])} if "figures" in values else {}
+        return cls(**{**values, **counters, **figures})

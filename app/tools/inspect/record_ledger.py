@@ -2,18 +2,34 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from tokenmill.funnel.retention import Retention
 from tokenmill.wire.message import Message
 from tokenmill.wire.totals import Totals
 
-from ...kafka.clients import consumer
+from ...kafka.clients import consumer, offsets
 from ...kafka.control_topic import Settled, require_topic
 from ...kafka.settled_streams import settled_streams
-from ...kafka.token_topic import published_head
+from ...kafka.token_topic import furthest, last_messages, readable, record_at
 from ...settings import Settings
+
+
+class Pace(NamedTuple):
+    """What was published between two messages of token topics, by the brokers' clocks."""
+
+    first: int
+    """When the first was written, in milliseconds since 1970."""
+    last: int
+    tokens: int
+    """Tokens of documents that are counted by the last message and were not by the first."""
+
+    @property
+    def seconds(self) -> float:
+        """The time between."""
+        return (self.last - self.first) / 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +50,15 @@ class ChainLedger:
     open_tokens: int = 0
     """Tokens that wait in open blocks, as the last carries say."""
     totals: Totals = field(default_factory=Totals)
+    pace: "Pace | None" = None
+    """How fast the chain grew; None where its topic does not tell."""
+
+    @property
+    def retention(self) -> Retention:
+        """The same for people: what is kept of the documents, and what dropped the rest."""
+        if self.pace is None:
+            return Retention(self.totals, self.padding)
+        return Retention(self.totals, self.padding, self.pace.seconds, self.pace.tokens)
 
     @property
     def padding(self) -> int:
@@ -49,7 +74,8 @@ class ChainLedger:
         """Return JSON types."""
         names = ("stream", "raw_topic", "partition", "offset", "blocks", "block_tokens", "open_tokens", "taken")
         values = {name: getattr(self, name) for name in names}
-        return {**values, "padding": self.padding, "balanced": self.balanced, **self.totals.to_dict()}
+        known = {"padding": self.padding, "balanced": self.balanced, "retention": self.retention.to_dict()}
+        return {**values, **known, **self.totals.to_dict()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +125,12 @@ class RecordLedger:
         return [added(name, [chain for chain in self.chains if chain.stream == name]) for name in names]
 
     @property
+    def in_all(self) -> ChainLedger | None:
+        """The sum of all streams; None where there are not several."""
+        streams = {chain.stream for chain in self.chains}
+        return added("all streams", self.chains) if len(streams) > 1 else None
+
+    @property
     def empty(self) -> bool:
         """Whether no record is in any account yet."""
         return not any(chain.totals.records or chain.taken for chain in self.chains)
@@ -114,6 +146,7 @@ class RecordLedger:
             "balanced": self.balanced,
             "chains": [chain.to_dict() for chain in self.chains],
             "streams": [stream.to_dict() for stream in self.streams],
+            "in_all": self.in_all.to_dict() if self.in_all is not None else None,
             "raw_partitions": [raw.to_dict() for raw in self.raw_partitions],
         }
 
@@ -121,8 +154,8 @@ class RecordLedger:
 async def read_ledger(settings: Settings, streams: Sequence[str] = ()) -> RecordLedger:
     """Return the ledger of ``streams``, or without names of all streams of the settings' raw topics.
 
-    Reads the last messages of each token partition and nothing else, so it costs the same however much was milled.
-    The streams are read one after the other: while the service runs they show different moments.
+    Reads the first and the last messages of each token partition and nothing else, so it costs the same however much
+    was milled. The streams are read one after the other: while the service runs they show different moments.
 
     Raises:
         TopicError: a stream is missing.
@@ -139,9 +172,22 @@ async def read_ledger(settings: Settings, streams: Sequence[str] = ()) -> Record
 
 
 async def _chain(client: AIOKafkaConsumer, settled: Settled, partition: int) -> ChainLedger:
-    head = await published_head(client, TopicPartition(settled.stream.tokens_topic, partition), settled.control.ignored)
+    tokens = TopicPartition(settled.stream.tokens_topic, partition)
+    head = furthest(await last_messages(client, tokens, settled.control.ignored))
     empty = ChainLedger(settled.stream.name, settled.stream.raw_topic, partition, settled.genesis.start(partition))
-    return empty if head is None else account(empty, head, settled)
+    if head is None:
+        return empty
+    return replace(account(empty, head, settled), pace=await _pace(client, tokens, head))
+
+
+async def _pace(client: AIOKafkaConsumer, tokens: TopicPartition, head: Message) -> Pace | None:
+    """Return what was published since the first message that the token partition holds."""
+    start, end = (await offsets(client, [tokens]))[tokens]
+    first, last = [await record_at(client, tokens, at, end) for at in (start, end - 1)]
+    message = readable(first) if first is not None else None
+    if first is None or last is None or message is None:
+        return None
+    return Pace(first.timestamp, last.timestamp, max(0, head.totals.tokens - message.totals.tokens))
 
 
 def account(empty: ChainLedger, head: Message, settled: Settled) -> ChainLedger:
@@ -170,7 +216,15 @@ def added(name: str, chains: Sequence[ChainLedger]) -> ChainLedger:
         block_tokens=sum(chain.block_tokens for chain in chains),
         open_tokens=sum(chain.open_tokens for chain in chains),
         totals=sum((chain.totals for chain in chains), Totals()),
+        pace=_joint_pace([chain.pace for chain in chains if chain.pace is not None]),
     )
+
+
+def _joint_pace(paces: Sequence[Pace]) -> Pace | None:
+    """Return what several chains published from the first message of any to the last."""
+    if not paces:
+        return None
+    return Pace(min(p.first for p in paces), max(p.last for p in paces), sum(p.tokens for p in paces))
 
 
 def raw_partition_accounts(settled: Sequence[Settled], chains: Sequence[ChainLedger]) -> list[RawPartitionAccount]:

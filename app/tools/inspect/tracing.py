@@ -12,7 +12,7 @@ from tokenmill.stages.engines import REFERENCE
 from ...kafka.clients import consumer
 from ...kafka.control_topic import require_topic
 from ...kafka.schema_registry import schemas_for_command
-from ...kafka.settled_streams import settled_stream, tokenizer_of
+from ...kafka.settled_streams import lists_of, settled_stream, tokenizer_of
 from ...settings import Settings
 from .block_trace import RecordText, decoder_of, record_at, record_text
 
@@ -70,7 +70,7 @@ async def fate_of(settings: Settings, stream: str, place: Place) -> Fate:
     if record is None:
         return Fate("missing", "the raw topic holds no record at this offset, or none any more")
     schemas = schemas_for_command(settings, recipe.decode)
-    stages = reopen_stages(recipe, tokenizer_of(settled), REFERENCE, schemas)
+    stages = reopen_stages(recipe, tokenizer_of(settled), REFERENCE, schemas, lists_of(settled))
     return _fate(stages, stages.outcome(record, settled.control.skips.get(partition, ())), recipe.split)
 
 

@@ -12,9 +12,9 @@ import threading
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -55,6 +55,8 @@ class PartitionTask:
     chains: Sequence[ChainTask]
     store: Path | None
     sample: "ReferenceSample"
+    lists: Mapping[str, bytes] = field(default_factory=dict)
+    """Those of the recipe's steps, by SHA-256."""
 
     @property
     def partition(self) -> int:
@@ -298,7 +300,7 @@ def _work(connection: Connection, threads: int, fast: bool) -> None:  # noqa: FB
             file = TokenizerFile(name, task.tokenizer)
             recipe = chain.genesis.recipe
             schemas = schemas_for_command(task.settings, recipe.decode)
-            opened[key] = reopen_stages(recipe, file, task.settings.engine, schemas)
+            opened[key] = reopen_stages(recipe, file, task.settings.engine, schemas, task.lists)
             keep_loaded()
         return opened[key]
 

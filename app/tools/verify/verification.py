@@ -19,7 +19,7 @@ from tokenmill.wire.dead_letters import RecordPlace, decode_dead_letter
 
 from ...kafka.clients import consumer, read_range
 from ...kafka.control_topic import Settled
-from ...kafka.settled_streams import settled_streams, tokenizer_of
+from ...kafka.settled_streams import lists_of, settled_streams, tokenizer_of
 from ...settings import Settings, dead_letter_topic
 from .chain_check import ChainTask
 from .earlier import NOTHING, Chains, EarlierVerification, VerifiedEras, load_verified, save_verified, still_valid
@@ -221,7 +221,7 @@ def _tasks(
         key = *split[:3], passes[split]
         passes[split] += 1
         if key not in tasks:
-            tasks[key] = replace(plain, tokenizer=tokenizer_of(settled).content, skips=skips)
+            tasks[key] = replace(plain, tokenizer=tokenizer_of(settled).content, lists=lists_of(settled), skips=skips)
         since, path = earlier.get((chain.stream, chain.partition)), ends.get((chain.stream, chain.partition))
         one = ChainTask(genesis, settled.stream.tokens_topic, chain, settled.control.ignored, since, path)
         tasks[key] = replace(tasks[key], chains=(*tasks[key].chains, one))

@@ -231,6 +231,31 @@ async def test_nothing_past_a_dead_letter_is_sent_before_that_is_acknowledged(wo
         assert partition.position == 3
 
 
+async def test_nothing_past_what_is_filtered_out_is_sent_before_that_is_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it is to be kept on a topic; elsewhere nothing goes there."""
+    silent = make_world(tmp_path, monkeypatch, {"train": 1000})
+    async with resumed(silent) as partition:
+        await fed(partition, batch(TEXT, b" ", TEXT))
+        assert silent.told("raw.rejected") == []
+        assert silent.told("tokens.raw.train")
+    world = make_world(tmp_path, monkeypatch, {"train": 1000}, rejects="topic")
+    world.gates["raw.rejected"] = asyncio.Event()
+    async with resumed(world) as partition:
+        feeding = asyncio.create_task(partition.feed(batch(TEXT, b" ", TEXT)))
+        while not world.told("raw.rejected"):  # noqa: ASYNC110 - a thread mills
+            await asyncio.sleep(0.001)
+        await rest()
+        assert world.told("tokens.raw.train") == []
+        assert (partition.position, feeding.done()) == (0, False)
+        world.gates["raw.rejected"].set()
+        await feeding
+        await rest()
+        assert world.told("raw.rejected") == [b" "]
+        assert world.told("tokens.raw.train")
+
+
 async def test_a_dead_letter_that_is_refused_stops_what_is_past_it(world: World) -> None:
     """The error goes up, and ends the worker; no message was queued."""
     world.refused.add("raw.dead-letters")

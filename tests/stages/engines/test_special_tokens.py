@@ -16,6 +16,7 @@ from tests.mills import RAW, RECIPE, Source, named
 from tests.vocabularies.texts import COLLECTION, SPECIAL_LOOKING, mixtures
 from tokenmill.errors import SettingsError
 from tokenmill.recipe_stages import complete
+from tokenmill.stages.document_frame import TemplateName
 from tokenmill.stages.engines import EngineName, SpecialTokens, TokenizerFile, choose_engine
 
 
@@ -58,7 +59,7 @@ def _source(name: str, engine: EngineName, special: SpecialTokens) -> Source:
     """Return a stream whose documents are as the tokenizer has them."""
     marks = KINDS[name]
     draft = replace(RECIPE, decode="json", max_text_bytes=0, block_tokens=1 << 24, special_tokens_in_text=special)
-    template = "tokenizer" if marks.before or marks.after else "none"
+    template: TemplateName = "tokenizer" if marks.before or marks.after else "none"
     end = None if template == "tokenizer" else "none"
     file = TokenizerFile(name, marks.content())
     recipe, stages = complete(draft, file, end, engine, padding=None if marks.padding else 0, template=template)
@@ -122,13 +123,13 @@ def test_a_tokenizer_that_adds_nothing_has_no_template(name: str) -> None:
         complete(RECIPE, TokenizerFile(name, KINDS[name].content()), None, template="tokenizer")
 
 
-@on_all_kinds
-def test_a_special_token_in_a_text_is_one_only_where_it_was_asked_for(name: str) -> None:
+@pytest.mark.parametrize(("name", "engine"), CASES)
+def test_a_special_token_in_a_text_is_one_only_where_it_was_asked_for(name: str, engine: EngineName) -> None:
     """By its id; and by no id that it has as text."""
     library = _library(name, "text")
     added = {token.content: number for number, token in library.get_added_tokens_decoder().items() if token.special}
     value = f"a {next(iter(added))} b"
-    ids = {special: _milled(_source(name, "tokenizers", special), value)[1:] for special in MODES}
+    ids = {special: _milled(_source(name, engine, special), value)[1:] for special in MODES}
     assert added[next(iter(added))] in ids["tokens"]
     assert added[next(iter(added))] not in ids["text"]
 

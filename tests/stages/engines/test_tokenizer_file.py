@@ -51,23 +51,36 @@ def test_a_missing_file_is_refused_without_asking_the_hub(
         load_tokenizer(name)
 
 
+NOW, BEFORE = "1" * 40, "2" * 40
+"""The commits of the model: that of ``main``, and that of the tag ``v1``."""
+OLDER = words(normalizer={"type": "Lowercase"})
+
+
 class _Hub(BaseHTTPRequestHandler):
-    """Serves one model's tokenizer as the hub does."""
+    """Serves one model's tokenizer as the hub does, in two commits."""
 
     def do_HEAD(self) -> None:
-        found = self.path == "/owner/model/resolve/main/tokenizer.json"
-        self.send_response(200 if found else 404)
-        if found:
-            self.send_header("ETag", '"1"')
-            self.send_header("X-Repo-Commit", "1" * 40)
+        commit = self._commit()
+        self.send_response(200 if commit else 404)
+        if commit:
+            self.send_header("ETag", f'"{commit[0]}"')
+            self.send_header("X-Repo-Commit", commit)
         else:
-            self.send_header("X-Error-Code", "RepoNotFound")
-        self.send_header("Content-Length", str(len(words())) if found else "0")
+            known = self.path.startswith("/owner/model/")
+            self.send_header("X-Error-Code", "RevisionNotFound" if known else "RepoNotFound")
+        self.send_header("Content-Length", str(len(self._content(commit))))
         self.end_headers()
 
     def do_GET(self) -> None:
         self.do_HEAD()
-        self.wfile.write(words())
+        self.wfile.write(self._content(self._commit()))
+
+    def _commit(self) -> str | None:
+        of = {"main": NOW, NOW: NOW, "v1": BEFORE, BEFORE: BEFORE}
+        return {f"/owner/model/resolve/{name}/tokenizer.json": commit for name, commit in of.items()}.get(self.path)
+
+    def _content(self, commit: str | None) -> bytes:
+        return {NOW: words(), BEFORE: OLDER}.get(commit or "", b"")
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -118,6 +131,38 @@ def test_a_name_that_the_hub_does_not_know_is_refused(hub: str, tmp_path: Path) 
     result = _load_from(hub, "owner/other", tmp_path)
     assert result.stderr.startswith('tokenizer = "owner/other" is neither a file here nor available from the hub')
     assert result.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("revision", "content"), [("", words()), ("@main", words()), ("@v1", OLDER), (f"@{BEFORE}", OLDER)]
+)
+def test_a_revision_of_the_hub_is_what_it_was(hub: str, tmp_path: Path, revision: str, content: bytes) -> None:
+    """By commit or tag, whatever ``main`` is now."""
+    result = _load_from(hub, f"hf://owner/model{revision}", tmp_path)
+    assert result.stdout.split() == [hashlib.sha256(content).hexdigest()], result.stderr
+
+
+def test_a_pinned_commit_needs_the_hub_once(hub: str, tmp_path: Path) -> None:
+    """A commit cannot change, so nobody is asked again."""
+    first = _load_from(hub, f"hf://owner/model@{BEFORE}", tmp_path)
+    again = _load_from("http://127.0.0.1:9", f"hf://owner/model@{BEFORE}", tmp_path)
+    assert first.stdout == again.stdout != ""
+    assert again.stderr == ""
+
+
+def test_a_revision_that_the_hub_does_not_know_is_refused(hub: str, tmp_path: Path) -> None:
+    """The message says that it may be the revision."""
+    result = _load_from(hub, "hf://owner/model@v2", tmp_path)
+    assert result.stderr.startswith('tokenizer = "hf://owner/model@v2" is neither a file here nor available')
+    assert "check the name, its revision, the network" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("name", ["hf://", "hf://owner/model@", "hf://a/b/c@main", "hf://@main", "hf://../model"])
+def test_a_hub_address_that_is_none_is_refused(name: str) -> None:
+    """With how one is written."""
+    with pytest.raises(SettingsError, match="write hf://owner/model@revision"):
+        load_tokenizer(name)
 
 
 @pytest.mark.parametrize("name", ["owner/model", "not a name!"])

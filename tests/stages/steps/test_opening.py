@@ -33,6 +33,22 @@ def test_steps_are_applied_in_their_order() -> None:
     assert _through("\ufb01n", min_chars=4, function=shouted, normalize="NFKC") == Rejected("min_chars")
 
 
+def test_the_list_of_steps_stands_between_the_function_and_the_filters_of_all() -> None:
+    """In its order, and with its lists."""
+    pipeline = ({"name": "fix_unicode"}, {"name": "length", "max_words": 2}, {"name": "words", "words": "sha256:ab"})
+    steps = open_steps(
+        normalize="NFC",
+        min_chars=1,
+        function=f"{user_functions.__name__}:shouted",
+        pipeline=pipeline,
+        lists={"ab": b"bad\n"},
+        limits=LIMITS,
+    )
+    names = ["normalize", "function", "fix_unicode", "length", "words", "not_empty", "min_chars"]
+    assert [step.name for step in steps] == names
+    assert _through("a &amp; b c", pipeline=pipeline[:2]) == Rejected("max_words")
+
+
 def test_empty_text_is_empty_and_not_merely_short() -> None:
     """With a minimum length, too."""
     assert _through("", min_chars=10) == Rejected("empty")

@@ -13,15 +13,29 @@ from tokenmill.stages.steps import Step, open_steps
 from tokenmill.stages.steps.protocol import each_alone
 
 STEPS = open_steps(
-    normalize="NFC", min_chars=3, function=f"{user_functions.__name__}:picky", limits=Limits(1000, 20, 40)
+    normalize="NFC",
+    min_chars=3,
+    function=f"{user_functions.__name__}:picky",
+    pipeline=(
+        {"name": "url", "extra_domains": ["a.b"]},
+        {"name": "language"},
+        {"name": "words", "words": ["a b", "c"]},
+        {"name": "regex", "regex_exp": "b$"},
+        {"name": "length", "min_words": 2},
+        {"name": "sample"},
+        {"name": "replace_pii"},
+        {"name": "fix_unicode", "normalization": "NFC"},
+    ),
+    metadata_fields=("url", "language"),
+    limits=Limits(1000, 20, 1000),
 )
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
-@given(written=st.lists(texts | st.text(" \n\u0301e\u212ba", max_size=4), max_size=6))
+@given(written=st.lists(texts | st.text(" \n\u0301e\u212bab@.c&", max_size=8), max_size=6))
 def test_many_documents_get_the_answers_that_each_gets_alone(step: Step, written: list[str]) -> None:
     """In ascending order; what is left out stays as it is."""
-    documents = [Document(text, number) for number, text in enumerate(written)]
+    documents = [Document(text, number, {"url": f"http://{text}"}) for number, text in enumerate(written)]
     columns = DocumentColumns.of(documents)
     answers = list(step.many(columns))
     wanted = {number: answer for number, document in enumerate(documents) if (answer := step(document)) is not document}

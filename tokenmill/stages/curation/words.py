@@ -11,11 +11,14 @@ the chunk after each, so a chunk of n brackets takes n² steps. Two things bound
 
 At last spaCy joins special cases that came apart ("foo:)" is "foo", ":)"), over all words of a text: whether it does
 may depend on the neighbouring chunks, as in "foo:) )", where the longer ":))" is found first and not used.
+
+spaCy cannot hold the word IS_ALPHA: once it was met, most later texts with it raise an error. datatrove then reads the
+text without any IS_ALPHA; here that is so from the first time on.
 """
 
 import re
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from threading import Lock
 from typing import Any, Final
 
@@ -24,6 +27,11 @@ CHUNK_CHARACTERS: Final = 1024
 times the time per character of English text; beyond, expressions for addresses ("a:@a:@…") take a square of time."""
 SUFFIX_CHARACTERS: Final = 32
 """A suffix is searched in as many characters; spaCy's longest, dots aside, are units of measure behind a digit."""
+_BROKEN: Final = "IS_ALPHA"
+_LIKE_BROKEN: Final = "IS_ALPHB"
+"""As long as `_BROKEN`, and cut in the same way."""
+REMEMBERED_CHARACTERS: Final = 1 << 16
+"""Words of the last texts up to this length are kept, some megabytes: the steps of a recipe ask one by one."""
 _LONG_CHUNK: Final = re.compile(rf"\S{{{CHUNK_CHARACTERS + 1},}}")
 
 
@@ -46,27 +54,42 @@ class EnglishText:
         tokenizer.prefix_search = tokenizer.prefix_search.__self__.match  # all prefixes begin with ^
         tokenizer.suffix_search = suffix_search(tokenizer.suffix_search.__self__)
         self._lock = Lock()
+        self._remembered = lru_cache(maxsize=2)(self._words)
 
     def describe(self) -> dict[str, Any]:
         """Return, as JSON types, all that decides words and sentences."""
         return {"tokenizer": f"spacy {self.version} en", "chunk_characters": CHUNK_CHARACTERS}
 
-    def words(self, text: str) -> list[str]:
+    def words(self, text: str) -> tuple[str, ...]:
         """Return the words in order: spaCy's tokens without white space around them, and none that is empty."""
-        with self._lock, self._pipeline.memory_zone():  # what spaCy remembers of a text is freed with the zone
-            tokens = (word.text.strip() for word in self._tokens(text))
-            return [word for word in tokens if word]
+        return self._remembered(text) if len(text) <= REMEMBERED_CHARACTERS else self._words(text)
 
     def sentences(self, text: str) -> list[str]:
         """Return consecutive sentences that make up the text, white space included; a text without words is one."""
         if not text:
             return [text]
         with self._lock, self._pipeline.memory_zone():
-            ends = [sentence.end_char for sentence in self._sentencizer(self._tokens(text)).sents][:-1]
+            tokens, _ = self._read(text)
+            ends = [sentence.end_char for sentence in self._sentencizer(tokens).sents][:-1]
         return [text[begin:end] for begin, end in zip([0, *ends], [*ends, len(text)], strict=True)]
 
+    def _words(self, text: str) -> tuple[str, ...]:
+        with self._lock, self._pipeline.memory_zone():  # what spaCy remembers of a text is freed with the zone
+            tokens, text = self._read(text)
+            words = [text[word.idx : word.idx + len(word)].strip() for word in tokens]
+        return tuple(filter(None, words))
+
+    def _read(self, text: str) -> tuple[Any, str]:
+        """Return spaCy's ``Doc`` of the text, and the text that it is of."""
+        if _BROKEN not in text:
+            return self._tokens(text), text
+        tokens = self._tokens(text.replace(_BROKEN, _LIKE_BROKEN))
+        if any(len(word) == len(_BROKEN) and text.startswith(_BROKEN, word.idx) for word in tokens):
+            text = text.replace(_BROKEN, "")
+            tokens = self._tokens(text.replace(_BROKEN, _LIKE_BROKEN))
+        return tokens, text
+
     def _tokens(self, text: str) -> Any:
-        """Return spaCy's ``Doc`` of the text."""
         if not any(len(chunk) > CHUNK_CHARACTERS for chunk in text.split()):
             return self._pipeline.tokenizer(text)
         from spacy.tokens import Doc  # noqa: PLC0415 - as above

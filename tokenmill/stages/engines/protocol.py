@@ -20,7 +20,7 @@ TOKENIZER_FAILED: Final = "tokenizer_failed"
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """The token ids of several texts, without end-of-document ids.
+    """The token ids of several texts, without those around a document.
 
     Those of text ``i`` are ``ids[offsets[i] : offsets[i + 1]]``.
     """
@@ -40,6 +40,12 @@ class TokenBatch:
         if not 0 <= index < len(self):
             raise IndexError(index)
         return self.ids[self.offsets[index] : self.offsets[index + 1]]
+
+    @property
+    def silent(self) -> npt.NDArray[np.int64]:
+        """The indices of the texts that have no ids, though the engine did not fail on them."""
+        without = np.flatnonzero(self.offsets[1:] == self.offsets[:-1])
+        return without[[at not in self.failed for at in without.tolist()]]
 
     def part(self, low: int, high: int) -> "TokenBatch":
         """Return a view of the ids of texts ``[low, high)``."""

@@ -1,7 +1,7 @@
 """What happens to a document before it is tokenized: transforms and filters, one module each, behind `Step`."""
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from tokenmill.documents import Limits
 from tokenmill.errors import SettingsError
@@ -11,6 +11,7 @@ from tokenmill.stages.steps.min_chars import MinChars
 from tokenmill.stages.steps.normalize import FORMS, Form, Normalize
 from tokenmill.stages.steps.normalized_length import NormalizedLength, normalized_limit
 from tokenmill.stages.steps.not_empty import NotEmpty
+from tokenmill.stages.steps.pipeline import NO_LISTS, open_pipeline
 from tokenmill.stages.steps.protocol import Rejected, Step
 
 __all__ = ["CustomStep", "Rejected", "Step", "open_steps"]
@@ -21,19 +22,24 @@ def open_steps(
     normalize: str = "none",
     min_chars: int = 0,
     function: str | None = None,
+    pipeline: Sequence[Mapping[str, Any]] = (),
+    lists: Mapping[str, bytes] = NO_LISTS,
     metadata_fields: Sequence[str] = (),
     limits: Limits,
     tokenizer: TokenizerFile | None = None,
 ) -> tuple[Step, ...]:
-    """Return the steps in the order in which they are applied: normalise, function, not empty, minimum length.
+    """Return the steps in the order in which they are applied.
 
-    A step that would change nothing is left out: ``normalize = "none"``, ``min_chars = 0``, no function. The filters
-    come last and so speak of the text that would be tokenized. ``metadata_fields`` and ``limits`` are those of the
+    First normalise, function, and the steps of ``pipeline``; then not empty and the minimum length.
+
+    A step that would change nothing is left out: ``normalize = "none"``, ``min_chars = 0``, no function. These
+    filters come last and so speak of the text that would be tokenized. ``lists`` are those that the pipeline names, by
+    SHA-256. ``metadata_fields`` and ``limits`` are those of the
     decoder and hold for what the function returns as well. ``tokenizer`` is one that an engine could be opened for:
     where a file makes tokens of normalized texts, their length is limited, after all else.
 
     Raises:
-        SettingsError: an unknown form, a negative minimum, or a function that cannot be used.
+        SettingsError: an unknown form, a negative minimum, or a function or a step that cannot be used.
 
     """
     steps: list[Step] = []
@@ -43,6 +49,7 @@ def open_steps(
         steps.append(Normalize(cast("Form", normalize)))
     if function:
         steps.append(open_function(function, metadata_fields=metadata_fields, limits=limits))
+    steps.extend(open_pipeline(pipeline, lists, metadata_fields=metadata_fields, limits=limits))
     steps.append(NotEmpty())
     if min_chars < 0:
         raise SettingsError(f"min_chars = {min_chars}: set it to 0 (no filter) or more")
@@ -53,6 +60,6 @@ def open_steps(
         from tokenmill.stages.engines.lengthening import lengthening  # noqa: PLC0415
 
         own = lengthening(tokenizer.content)
-        if own is not None or normalize != "none":
+        if own is not None or normalize != "none" or pipeline:  # each of which may make a text longer
             steps.append(NormalizedLength(normalized_limit(limits.max_text_bytes), own))
     return tuple(steps)

@@ -67,7 +67,7 @@ class GopherQuality:
         """Return those that are filtered out."""
         return each_alone(self, documents)
 
-    def _by_length(self, words: list[str]) -> Rejected | None:
+    def _by_length(self, words: tuple[str, ...]) -> Rejected | None:
         lengths = [len(word) for word in words if not SYMBOLS.issuperset(word)]
         count = len(lengths)
         if self.min_doc_words and count < self.min_doc_words:
@@ -106,7 +106,7 @@ class GopherQuality:
             return Rejected("gopher_too_many_end_ellipsis", f"{ends:.4g} of lines end with an ellipsis, over {bound}")
         return None
 
-    def _by_content(self, words: list[str]) -> Rejected | None:
+    def _by_content(self, words: tuple[str, ...]) -> Rejected | None:
         bound = self.max_non_alpha_words_ratio
         letters = share(sum(any(map(str.isalpha, word)) for word in words), len(words))
         if bound and letters < bound:

@@ -77,7 +77,7 @@ class GopherRepetition:
         """Return those that are filtered out."""
         return each_alone(self, documents)
 
-    def _by_sequences(self, words: list[str], characters: int) -> Rejected | None:
+    def _by_sequences(self, words: tuple[str, ...], characters: int) -> Rejected | None:
         for n, bound in self.top_n_grams:
             ratio = top_sequence_characters(words, n) / characters
             if len(words) >= n and ratio > bound:
@@ -103,7 +103,7 @@ def repetitions(items: Iterable[str]) -> tuple[int, int]:
     return count, characters
 
 
-def top_sequence_characters(words: list[str], n: int) -> int:
+def top_sequence_characters(words: tuple[str, ...], n: int) -> int:
     """Return the characters of the most frequent sequence of n words, over all its occurrences, which may overlap.
 
     The words are joined by single spaces, which count. Of several that are as frequent, the first one decides. 0 where
@@ -116,7 +116,7 @@ def top_sequence_characters(words: list[str], n: int) -> int:
     return len(sequence) * count
 
 
-def repeated_sequence_characters(words: list[str], n: int) -> int:
+def repeated_sequence_characters(words: tuple[str, ...], n: int) -> int:
     """Return the characters of all sequences of n words that occurred before, the words joined by nothing.
 
     The search goes from word to word; behind a repetition it goes on, so that repetitions do not overlap. Sequences are

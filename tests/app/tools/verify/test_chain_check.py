@@ -8,12 +8,15 @@ import pytest
 
 from tests.app.segments.mirror.memory_kafka import MemoryClient, MemoryKafka
 from tests.app.tools.verify.memory_stream import TEXTS, MemoryVerification, VerificationInputs
+from tokenmill.app.settings import Settings
 from tokenmill.app.tools.verify.chain_check import ChainCheck, ChainTask
 from tokenmill.app.tools.verify.earlier import VerifiedChain
 from tokenmill.app.tools.verify.era_check import EraEndsFiles
 from tokenmill.app.tools.verify.verify_marks import ChainMarks, StoreMark
 from tokenmill.app.tools.verify.verify_result import ChainResult
 from tokenmill.eras import Era, EraRange
+from tokenmill.records import FLUSH_HEADER
+from tokenmill.wire.chain import roll
 from tokenmill.wire.cursor import Cursor
 from tokenmill.wire.ignoring import IgnoreList
 from tokenmill.wire.message import Message
@@ -57,6 +60,32 @@ async def test_a_chain_that_is_right_is_equal_and_remembered(stream: MemoryVerif
     assert result.verified is not None
     assert result.verified.carry.cursor.next_offset == len(TEXTS)
     assert result.verified.token_offset == len(stream.kafka.logs[stream.tokens])
+
+
+async def test_what_stands_around_documents_is_compared(kafka: MemoryKafka, tmp_path: Path) -> None:
+    """Also what a flush fills a block with, where no token ends a document; another padding is a difference."""
+    settings = Settings(
+        tokenizer="bytes",
+        sequence_length=3,
+        splits={"all": 1000},
+        begin_of_document=2,
+        end_of_document="none",
+        padding=3,
+        store=tmp_path / "store",
+    )
+    stream = MemoryVerification(kafka, settings, [b"abcd"])
+    kafka.append(stream.raw.topic, 0, None, headers=[FLUSH_HEADER])
+    first, last = stream.milled(1)[:2]
+    assert (bytes(first.tokens), bytes(last.tokens)) == (b"\2abc", b"d\3\3\3")
+
+    stream.publish([first, last])
+    assert not (await stream.check()).differences
+
+    stream.kafka.logs[stream.tokens].clear()
+    tokens = b"d\0\0\0"
+    after = roll(last.before, tokens, last.entries)[-1]
+    stream.publish([first, replace(last, tokens=tokens, chains=[after], after=after)])
+    assert [difference.block for difference in (await stream.check()).differences] == [1]
 
 
 @pytest.mark.parametrize("records", [1, 2, 5, 11])

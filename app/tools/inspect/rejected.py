@@ -1,0 +1,153 @@
+"""Documents that steps filtered out, read again from the raw topic, with the numbers that decided."""
+
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from tokenmill.documents import Document
+from tokenmill.errors import InputError
+from tokenmill.milling.columns import OutcomeColumns, RecordColumns
+from tokenmill.milling.outcomes import NO_TOKENS, Kind, Stages
+from tokenmill.recipe_stages import reopen_stages
+from tokenmill.records import SourceRecord
+from tokenmill.wire.dead_letters import RecordPlace
+
+from ...kafka.clients import consumer, offsets, read_batches
+from ...kafka.control_topic import Settled, require_topic
+from ...kafka.schema_registry import schemas_for_command
+from ...kafka.settled_streams import settled_streams, tokenizer_of
+from ...kafka.token_topic import published_head
+from ...settings import Settings
+
+NO_DETAIL: Final = "the tokenizer makes no token of it"
+"""Why a document was left out behind all steps, where no step has anything to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedDocument:
+    """A document that a stream left out."""
+
+    stream: str
+    place: RecordPlace
+    timestamp: int
+    """Of the record, in milliseconds since 1970."""
+    reason: str
+    """As the totals count it."""
+    detail: str
+    """The numbers that decided, for people; empty where the reason says all."""
+    document: Document
+    """As it came to the step that filtered it out."""
+
+
+async def read_rejected(
+    settings: Settings,
+    streams: Sequence[str] = (),
+    *,
+    reasons: Collection[str] = (),
+    limit: int,
+    progress: Callable[[int, int], None] = lambda _records, _bytes: None,
+) -> AsyncGenerator[RejectedDocument, None]:
+    """Yield what ``streams`` filtered out, at most ``limit`` documents of a reason, in the order of the raw topic.
+
+    Without names: all streams of the settings' raw topics; without ``reasons``: all that their totals count. Partition
+    after partition is read from its beginning, up to what the stream has published, until there is enough of each
+    reason. ``progress`` is called with the records and bytes that were read.
+
+    Raises:
+        InputError: no stream counts anything under one of the ``reasons``.
+        TopicError, BrokerError: the brokers do not know a stream, or do not answer.
+        FingerprintError: the libraries installed here do not give the stream's answers.
+
+    """
+    found = await settled_streams(settings, streams)
+    async with consumer(settings) as client:
+        ends = {one.stream.name: await _ends(client, one) for one in found}
+        counted = {name: sum((count for _, count in parts.values()), Counter[str]()) for name, parts in ends.items()}
+        every = sorted({reason for counts in counted.values() for reason in +counts})
+        for reason in sorted(set(reasons) - set(every)):
+            raise InputError(f"nothing is filtered out for {reason!r}; reasons here: {', '.join(every) or 'none'}")
+        for settled in found:
+            counts = counted[settled.stream.name]
+            wanted = Counter({reason: min(limit, counts[reason]) for reason in reasons or every})
+            search = _Search(settings, client, settled, wanted, progress)
+            for partition, (end, _) in ends[settled.stream.name].items():
+                async with aclosing(search.partition(partition, end)) as documents:
+                    async for document in documents:
+                        yield document
+
+
+async def _ends(client: AIOKafkaConsumer, settled: Settled) -> dict[int, tuple[int, Counter[str]]]:
+    """Return, for each partition, up to which offset the stream has published, and what it filtered out by then."""
+    ends = {}
+    for partition in range(await require_topic(client, settled.stream.tokens_topic)):
+        tokens = TopicPartition(settled.stream.tokens_topic, partition)
+        head = await published_head(client, tokens, settled.control.ignored)
+        if head is not None:
+            ends[partition] = (head.cursor.next_offset, head.totals.filtered)
+    return ends
+
+
+class _Search:
+    """Looks for documents that one stream filtered out, partition after partition."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        client: AIOKafkaConsumer,
+        settled: Settled,
+        wanted: Counter[str],
+        progress: Callable[[int, int], None],
+    ) -> None:
+        recipe = settled.genesis.recipe
+        schemas = schemas_for_command(settings, recipe.decode)
+        self._stages: Stages = reopen_stages(recipe, tokenizer_of(settled), settings.engine, schemas)
+        self._client, self._settled, self._wanted, self._progress = client, settled, wanted, progress
+
+    async def partition(self, partition: int, end: int) -> AsyncGenerator[RejectedDocument, None]:
+        """Yield what is wanted of the records below ``end``; what is found is wanted no more."""
+        raw = TopicPartition(self._settled.stream.raw_topic, partition)
+        first, stop = (await offsets(self._client, [raw]))[raw]
+        start = max(first, self._settled.genesis.start(partition))
+        if start >= min(end, stop) or not +self._wanted:
+            return
+        async for records in read_batches(self._client, raw, start, min(end, stop)):
+            for found in self._among(raw, records):
+                yield found
+            self._progress(len(records), sum(len(record.value or b"") for record in records))
+            if not +self._wanted:
+                return
+
+    def _among(self, raw: TopicPartition, records: Sequence[SourceRecord]) -> list[RejectedDocument]:
+        skips = self._settled.control.skips.get(raw.partition, ())
+        fetch = RecordColumns.of(records)
+        found: list[RejectedDocument] = []
+        for low, high in fetch.parts():
+            part = fetch.part(low, high)
+            columns = OutcomeColumns.sort(self._stages, part, skips)
+            split = self._settled.stream.split
+            filtered = [(o.record, o.reason) for o in columns.rejected if o.split == split]
+            filtered += [(record, NO_TOKENS) for record in self._silent(columns, part.records)]
+            for record, reason in sorted(filtered, key=lambda one: one[0].offset):
+                if self._wanted[reason] > 0:
+                    self._wanted[reason] -= 1
+                    found.append(self._rejected(raw, record, reason))
+        return found
+
+    def _silent(self, columns: OutcomeColumns, records: Sequence[SourceRecord]) -> list[SourceRecord]:
+        """Return the records of documents without tokens, if they are wanted."""
+        if self._wanted[NO_TOKENS] <= 0:
+            return []
+        kept = columns.kept[self._settled.stream.split]
+        return [records[at] for at in kept.indices[self._stages.engine.encode(kept.documents.texts).silent].tolist()]
+
+    def _rejected(self, raw: TopicPartition, record: SourceRecord, reason: str) -> RejectedDocument:
+        """Ask the steps themselves, one after the other: they say which numbers decided."""
+        passed: list[Document] = []
+        outcome = self._stages.outcome(record, (), passed)
+        detail = outcome.detail if outcome.kind is Kind.FILTERED else NO_DETAIL
+        place = RecordPlace(raw.topic, raw.partition, record.offset)
+        return RejectedDocument(self._settled.stream.name, place, record.timestamp, reason, detail, passed[-1])

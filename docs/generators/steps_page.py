@@ -1,0 +1,106 @@
+"""``docs/steps.md``, from the code: ``make docs``."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tokenmill.stages.steps.as_toml import toml_value
+from tokenmill.stages.steps.list_file import MAX_LIST_BYTES
+from tokenmill.stages.steps.parameters import parameters_of
+from tokenmill.stages.steps.pipeline import MAX_STEPS, step_in_words
+from tokenmill.stages.steps.profiles import PROFILES
+from tokenmill.stages.steps.registry import STEPS
+
+PAGE: Final = """\
+# Steps: filters and transforms of documents
+
+<!-- Made by `make docs` from the code; a test compares. -->
+
+What happens to a document between the raw topic and the tokenizer, in this order: `normalize`, `function`, the list
+`steps`, empty texts out, `min_chars`. Each step gets what the one before it left, and either changes the document, lets
+it pass, or filters it out for a reason. The list is part of the fingerprint: another one is another stream.
+
+```toml
+# tokenmill.toml
+[[steps]]
+name = "gopher_quality"
+min_doc_words = 20
+
+[[steps]]
+name = "regex"
+regex_exp = "(?i)all rights reserved"
+```
+
+or, where nothing is changed, by name: `steps = ["fineweb-2024"]`, `--steps language,gopher`, or JSON:
+`TOKENMILL_STEPS='[{{"name": "length", "min_words": 5}}]'`. A recipe has {most} steps at most. They need the extra
+`curation` (`pip install '.[curation]'`), which the container image has.
+
+- `tokenmill steps list` lists all of them.
+- `tokenmill steps show fineweb-2024` writes a profile out as TOML, with every parameter, to be pasted and changed.
+
+Parameters and reasons are named as in datatrove 0.10 where it has them. Totals count a document that is filtered out
+under `step.reason`, as `gopher_quality.gopher_short_doc`; the second step of a name is `regex_2`.
+
+## Profiles
+
+{profiles}
+
+A profile's name stands for its steps: the recipe holds these, so a stream stays what it is when a later version of
+TokenMill changes a profile. FineWeb replaces personal data after its last filter, and so does `fineweb-2024`: filters
+see the text as it was written. What it leaves out of FineWeb's pipeline are the list of URLs (`url` takes your own),
+text extraction, language (put `language` with `languages = ["en"]` before it) and near-duplicates.
+
+## Lists
+
+A list stands in the settings, as `words = ["one", "two"]`, or in a file, as `words = "words.txt"`: one entry a line in
+UTF-8, at most {mib} MiB; empty lines and lines that begin with `#` are left out. A path is relative to the working
+directory. **The content decides, not the path**: its SHA-256 is in the recipe, so a worker whose file has another
+content is refused, as with another tokenizer. The content lies on the stream's control topic; `verify` and `trace` need
+no file. Of `decontaminate`, hashes lie there, not the evaluation texts.
+
+## All steps
+
+{steps}
+"""
+
+
+def page() -> str:
+    """Return docs/steps.md."""
+    return PAGE.format(
+        most=MAX_STEPS,
+        mib=MAX_LIST_BYTES >> 20,
+        profiles="\n".join(_profiles()),
+        steps="\n\n".join("\n".join(_step(name)) for name in STEPS),
+    )
+
+
+def _profiles() -> Iterator[str]:
+    yield "| profile | version | steps | what it is |"
+    yield "|---|---|---|---|"
+    for name, profile in PROFILES.items():
+        steps = ", ".join(f"`{step_in_words(step)}`" for step in profile.steps)
+        yield f"| `{name}` | {profile.version} | {steps} | {profile.summary} |"
+
+
+def _step(name: str) -> Iterator[str]:
+    step = STEPS[name].step
+    yield f"### {name}"
+    yield ""
+    yield from (line.strip().replace("``", "`") for line in (step.__doc__ or "").strip().split("\n"))
+    if parameters := parameters_of(step):
+        yield ""
+        yield "| parameter | type | default | what it does |"
+        yield "|---|---|---|---|"
+    for parameter in parameters:
+        words = parameter.description.replace("``", "`").replace("|", r"\|")
+        kind = parameter.kind_in_words.replace("|", r"\|")
+        yield f"| `{parameter.name}` | {kind} | {_default(parameter)} | {words} |"
+
+
+def _default(parameter: Any) -> str:
+    if parameter.required:
+        return "must be given"
+    return "not set" if parameter.default is None else f"`{toml_value(parameter.default)}`".replace("|", r"\|")
+
+
+if __name__ == "__main__":
+    print(page(), end="")  # noqa: T201 - the page is this program's output

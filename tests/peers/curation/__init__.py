@@ -1,0 +1,1 @@
+"""datatrove's filters beside ours: the same verdicts, reasons and texts."""

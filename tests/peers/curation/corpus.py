@@ -1,0 +1,133 @@
+"""Real documents of many kinds and languages that lie on a machine: documentation, man pages, translations, sources.
+
+Which ones are chosen depends on their paths and contents alone. Files are cut at empty lines into documents of some
+hundred to some thousand characters, so that many different ones take a bounded time.
+"""
+
+import gettext
+import gzip
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final, NamedTuple
+
+SHARE: Final = Path("/usr/share")
+LIBRARY: Final = Path(sys.base_prefix) / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+PACKAGES: Final = (
+    *(Path(path) for path in sys.path if path.endswith("site-packages")),
+    Path(__file__).parents[3] / ".venv" / "peers",
+)
+MAX_FILE_BYTES: Final = 4 << 20
+MAX_FROM_FILE: Final = 40
+LENGTHS: Final = (200, 250, 300, 300, 400, 400, 600, 700, 900, 2500)
+"""How long documents are at least, in characters, each as often as it stands here."""
+MAX_LENGTH: Final = 20_000
+_EMPTY_LINES: Final = re.compile(r"\n\s*\n")
+_TROFF: Final = re.compile(r"\\f(?:[A-Z]|\(..|\[.*?\])|\\&|\\\(..")
+
+
+class Kind(NamedTuple):
+    """A kind of files and what share of all documents it should have."""
+
+    share: float
+    roots: tuple[Path, ...]
+    endings: tuple[str, ...]
+    read: Callable[[Path], str]
+
+
+def plain(path: Path) -> str:
+    """Return a file's text; what is no UTF-8 is replaced."""
+    data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return data.decode(errors="replace")
+
+
+def man_page(path: Path) -> str:
+    """Return a man page's text, without most of its markup."""
+    lines = (line for line in plain(path).split("\n") if not line.startswith((".\\", "'\\", ".\n")))
+    text = "\n".join("" if line.startswith((".PP", ".TP", ".SH")) else line.lstrip(".'") for line in lines)
+    return _TROFF.sub("", text).replace("\\-", "-").replace("\\e", "\\")
+
+
+def translations(path: Path) -> str:
+    """Return all messages of a catalogue in its language."""
+    with path.open("rb") as file:
+        catalogue = gettext.GNUTranslations(file)
+    messages: dict[object, str] = getattr(catalogue, "_catalog", {})
+    paragraphs = ["\n".join(group) for group in _groups([str(text) for text in messages.values()])]
+    return "\n\n".join(paragraphs)
+
+
+def _groups(messages: list[str]) -> Iterator[list[str]]:
+    for begin in range(1, len(messages), 5):  # the first one is the catalogue's header
+        yield messages[begin : begin + 5]
+
+
+KINDS: Final = (
+    Kind(0.3, (SHARE / "doc", SHARE / "common-licenses", SHARE / "vim"), ("", ".gz", ".txt", ".md", ".html"), plain),
+    Kind(0.15, (SHARE / "man",), (".gz",), man_page),
+    Kind(0.25, (SHARE / "locale", SHARE / "vim", LIBRARY, *PACKAGES), (".mo",), translations),
+    Kind(0.12, (LIBRARY, *PACKAGES, SHARE), (".rst", ".txt", ".md", "METADATA", "LICENSE"), plain),
+    Kind(0.18, (LIBRARY, *PACKAGES, SHARE / "perl"), (".py", ".pyi", ".h", ".pm", ".pl", ".js", ".json"), plain),
+)
+
+
+def documents(count: int) -> Iterator[str]:
+    """Yield ``count`` different documents, or as many as there are; none has NULs alone or lone surrogates."""
+    seen: set[bytes] = set()
+    streams = [(kind.share, _of_kind(kind)) for kind in KINDS]
+    given = [0] * len(streams)
+    ended = [False] * len(streams)
+    while len(seen) < count and not all(ended):
+        behind = min(
+            (number for number in range(len(streams)) if not ended[number]),
+            key=lambda number: given[number] / streams[number][0],
+        )
+        text = next(streams[behind][1], None)
+        if text is None:
+            ended[behind] = True
+            continue
+        digest = blake2b(text.encode(), digest_size=12).digest()
+        if digest not in seen:
+            seen.add(digest)
+            given[behind] += 1
+            yield text
+
+
+def _of_kind(kind: Kind) -> Iterator[str]:
+    files = {path.resolve() for root in kind.roots for path in _files(root, kind.endings)}
+    for path in sorted(files, key=lambda path: blake2b(str(path).encode(), digest_size=8).digest()):
+        try:
+            if path.stat().st_size <= MAX_FILE_BYTES:
+                text = kind.read(path)
+            else:
+                continue
+        except (OSError, EOFError, UnicodeError, ValueError):
+            continue  # not of the kind that its name says
+        if "\0" not in text[:1000]:
+            yield from _cut(text)
+
+
+def _files(root: Path, endings: tuple[str, ...]) -> Iterable[Path]:
+    for path in root.rglob("*"):
+        if (path.suffix in endings or path.name in endings) and path.is_file():
+            yield path
+
+
+def _cut(text: str) -> Iterator[str]:
+    """Yield consecutive paragraphs together, of different lengths, from places all over the text."""
+    paragraphs = _EMPTY_LINES.split(text)
+    pieces: list[str] = []
+    length, number = 0, len(text)
+    found: list[str] = []
+    for paragraph in paragraphs:
+        pieces.append(paragraph)
+        length += len(paragraph) + 2
+        if length >= LENGTHS[number % len(LENGTHS)]:
+            found.append("\n\n".join(pieces)[:MAX_LENGTH])
+            pieces, length, number = [], 0, number + 7
+    if pieces and not found:
+        found.append("\n\n".join(pieces)[:MAX_LENGTH])
+    step = -(-len(found) // MAX_FROM_FILE) if found else 1
+    yield from found[::step]

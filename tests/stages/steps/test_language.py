@@ -1,0 +1,72 @@
+"""Languages."""
+
+from typing import Any
+
+import pytest
+
+from tests.stages.steps.curated import PLAIN, opened, reason
+from tokenmill.documents import FIELDS_TOO_LONG, Document, Limits
+from tokenmill.errors import RecordError, SettingsError
+from tokenmill.stages.steps.language import FIRST_LOOK, LanguageStep
+
+GERMAN = "Die Mühle mahlt das Korn, das die Bauern bringen, und das Mehl wird in der Stadt verkauft.\n"
+
+
+def test_texts_in_other_languages_are_filtered_out() -> None:
+    """And those that are in none clearly."""
+    step = opened("language", languages=["en"])
+    assert reason(step, PLAIN * 3) == ""
+    assert reason(step, GERMAN * 3) == "other_language"
+    assert reason(opened("language"), GERMAN) == ""
+    assert reason(opened("language"), "x 9 7 q 0") == "low_score"
+    assert reason(opened("language", label_only=True, languages=["en"]), GERMAN) == ""
+    assert reason(opened("language"), "") == "low_score"
+
+
+def test_fields_are_set_that_the_stream_carries() -> None:
+    """None where it carries none, so that no document changes."""
+    document = Document(GERMAN * 3, 7, {"label": "x"})
+    both = opened("language", metadata_fields=("label", "language_score", "language"))(document)
+    assert isinstance(both, Document)
+    assert both.fields["language"] == "de"
+    assert 0.65 <= float(both.fields["language_score"] or 0) <= 1
+    assert both.fields["label"] == "x"
+    assert opened("language", metadata_fields=("label",))(document) is document
+
+
+def test_fields_stay_within_their_limit() -> None:
+    """As if the producer had sent them."""
+    step = LanguageStep().within(("language", "label"), Limits(1000, 20, 20))
+    with pytest.raises(RecordError) as caught:
+        step(Document(PLAIN, None, {"label": "long"}))
+    assert caught.value.reason == FIELDS_TOO_LONG
+
+
+def test_the_beginning_decides() -> None:
+    """Its first characters alone where they are clear; what is behind it, never."""
+    step = opened("language", languages=["de"], beginning=400)
+    assert reason(step, GERMAN * 5 + PLAIN * 50) == ""
+    assert reason(step, (GERMAN * 3)[:FIRST_LOOK] + PLAIN * 50) == ""
+    assert reason(step, "9 " * (FIRST_LOOK // 2) + GERMAN * 9) == ""
+    assert reason(step, "9 " * 200 + GERMAN * 9) != ""
+
+
+def test_the_model_is_described() -> None:
+    """By its hash: another one gives other answers."""
+    said = opened("language").describe()
+    assert said["model_sha256"] == "8f3472cfe8738a7b6099e8e999c3cbfae0dcd15696aac7d7738a8039db603e83"
+    assert said["fasttext_predict"]
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"languages": ["English"]}, "languages: "),
+        ({"language_threshold": 65}, "language_threshold = "),
+        ({"beginning": 0}, "beginning = "),
+    ],
+)
+def test_wrong_values_are_named(values: dict[str, Any], named: str) -> None:
+    """With what is allowed."""
+    with pytest.raises(SettingsError, match=rf"^step 1 \(language\): {named}"):
+        opened("language", **values)

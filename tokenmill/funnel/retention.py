@@ -1,0 +1,118 @@
+"""What the totals of a stream say to people: the share that is kept, tokens, and the funnel by step and reason."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tokenmill.wire.figures import Amount
+from tokenmill.wire.totals import Totals
+
+UNNAMED = ""
+"""The step of a reason of which the totals do not say it."""
+
+
+class FunnelRow(NamedTuple):
+    """Documents that one step dropped for one reason."""
+
+    step: str
+    """The step's label; `UNNAMED` where only the reason is known: without figures, and behind all steps."""
+    reason: str
+    documents: int
+    text_bytes: int | None
+    """Of their texts, as they came to the step; None where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How much of the documents of one or several chains is kept."""
+
+    totals: Totals
+    padding: int = 0
+    """Tokens in blocks and open blocks that no document wrote."""
+    seconds: float = 0.0
+    """Time between two moments; 0 where they are not known."""
+    timed_tokens: int = 0
+    """Tokens of documents that came in this time."""
+
+    @property
+    def documents(self) -> int:
+        """Documents that came to the steps and were answered for."""
+        return self.totals.kept + self.totals.filtered.total()
+
+    @property
+    def share(self) -> float:
+        """Share of these that is kept, from 0 to 1; 0 without documents."""
+        return self.totals.kept / self.documents if self.documents else 0.0
+
+    @property
+    def average_tokens(self) -> float:
+        """Tokens of a kept document, with those that mark its begin and end; 0 without documents."""
+        return self.totals.tokens / self.totals.kept if self.totals.kept else 0.0
+
+    @property
+    def efficiency(self) -> float:
+        """Share of the blocks' tokens that are documents', from 0 to 1; 1 where nothing is padded."""
+        places = self.totals.tokens + self.padding
+        return self.totals.tokens / places if places else 1.0
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens of documents a second, pauses included; None where that is not known."""
+        return self.timed_tokens / self.seconds if self.seconds > 0 and self.timed_tokens else None
+
+    @property
+    def kept_bytes(self) -> int | None:
+        """Bytes of the texts that all steps passed on; None where they are not counted."""
+        return self.totals.figures.steps[-1].passed.size if self.totals.figures else None
+
+    def funnel(self) -> list[FunnelRow]:
+        """Return what was dropped: by step in the order of the recipe, the most frequent reasons of each first."""
+        rows: list[FunnelRow] = []
+        for step in self.totals.figures.steps:
+            found = [FunnelRow(step.step, reason, *amount) for reason, amount in step.filtered.items()]
+            rows += sorted(found, key=_rarity)
+        named = self.totals.figures.filtered
+        rest = {r: n - named.get(r, Amount()).documents for r, n in self.totals.filtered.items()}
+        rows += sorted((FunnelRow(UNNAMED, r, n, None) for r, n in rest.items() if n), key=_rarity)
+        return rows
+
+    def lines(self) -> list[str]:
+        """Return the figures as sentences that can be pasted."""
+        totals = self.totals
+        lines = [
+            f"Data retention: {self.share:.1%} ({totals.kept:,} of {self.documents:,} documents)".replace("%", " %"),
+            f"Tokens kept: {totals.tokens:,}, on average {self.average_tokens:,.1f} a document",
+            f"Efficiency: {self.efficiency:.1%} of tokens in blocks are documents'".replace("%", " %"),
+        ]
+        entered = totals.figures.entered
+        if self.kept_bytes is not None and entered.size:
+            share = f"{self.kept_bytes / entered.size:.1%}".replace("%", " %")
+            lines.insert(1, f"Text retention: {share} ({self.kept_bytes:,} of {entered.size:,} bytes)")
+        if self.tokens_per_second is not None:
+            lines.append(f"Speed: {self.tokens_per_second:,.0f} tokens a second over {self.seconds:,.0f} s")
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types; what is not known is null."""
+        return {
+            "documents": self.documents,
+            "kept": self.totals.kept,
+            "share": self.share,
+            "text_bytes_in": self.totals.figures.entered.size if self.totals.figures else None,
+            "text_bytes_kept": self.kept_bytes,
+            "tokens": self.totals.tokens,
+            "average_tokens": self.average_tokens,
+            "efficiency": self.efficiency,
+            "tokens_per_second": self.tokens_per_second,
+            "funnel": [row._asdict() for row in self.funnel()],
+        }
+
+
+def kept_line(totals: Totals) -> str:
+    """Return the funnel in one line: ``kept 1,234 of 1,300 documents: 40 empty, 26 c4_quality.lorem_ipsum``."""
+    retention = Retention(totals)
+    dropped = ", ".join(f"{row.documents:,} {row.reason}" for row in sorted(retention.funnel(), key=_rarity))
+    return f"kept {totals.kept:,} of {retention.documents:,} documents" + (f": {dropped}" if dropped else "")
+
+
+def _rarity(row: FunnelRow) -> tuple[int, str]:
+    return -row.documents, row.reason

@@ -1,0 +1,185 @@
+"""The parameters of a step: the fields of its dataclass, with types that are checked and one description each.
+
+A description is the string below the field in the class's source, so it is written once: for readers of the code, for
+``tokenmill steps show`` and for docs/steps.md.
+"""
+
+import ast
+import inspect
+from collections.abc import Hashable, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from math import isfinite
+from textwrap import dedent
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+
+from tokenmill.errors import SettingsError
+from tokenmill.spelling import nearest
+from tokenmill.stages.steps.list_file import ListFile
+
+MAX_TEXT: Final = 8192
+"""Characters of a parameter that is text, and of each text in a list: the recipe holds them, in every genesis."""
+MAX_ITEMS: Final = 1024
+"""Items of a list that stands in the settings; longer ones belong in a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a step, as people read about it."""
+
+    name: str
+    kind: Any
+    """Its type."""
+    default: Any
+    """`MISSING` where the parameter must be given."""
+    description: str
+
+    @property
+    def required(self) -> bool:
+        """Whether there is no default."""
+        return self.default is MISSING
+
+    @property
+    def kind_in_words(self) -> str:
+        """What a value may be: "a number", for example."""
+        return kind_in_words(self.kind)
+
+
+def parameters_of(step: type[Any]) -> tuple[Parameter, ...]:
+    """Return the parameters of a step's class, in order; private fields and those that are not given are none."""
+    return _parameters_of(step)
+
+
+@cache
+def _parameters_of(step: Hashable) -> tuple[Parameter, ...]:
+    if not isinstance(step, type) or not is_dataclass(step):
+        raise TypeError(f"{step} is no dataclass")
+    kinds, said = get_type_hints(step), _descriptions(step)
+    return tuple(
+        Parameter(field.name, kinds[field.name], _default(field), said.get(field.name, ""))
+        for field in fields(step)
+        if field.init and not field.name.startswith("_")
+    )
+
+
+def checked_values(step: type, values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the values for the parameters of ``step``, each in its field's type; what is a default may be left out.
+
+    Raises:
+        SettingsError: an unknown parameter, one that is missing, or a value of a wrong type; begins with ``where``.
+
+    """
+    known = {parameter.name: parameter for parameter in parameters_of(step)}
+    for name in values:
+        if name not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise SettingsError(f"{where}: unknown parameter {name}{nearest(name, known)}; {has}")
+    missing = [parameter.name for parameter in known.values() if parameter.required and parameter.name not in values]
+    if missing:
+        raise SettingsError(f"{where}: {missing[0]} is missing; it is {known[missing[0]].kind_in_words}")
+    found = {}
+    for name, value in values.items():
+        try:
+            found[name] = _fitted(value, known[name].kind)
+        except ValueError as error:
+            said = str(error) or f"it must be {known[name].kind_in_words}"
+            raise SettingsError(f"{where}: {name} = {_shortened(value)}: {said}") from None
+    return found
+
+
+def kind_in_words(kind: Any) -> str:
+    """Return what a value of this type is called in messages and on the page about steps."""
+    if get_origin(kind) is Literal:
+        return " or ".join(f'"{choice}"' for choice in get_args(kind))
+    if get_origin(kind) is UnionType:
+        return " or ".join(kind_in_words(one) for one in get_args(kind) if one is not NoneType)
+    if get_origin(kind) is tuple:
+        parts = get_args(kind)
+        if parts[-1] is Ellipsis:
+            return f"a list, each {kind_in_words(parts[0])}"
+        return f"[{', '.join(kind_in_words(part) for part in parts)}]"
+    return _WORDS[kind]
+
+
+_WORDS: Final[Mapping[Any, str]] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    ListFile: "the path of a file",
+}
+
+
+def _fitted(value: Any, kind: Any) -> Any:
+    """Return the value in the type of its field. A ValueError without words means that it is of another type."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is UnionType:
+        return _fitted_to_one(value, parts)
+    if origin is tuple:
+        return _fitted_items(value, parts)
+    if kind is float:
+        fits = type(value) in {int, float} and isfinite(value)
+    elif kind is str:
+        fits = type(value) is str
+        if fits and len(value) > MAX_TEXT:
+            raise ValueError(f"it is longer than {MAX_TEXT:,} characters")
+    elif kind is ListFile:
+        fits = isinstance(value, ListFile) or (isinstance(value, str) and value != "")
+    else:
+        fits = value in parts if origin is Literal else type(value) is kind
+    if not fits:
+        raise ValueError
+    return float(value) if kind is float else value
+
+
+def _fitted_items(value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError  # noqa: TRY004 - as all that does not fit
+    if len(value) > MAX_ITEMS:
+        raise ValueError(f"it has more than {MAX_ITEMS:,} items, so put them into a file")
+    if kinds[-1] is Ellipsis:
+        return tuple(_fitted(item, kinds[0]) for item in value)
+    if len(value) != len(kinds):
+        raise ValueError
+    return tuple(_fitted(item, kind) for item, kind in zip(value, kinds, strict=True))
+
+
+def _fitted_to_one(value: Any, kinds: tuple[Any, ...]) -> Any:
+    said = ""
+    for kind in kinds:
+        if kind is NoneType:
+            if value is None:
+                return None
+            continue
+        try:
+            return _fitted(value, kind)
+        except ValueError as error:
+            said = said or str(error)
+    raise ValueError(said)
+
+
+def _shortened(value: Any) -> str:
+    said = repr(value)
+    return said if len(said) <= 100 else f"{said[:100]}…"  # noqa: PLR2004 - as much as a line of a message has room for
+
+
+def _default(field: Any) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def _descriptions(step: type) -> dict[str, str]:
+    """Return the strings that stand below the fields in the source of a class."""
+    body = ast.parse(dedent(inspect.getsource(step))).body[0]
+    if not isinstance(body, ast.ClassDef):
+        raise TypeError(f"{step.__name__} is no class")
+    found = {}
+    for field, below in zip(body.body, body.body[1:], strict=False):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+        ):
+            found[field.target.id] = " ".join(str(below.value.value).split())
+    return found

@@ -1,0 +1,53 @@
+"""The steps that ``[[steps]]`` may name."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from tokenmill.stages.steps.c4_paragraph import C4Paragraph
+from tokenmill.stages.steps.c4_quality import C4Quality
+from tokenmill.stages.steps.decontaminate import Decontaminate, runs_of_texts
+from tokenmill.stages.steps.fineweb_quality import FinewebQuality
+from tokenmill.stages.steps.fix_unicode import FixUnicode
+from tokenmill.stages.steps.gopher_quality import GopherQuality
+from tokenmill.stages.steps.gopher_repetition import GopherRepetition
+from tokenmill.stages.steps.language import LanguageStep
+from tokenmill.stages.steps.length import LengthStep
+from tokenmill.stages.steps.list_file import canonical_lines
+from tokenmill.stages.steps.regex import RegexStep
+from tokenmill.stages.steps.replace_pii import ReplacePii
+from tokenmill.stages.steps.sample import SampleStep
+from tokenmill.stages.steps.url import UrlStep
+from tokenmill.stages.steps.words import WordsStep
+
+
+def _lines(content: bytes, _values: Mapping[str, Any]) -> bytes:
+    return canonical_lines(content)
+
+
+class RegisteredStep(NamedTuple):
+    """A step that settings may name."""
+
+    step: type[Any]
+    """Its class, a dataclass whose fields are the parameters."""
+    list_form: Callable[[bytes, Mapping[str, Any]], bytes] = _lines
+    """What becomes of a list file's content, given the step's parameters as they are written; a ValueError says why the
+    content cannot be used."""
+
+
+STEPS: Final[Mapping[str, RegisteredStep]] = {
+    "url": RegisteredStep(UrlStep),
+    "language": RegisteredStep(LanguageStep),
+    "gopher_repetition": RegisteredStep(GopherRepetition),
+    "gopher_quality": RegisteredStep(GopherQuality),
+    "c4_quality": RegisteredStep(C4Quality),
+    "c4_paragraph": RegisteredStep(C4Paragraph),
+    "fineweb_quality": RegisteredStep(FinewebQuality),
+    "words": RegisteredStep(WordsStep),
+    "regex": RegisteredStep(RegexStep),
+    "length": RegisteredStep(LengthStep),
+    "decontaminate": RegisteredStep(Decontaminate, runs_of_texts),
+    "sample": RegisteredStep(SampleStep),
+    "replace_pii": RegisteredStep(ReplacePii),
+    "fix_unicode": RegisteredStep(FixUnicode),
+}
+"""By name, in the order in which pages list them."""
