@@ -74,7 +74,7 @@ def _keep_lines(
     while at < end:
         length = 0
         while at < end:
-            length = line_break(data, at, end)
+            length = line_break(data, at, end) if data[at] < 0x20 or data[at] >= 0x80 else 0  # noqa: PLR2004 - ASCII
             if length:
                 break
             at += 1

@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import sha256
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -90,6 +91,8 @@ class EnglishRules(NamedTuple):
     """Words of these sequences that are not the last one."""
     seconds: npt.NDArray[np.uint64]
     """Words of these sequences that are not the first one."""
+    pairs: npt.NDArray[np.uint64]
+    """`sequence_hash` of two words that stand beside each other in such a sequence."""
     longest_special_case: int
     longest_sequence: int
     """In words."""
@@ -194,6 +197,7 @@ def english_rules(nlp: Language) -> EnglishRules:
         _hash_set(sequence_hash(words[:end]) for words in sequences for end in range(1, len(words))),
         _hash_set(string_hash(word) for words in sequences for word in words[:-1]),
         _hash_set(string_hash(word) for words in sequences for word in words[1:]),
+        _hash_set(sequence_hash(pair) for words in sequences for pair in pairwise(words)),
         max(map(len, tokenizer.rules)),
         max(map(len, sequences)),
         max(map(len, units)),

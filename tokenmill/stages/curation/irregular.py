@@ -36,23 +36,35 @@ def find_runs(
     around = np.empty(2 * rules.longest_sequence, np.uint64)
     count = 0
     for text in range(len(part.begin)):
-        before, first, rejoined, odd = 0, part.first[text], False, False
-        for chunk in range(part.first[text], part.last[text]):
+        odd, chunk, last = False, part.first[text], part.last[text]
+        free = chunk
+        while chunk < last:
             flags = table.flags[part.entry[chunk]]
             odd |= (flags & CHUNK_ODD) != 0
-            spanned = part.gap[chunk] == SPACE and before & CHUNK_ENDS_OPEN and flags & CHUNK_BEGINS_OPEN
-            if not (spanned and _is_spanned(part, table, rules, chunk, part.last[text], scratch, around)):
-                if rejoined and chunk - first > 1:
-                    runs[count, 0], runs[count, 1] = first, chunk
+            if flags & CHUNK_REJOINED:
+                first = chunk
+                while first > free and _is_spanned(part, table, rules, first, last, scratch, around):
+                    first -= 1
+                while chunk + 1 < last and _is_spanned(part, table, rules, chunk + 1, last, scratch, around):
+                    chunk += 1
+                    odd |= (table.flags[part.entry[chunk]] & CHUNK_ODD) != 0
+                free = chunk + 1
+                if free - first > 1:
+                    runs[count, 0], runs[count, 1] = first, free
                     count += 1
-                first, rejoined = chunk, False
-            rejoined |= (flags & CHUNK_REJOINED) != 0
-            before = flags
-        if rejoined and part.last[text] - first > 1:
-            runs[count, 0], runs[count, 1] = first, part.last[text]
-            count += 1
+            chunk += 1
         part.irregular[text] = odd
     return count
+
+
+@compiled
+def _is_pair(table: WordTable, rules: EnglishRules, one: int, other: int) -> bool:
+    """Return whether the last word of one chunk and the first one of the other are beside each other in a sequence."""
+    last, first = table.last_hash[one], table.first_hash[other]
+    if last == np.uint64(0) or first == np.uint64(0):
+        return True
+    value = ((_SEED ^ last) * _FACTOR ^ first) * _FACTOR
+    return is_in(rules.pairs, value if value != np.uint64(0) else np.uint64(1))
 
 
 @compiled
@@ -65,7 +77,12 @@ def _is_spanned(
     scratch: Characters,
     around: npt.NDArray[np.uint64],
 ) -> bool:
-    """Return whether one of spaCy's sequences may have words before ``chunk`` and words in it."""
+    """Return whether one of spaCy's sequences may have words before ``chunk``, in the same text, and words in it."""
+    one, other = part.entry[chunk - 1], part.entry[chunk]
+    if part.gap[chunk] != SPACE or not table.flags[one] & CHUNK_ENDS_OPEN:
+        return False
+    if not table.flags[other] & CHUNK_BEGINS_OPEN or not _is_pair(table, rules, one, other):
+        return False
     room = rules.longest_sequence - 1
     low = high = room
     at = chunk - 1

@@ -9,7 +9,7 @@ from tokenmill.stages.curation.byte_strings import Bytes, equal_bytes
 from tokenmill.stages.curation.compiled import compiled
 from tokenmill.stages.curation.part import Part, line_break
 from tokenmill.stages.curation.verdicts import ASK, KEEP
-from tokenmill.stages.curation.word_table import WORD_ALPHABETIC, WORD_NO_SYMBOL, WordTable
+from tokenmill.stages.curation.word_table import WordTable
 
 REASONS: Final = (
     "gopher_short_doc",
@@ -61,13 +61,10 @@ def _judge(part: Part, table: WordTable, row: int, limits: QualityLimits) -> int
     words = full = characters = alphabetic = 0
     for chunk in range(part.first[row], part.last[row]):
         entry = part.entry[chunk]
-        for word in range(table.first_word[entry], table.first_word[entry] + table.words[entry]):
-            words += 1
-            flags = table.word_flags[word]
-            if flags & WORD_NO_SYMBOL:
-                full += 1
-                characters += table.word_characters[word]
-            alphabetic += flags & WORD_ALPHABETIC
+        words += table.words[entry]
+        full += table.full_words[entry]
+        characters += table.full_characters[entry]
+        alphabetic += table.alphabetic[entry]
     if limits.min_doc_words and full < limits.min_doc_words:
         return SHORT
     if limits.max_doc_words and full > limits.max_doc_words:
@@ -98,10 +95,14 @@ def _judge_lines(part: Part, table: WordTable, row: int, limits: QualityLimits, 
         first_of_line = chunk
         length = 0
         while at < end:
+            byte = data[at]
+            if 0x2E < byte < 0x80 or byte == 0x20:  # noqa: PLR2004 - most characters: not looked for
+                dots = 0
+                at += 1
+                continue
             length = line_break(data, at, end)
             if length:
                 break
-            byte = data[at]
             hashes += byte == _HASH
             dots = dots + 1 if byte == _DOT else 0
             if dots == 3:  # noqa: PLR2004 - an ellipsis of three stops

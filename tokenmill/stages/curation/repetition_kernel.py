@@ -125,14 +125,14 @@ def _split(data: Bytes, low: int, high: int, least: int, room: Room) -> int:
 def _judge_words(part: Part, table: WordTable, row: int, limits: RepetitionLimits, room: Room) -> int:
     words = _join(part, table, row, room)
     characters = part.characters[row]
+    joined = 0
     for rule in range(len(limits.top_n)):
-        n = limits.top_n[rule]
+        n, share = limits.top_n[rule], limits.top_share[rule]
         if n > words:
             continue
-        share = limits.top_share[rule]
+        joined = _hash_n_grams(words, n, joined, room)
         if _most_in_top(words, n, room) / characters > share and _top(words, n, room) / characters > share:
             return TOP + rule
-    joined = 0
     for rule in range(len(limits.dup_n)):
         n, share = limits.dup_n[rule], limits.dup_share[rule]
         joined = _hash_n_grams(words, n, joined, room)
@@ -162,15 +162,6 @@ def _join(part: Part, table: WordTable, row: int, room: Room) -> int:
 
 
 @compiled
-def _n_gram_hash(room: Room, first: int, n: int) -> np.uint64:
-    value = np.uint64(0)
-    for word in range(first, first + n):
-        value = (value ^ room.hashes[word]) * _FACTOR
-        value ^= value >> _SHIFT
-    return value
-
-
-@compiled
 def _most_in_top(words: int, n: int, room: Room) -> int:
     """Return what `_top` gives at most: the same without looking whether n-grams of one hash value are the same."""
     size = slots_for(words)
@@ -178,7 +169,7 @@ def _most_in_top(words: int, n: int, room: Room) -> int:
     counts[:size] = 0
     mask, most = np.uint64(size - 1), 0
     for first in range(words - n + 1):
-        slot = _n_gram_hash(room, first, n) & mask
+        slot = _mixed(room.n_grams[first]) & mask
         counts[slot] += 1
         most = max(most, counts[slot] * (room.characters[first + n] - room.characters[first] + n - 1))
     return most
@@ -206,7 +197,7 @@ def _top(words: int, n: int, room: Room) -> int:
     best = 0
     for first in range(words - n + 1):
         room.counts[first] = 0
-        slot = _n_gram_hash(room, first, n) & mask
+        slot = _mixed(room.n_grams[first]) & mask
         found = first
         while slots[slot]:
             if _same_words(room, slots[slot] - 1, first, n):

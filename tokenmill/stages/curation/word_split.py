@@ -26,6 +26,7 @@ from tokenmill.stages.curation.word_table import (
     WORD_PUNCTUATION,
     WORD_SENTENCE_END,
     WordTable,
+    count_kinds,
     empty_table,
     look_up,
 )
@@ -209,7 +210,8 @@ class WordSplit:
         table = self.table
         twin = int(table.used[0])
         table.used[0] += 1
-        for column in (table.hashes, table.key_begin, table.key_size, table.characters, table.flags):
+        copied = (table.hashes, table.key_begin, table.key_size, table.characters, table.flags)
+        for column in (*copied, table.first_hash, table.last_hash):
             column[twin] = column[entry]
         own: list[tuple[str, bool]] = []
         missing = int(table.characters[entry])
@@ -251,6 +253,7 @@ class WordSplit:
             table.word_flags[at] = kinds | (WORD_SENTENCE_END if word in self._sentence_ends else 0)
             at += 1
         table.used[2] = at
+        count_kinds(table, entry)
 
     def _open_ends(self, chunk: str) -> int:
         """Return a chunk's flags, some perhaps more than needed: then spaCy cuts the whole text."""

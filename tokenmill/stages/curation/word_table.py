@@ -61,6 +61,14 @@ class WordTable(NamedTuple):
     first_word: npt.NDArray[np.int32]
     words: npt.NDArray[np.int32]
     """How many words each chunk has."""
+    full_words: npt.NDArray[np.int32]
+    """How many of them have `WORD_NO_SYMBOL`, and the characters of these."""
+    full_characters: npt.NDArray[np.int32]
+    alphabetic: npt.NDArray[np.int32]
+    """How many of them have `WORD_ALPHABETIC`."""
+    first_hash: npt.NDArray[np.uint64]
+    """`string_hash` of the first word, and of the last one, before spaCy puts words together; 0 where nobody knows."""
+    last_hash: npt.NDArray[np.uint64]
     flags: npt.NDArray[np.uint8]
     """``CHUNK_…``."""
     keys: Bytes
@@ -84,10 +92,8 @@ def empty_table(entries: int, keys: int, words: int, seed: int) -> WordTable:
         np.zeros(1 << (2 * entries - 1).bit_length(), np.int32),
         np.empty(entries, np.uint64),
         np.empty(entries, np.int64),
-        np.empty(entries, np.int32),
-        np.empty(entries, np.int32),
-        np.empty(entries, np.int32),
-        np.empty(entries, np.int32),
+        *(np.empty(entries, np.int32) for _ in range(7)),
+        *(np.zeros(entries, np.uint64) for _ in range(2)),
         np.empty(entries, np.uint8),
         np.empty(keys + PADDING, np.uint8),
         np.empty(words, np.uint64),
@@ -153,6 +159,7 @@ def _learn(
     for at in range(size):
         table.keys[key + at] = data[begin + at]
     table.flags[entry] = 0
+    table.first_hash[entry] = table.last_hash[entry] = 0
     table.first_word[entry], table.words[entry] = table.used[2], 0
     text, ends = scratch[0], scratch[1]
     characters = decode(data, begin, begin + size, text)
@@ -160,10 +167,10 @@ def _learn(
     count = cut_chunk(rules, text, characters, ends, scratch[2])
     if count == LEFT_TO_SPACY:
         return False
-    if is_in(rules.firsts, hash_of(text, ends[count - 2] if count > 1 else 0, characters)):
-        table.flags[entry] |= CHUNK_ENDS_OPEN
-    if is_in(rules.seconds, hash_of(text, 0, ends[0])):
-        table.flags[entry] |= CHUNK_BEGINS_OPEN
+    table.first_hash[entry] = hash_of(text, 0, ends[0])
+    table.last_hash[entry] = hash_of(text, ends[count - 2] if count > 1 else 0, characters)
+    table.flags[entry] |= CHUNK_ENDS_OPEN if is_in(rules.firsts, table.last_hash[entry]) else 0
+    table.flags[entry] |= CHUNK_BEGINS_OPEN if is_in(rules.seconds, table.first_hash[entry]) else 0
     joined = rejoin(rules, text, ends, count, scratch[2])
     if joined != NOTHING_TO_JOIN:
         if special_case(rules, text, 0, characters) < 0:
@@ -195,7 +202,21 @@ def _learn(
         low = high
     table.words[entry] = count
     table.used[2] += count
+    count_kinds(table, entry)
     return True
+
+
+@compiled
+def count_kinds(table: WordTable, entry: int) -> None:
+    """Count the entry's words of each kind."""
+    full = characters = alphabetic = 0
+    for word in range(table.first_word[entry], table.first_word[entry] + table.words[entry]):
+        flags = table.word_flags[word]
+        alphabetic += flags & WORD_ALPHABETIC
+        if flags & WORD_NO_SYMBOL:
+            full += 1
+            characters += table.word_characters[word]
+    table.full_words[entry], table.full_characters[entry], table.alphabetic[entry] = full, characters, alphabetic
 
 
 @compiled
