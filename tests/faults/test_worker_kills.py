@@ -36,7 +36,10 @@ def test_killed_workers_lose_and_repeat_nothing(
     broker: Broker, topic: TopicFactory, tmp_path: Path, trial: Trial
 ) -> None:
     """Workers of both roles die in the middle of their work, others take over; all is equal to the reference."""
-    settings = service_settings(broker, topic(4), tmp_path, session_timeout=2.0, splits={"train": 900, "dev": 100})
+    frame = trial.rng.choice([{}, {"begin_of_document": 2, "end_of_document": "none", "padding": 3}])
+    settings = service_settings(
+        broker, topic(4), tmp_path, session_timeout=2.0, splits={"train": 900, "dev": 100}, **frame
+    )
     rounds = trial.rounds(3, 100)
     with Service(settings, tmp_path) as service:
         with Feeder(settings, trial.rng, burst=BURST):
