@@ -23,10 +23,10 @@ _ALL: Final = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def eight_bytes(_context: Any, data: Any, at: Any) -> Any:  # noqa: ANN401 - numba's own types
+def eight_bytes(_context: Any, data: Any, at: Any) -> Any:  # noqa: ARG001 - numba looks at its type
     """Return ``data[at : at + 8]`` as a little-endian number, wherever it begins."""
 
-    def load(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401 - as above
+    def load(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
         place = builder.gep(array.data, [arguments[1]])
         number = builder.load(builder.bitcast(place, ir.IntType(64).as_pointer()))
@@ -71,7 +71,7 @@ def equal_bytes(one: Bytes, at: int, other: Bytes, place: int, size: int) -> boo
 def polynomial(data: Bytes, begin: int, end: int, base: np.uint64) -> tuple[np.uint64, np.uint64]:
     """Return a hash of ``data[begin:end]`` by which those of strings in a row can be joined, and the power for that.
 
-    The hash of two strings in a row is the first one's times the second one's power plus the second one's, modulo 2**64.
+    The hash of two strings in a row is the first one's times the second one's power plus the second one's, in 64 bits.
     """
     value, power = np.uint64(0), np.uint64(1)
     for at in range(begin, end):

@@ -74,7 +74,7 @@ def _keep_lines(
     while at < end:
         length = 0
         while at < end:
-            length = line_break(data, at, end) if data[at] < 0x20 or data[at] >= 0x80 else 0  # noqa: PLR2004 - ASCII
+            length = line_break(data, at, end) if data[at] < 0x20 or data[at] >= 0x80 else 0
             if length:
                 break
             at += 1
@@ -154,9 +154,9 @@ def _citation(data: Bytes, low: int, high: int, rules: EnglishRules) -> int:
 def _digit(data: Bytes, at: int, rules: EnglishRules) -> int:
     """Return the length of the digit that begins here; 0 if there is none."""
     value = np.int32(data[at])
-    size = 1 if value < 0x80 else (2 if value < 0xE0 else (3 if value < 0xF0 else 4))  # noqa: PLR2004 - UTF-8
+    size = 1 if value < 0x80 else (2 if value < 0xE0 else (3 if value < 0xF0 else 4))
     if size > 1:
-        value &= 0x1F if size == 2 else (0x0F if size == 3 else 0x07)  # noqa: PLR2004 - UTF-8
+        value &= 0x1F if size == 2 else (0x0F if size == 3 else 0x07)
         for byte in range(at + 1, at + size):
             value = (value << 6) | np.int32(data[byte] & 0x3F)
     return size if rules.classes[value] & DIGIT else 0
@@ -180,7 +180,7 @@ def _has_lower_at(data: Bytes, at: int, end: int, phrase: Bytes) -> bool:
         return False
     for number in range(len(phrase)):
         byte = data[at + number]
-        if 65 <= byte <= 90:  # noqa: PLR2004 - A to Z
+        if 65 <= byte <= 90:
             byte += 32
         if byte != phrase[number]:
             return False
@@ -193,7 +193,7 @@ def _ends_a_sentence(data: Bytes, begin: int, end: int) -> bool:
         return False
     last = data[end - 1]
     if last == _DOT:
-        return not (end - begin > 2 and data[end - 2] == _DOT and data[end - 3] == _DOT)  # noqa: PLR2004 - "..."
+        return not (end - begin > 2 and data[end - 2] == _DOT and data[end - 3] == _DOT)
     return last in (0x3F, 0x21, 0x22, 0x27)  # ? ! " '
 
 
@@ -209,21 +209,21 @@ def _look_for_phrases(data: Bytes, begin: int, end: int) -> int:
         byte = data[at]
         if byte == _CURLY:
             found |= _HAS_CURLY
-        elif byte == 0xE2:  # noqa: PLR2004 - U+212A
-            found |= _HAS_KELVIN if data[at + 1] == 0x84 and data[at + 2] == 0xAA else 0  # noqa: PLR2004 - U+212A
+        elif byte == 0xE2:
+            found |= _HAS_KELVIN if data[at + 1] == 0x84 and data[at + 2] == 0xAA else 0
         byte |= 0x20
-        if byte == 0x75:  # noqa: PLR2004 - u
+        if byte == 0x75:
             uses = _has_lower_at(data, at, end, _USES) or _has_lower_at(data, at, end, _USE_OF)
             found |= _HAS_POLICY if uses or _has_lower_at(data, at, end, _USE) else 0
-        elif byte == 0x74:  # noqa: PLR2004 - t
+        elif byte == 0x74:
             found |= _HAS_POLICY if _has_lower_at(data, at, end, _TERMS) else 0
-        elif byte == 0x70:  # noqa: PLR2004 - p
+        elif byte == 0x70:
             found |= _HAS_POLICY if _has_lower_at(data, at, end, _PRIVACY) else 0
-        elif byte == 0x63:  # noqa: PLR2004 - c
+        elif byte == 0x63:
             found |= _HAS_POLICY if _has_lower_at(data, at, end, _COOKIE) else 0
-        elif byte == 0x6C:  # noqa: PLR2004 - l
+        elif byte == 0x6C:
             found |= _HAS_LOREM if _has_lower_at(data, at, end, _LOREM) else 0
-        elif byte == 0x6A:  # noqa: PLR2004 - j
+        elif byte == 0x6A:
             found |= _HAS_JAVASCRIPT if _has_lower_at(data, at, end, _JAVASCRIPT) else 0
     return found
 

@@ -73,7 +73,7 @@ def is_in(table: npt.NDArray[np.uint64], value: np.uint64) -> bool:
 
 @compiled
 def _is_digit(character: int) -> bool:
-    return 48 <= character <= 57  # noqa: PLR2004 - the ASCII digits
+    return 48 <= character <= 57
 
 
 @compiled
@@ -141,11 +141,11 @@ def _suffix(rules: EnglishRules, text: Characters, low: int, high: int) -> int:
             return high - begin
         if high - low > 1 and rules.classes[before] & BEFORE_STOP:
             found = 1
-        elif high - low > 2:  # noqa: PLR2004 - two characters and the stop
+        elif high - low > 2:
             two = text[high - 3]
-            if rules.classes[before] & UPPER and rules.classes[two] & UPPER:
-                found = 1
-            elif two == _DEGREE and before in (70, 102, 67, 99, 75, 107):  # noqa: PLR2004 - FfCcKk
+            if (rules.classes[before] & UPPER and rules.classes[two] & UPPER) or (
+                two == _DEGREE and before in (70, 102, 67, 99, 75, 107)
+            ):
                 found = 1
     elif rules.classes[last] & SUFFIX or (last == _PLUS and _is_digit(before)):
         found = 1
@@ -217,7 +217,7 @@ def _url(rules: EnglishRules, text: Characters, low: int, high: int) -> int:
             pass
         elif at - low > 1 and answer != 1:
             answer = _or_left(answer, _from_host(rules, text, at + 3, high))
-    elif at < high and text[at] >= 128 and answer == 0:  # noqa: PLR2004 - a scheme may have letters of other scripts
+    elif at < high and text[at] >= 128 and answer == 0:
         for colon in range(at, high - 2):
             if text[colon] == _COLON and text[colon + 1] == _SLASH and text[colon + 2] == _SLASH:
                 return LEFT_TO_SPACY
@@ -243,17 +243,17 @@ def _from_host(rules: EnglishRules, text: Characters, low: int, high: int) -> in
     if not _is_end_of_host(text, end, high):
         if end < high and text[end] == _COLON:
             for at in range(end, min(end + 1 + _PORT[1], high)):
-                if text[at] >= 128:  # noqa: PLR2004 - a port may have digits of other scripts
+                if text[at] >= 128:
                     return LEFT_TO_SPACY
         return 0
     if digits:
-        return LEFT_TO_SPACY if dots == 3 else 0  # noqa: PLR2004 - an IPv4 address
+        return LEFT_TO_SPACY if dots == 3 else 0
     return _is_host(rules, text, low, end)
 
 
 @compiled
 def _is_ascii_alphanumeric(character: int) -> bool:
-    return _is_digit(character) or 65 <= character <= 90 or 97 <= character <= 122  # noqa: PLR2004 - A-Z, a-z
+    return _is_digit(character) or 65 <= character <= 90 or 97 <= character <= 122
 
 
 @compiled

@@ -16,4 +16,3 @@ def compiled(function: Kernel) -> Kernel:
     """Return ``function`` as machine code. Division by zero gives infinity or NaN, as in numpy."""
     kernel: Kernel = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
     return kernel
-

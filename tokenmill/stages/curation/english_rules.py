@@ -7,7 +7,7 @@ in a table of all characters. `english_rules` checks that the installed spaCy ha
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from hashlib import sha256
 from itertools import pairwise
@@ -58,9 +58,7 @@ _CHARACTERS: Final = 0x110000
 
 _ICONS: Final = rf"[{char_classes.CONCAT_ICONS}]"
 _MARKS: Final = [*char_classes.LIST_PUNCT, *char_classes.LIST_QUOTES]
-_STOPS: Final = (
-    rf"[0-9{char_classes.ALPHA_LOWER}%²\-\+{char_classes.PUNCT}(?:{char_classes.CONCAT_QUOTES})]"
-)
+_STOPS: Final = rf"[0-9{char_classes.ALPHA_LOWER}%²\-\+{char_classes.PUNCT}(?:{char_classes.CONCAT_QUOTES})]"
 """What a full stop has to stand behind to be a suffix."""
 KNOWN_RULES: Final = "3b070276bf3e6482b0d0ccbff90352272746e94226d145bd983372cbe52b197f"
 """SHA-256 of spaCy's expressions that the kernel was written for."""
@@ -147,8 +145,8 @@ def _classes() -> npt.NDArray[np.uint16]:
 
     singles = [mark for mark in _MARKS if mark.strip() and len(mark.removeprefix("\\")) == 1]
     currencies = [mark for mark in char_classes.LIST_CURRENCY if len(mark.removeprefix("\\")) == 1]
-    put(PREFIX, "|".join(["§", "%", "=", "—", "–", *singles, *currencies, _ICONS]))
-    put(SUFFIX, "|".join([*singles, _ICONS, "—", "–"]))
+    put(PREFIX, "|".join(["§", "%", "=", "—", "\u2013", *singles, *currencies, _ICONS]))
+    put(SUFFIX, "|".join([*singles, _ICONS, "—", "\u2013"]))
     put(BEFORE_STOP, _STOPS)
     put(UPPER, f"[{char_classes.ALPHA_UPPER}]")
     put(LOWER_OR_QUOTE, f"[{char_classes.ALPHA_LOWER}{char_classes.CONCAT_QUOTES}]")
@@ -189,24 +187,29 @@ def english_rules(nlp: Language) -> EnglishRules:
         raise SettingsError("this spaCy cuts English words in another way (a special case has a space)")
     unescaped = [mark.replace("\\", "") for mark in char_classes.LIST_CURRENCY]
     units = [*char_classes.UNITS.split("|"), *unescaped]
+    slots, begin, text, first, ends = _special_cases(tokenizer.rules)
     return EnglishRules(
-        classes,
-        *_special_cases(tokenizer),
-        _hash_set(map(string_hash, units)),
-        _hash_set(map(sequence_hash, sequences)),
-        _hash_set(sequence_hash(words[:end]) for words in sequences for end in range(1, len(words))),
-        _hash_set(string_hash(word) for words in sequences for word in words[:-1]),
-        _hash_set(string_hash(word) for words in sequences for word in words[1:]),
-        _hash_set(sequence_hash(pair) for words in sequences for pair in pairwise(words)),
-        max(map(len, tokenizer.rules)),
-        max(map(len, sequences)),
-        max(map(len, units)),
+        classes=classes,
+        special_slots=slots,
+        special_begin=begin,
+        special_text=text,
+        special_first=first,
+        special_ends=ends,
+        units=_hash_set(map(string_hash, units)),
+        patterns=_hash_set(map(sequence_hash, sequences)),
+        beginnings=_hash_set(sequence_hash(words[:end]) for words in sequences for end in range(1, len(words))),
+        firsts=_hash_set(string_hash(word) for words in sequences for word in words[:-1]),
+        seconds=_hash_set(string_hash(word) for words in sequences for word in words[1:]),
+        pairs=_hash_set(sequence_hash(pair) for words in sequences for pair in pairwise(words)),
+        longest_special_case=max(map(len, tokenizer.rules)),
+        longest_sequence=max(map(len, sequences)),
+        longest_unit=max(map(len, units)),
     )
 
 
-def _special_cases(tokenizer: Tokenizer) -> Iterable[npt.NDArray[np.int32]]:
-    """Return the five tables of special cases."""
-    cases = {text: [case[ORTH] for case in words] for text, words in tokenizer.rules.items()}
+def _special_cases(rules: Mapping[str, list[dict[int, str]]]) -> Iterator[npt.NDArray[np.int32]]:
+    """Yield the five tables of special cases."""
+    cases = {text: [case[ORTH] for case in words] for text, words in rules.items()}
     size = 1 << (4 * len(cases)).bit_length()
     slots = np.zeros(size, np.int32)
     for number, text in enumerate(cases):

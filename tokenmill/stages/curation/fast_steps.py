@@ -10,6 +10,7 @@ import numpy as np
 from tokenmill.documents import Document
 from tokenmill.errors import EngineError, SettingsError
 from tokenmill.stages.curation.judges import Judge, Judgement, judge_of
+from tokenmill.stages.curation.part import hash_texts
 from tokenmill.stages.curation.probe import CURATION_PROBE
 from tokenmill.stages.curation.word_split import Located, WordSplit
 from tokenmill.stages.document_columns import DocumentColumns
@@ -20,10 +21,6 @@ SAMPLE_ONE_IN: Final = 8192
 comparing costs some 1 % of their time."""
 SAMPLE_CHARACTERS: Final = 1 << 16
 """Of a longer text, only a beginning of this length is compared, judged by itself: no text stalls the worker."""
-_LOOKED_AT: Final = 8
-"""Bytes of a text, spread over all of it, that decide with its length whether it is compared."""
-_FACTORS: Final = np.uint64(0x9E3779B97F4A7C15) * np.arange(1, 2 * _LOOKED_AT, 2, dtype=np.uint64)
-"""Odd multiples of 2**64 over the golden ratio."""
 _SHOWN_CHARACTERS: Final = 60
 
 
@@ -65,7 +62,7 @@ class FastStep:
                     text = text[:SAMPLE_CHARACTERS]
                     judgement = self._alone(text)
                 self.compare(text, judgement)
-        return [(at, self._answer(documents.at(at), judgements[at])) for at in sorted(judgements)]
+        return list(self._answers(documents, judgements))
 
     def check(self, texts: Iterable[str]) -> None:
         """Compare kernel and reference on each of the texts.
@@ -86,17 +83,22 @@ class FastStep:
         right = answer.text if isinstance(answer, Document) else answer
         if judgement != right:
             raise EngineError(
-                f"{self.name}: the kernel says {_shown(judgement, text)} and the reference {_shown(right, text)} of the "
-                f"text that begins with {text[:_SHOWN_CHARACTERS]!a}"
+                f"{self.name}: the kernel says {_shown(judgement, text)} and the reference {_shown(right, text)} of "
+                f"the text that begins with {text[:_SHOWN_CHARACTERS]!a}"
             )
 
     def _alone(self, text: str) -> Judgement:
         return dict(self.judge(self.words, [text])).get(0, text)
 
-    def _answer(self, document: Document, judgement: Judgement) -> Answer:
-        if judgement is None:
-            return self.reference(document)
-        return judgement if isinstance(judgement, Rejected) else document._replace(text=judgement)
+    def _answers(self, documents: DocumentColumns, judgements: dict[int, Judgement]) -> Iterator[tuple[int, Answer]]:
+        for at in sorted(judgements):
+            document, judgement = documents.at(at), judgements[at]
+            if isinstance(judgement, str):
+                yield at, document._replace(text=judgement)
+            elif judgement is not None:
+                yield at, judgement
+            elif (answer := self.reference(document)) is not document:
+                yield at, answer
 
 
 @cache
@@ -139,20 +141,11 @@ def with_kernels(steps: Sequence[Step]) -> tuple[Step, ...]:
 def sampled(located: Located) -> Iterator[int]:
     """Yield the indices of the texts that are compared: one in `SAMPLE_ONE_IN`, the same ones for every worker.
 
-    The choice is a hash of the text's length and of `_LOOKED_AT` of its bytes, as in
-    `tokenmill.stages.engines.checked.sampled`.
+    The choice is a hash of the text.
     """
-    begin = located.part.begin[located.rows]
-    lengths = located.part.end[located.rows] - begin
-    some = np.flatnonzero(lengths)
-    begin, lengths = begin[some], lengths[some]
-    key = lengths.astype(np.uint64)
-    for at in range(_LOOKED_AT):
-        key += located.part.data[begin + (lengths - 1) * at // (_LOOKED_AT - 1)].astype(np.uint64) * _FACTORS[at]
-    key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    key ^= key >> np.uint64(31)
-    yield from located.indices[some[key % np.uint64(SAMPLE_ONE_IN) == 0]].tolist()
+    keys = np.empty(len(located.rows), np.uint64)
+    hash_texts(located.part, located.rows, keys)
+    yield from located.indices[keys % np.uint64(SAMPLE_ONE_IN) == 0].tolist()
 
 
 def _shown(judgement: Judgement, text: str) -> str:

@@ -90,15 +90,15 @@ def _judge(
 @compiled
 def _last_character(data: Bytes, end: int) -> int:
     at = end - 1
-    while (data[at] & 0xC0) == 0x80:  # noqa: PLR2004 - UTF-8's bytes that begin no character
+    while (data[at] & 0xC0) == 0x80:
         at -= 1
     value = np.int32(data[at])
-    if value < 0x80:  # noqa: PLR2004 - UTF-8
-        return value
-    value &= 0x1F if end - at == 2 else (0x0F if end - at == 3 else 0x07)  # noqa: PLR2004 - UTF-8
+    if value < 0x80:
+        return int(value)
+    value &= 0x1F if end - at == 2 else (0x0F if end - at == 3 else 0x07)
     for byte in range(at + 1, end):
-        value = (value << 6) | (data[byte] & 0x3F)
-    return value
+        value = (value << 6) | np.int32(data[byte] & 0x3F)
+    return int(value)
 
 
 @compiled

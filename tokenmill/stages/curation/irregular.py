@@ -28,9 +28,9 @@ _FACTOR = np.uint64(HASH_FACTOR)
 def find_runs(
     part: Part, table: WordTable, rules: EnglishRules, scratch: Characters, runs: npt.NDArray[np.int64]
 ) -> int:
-    """Find chunks whose words depend on those beside them, in runs of ``[first, last)``; return how many runs there are.
+    """Find chunks whose words depend on those beside them, in runs of ``[first, last)``; return how many there are.
 
-    A run ends where no sequence reaches over its end, so its words depend on nothing else. ``scratch`` has the shape
+    No sequence reaches over a run's ends, so its words depend on nothing else. ``scratch`` has the shape
     ``[3, bytes of the longest chunk]``, ``runs`` the shape ``[chunks, 2]``.
     """
     around = np.empty(2 * rules.longest_sequence, np.uint64)

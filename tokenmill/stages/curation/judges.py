@@ -54,7 +54,7 @@ def _quality(step: GopherQuality) -> Judge:
     )
     stop_words = sorted({word.encode() for word in step.stop_words})
     data = np.frombuffer(b"".join(stop_words) + bytes(PADDING), np.uint8)
-    limits = QualityLimits(*_numbers(bounds), data, np.cumsum([0, *map(len, stop_words)], dtype=np.int64))
+    limits = QualityLimits._make((*_numbers(bounds), data, np.cumsum([0, *map(len, stop_words)], dtype=np.int64)))
 
     def judge(split: WordSplit, texts: list[str]) -> Iterator[tuple[int, Judgement]]:
         for located in split.locate(texts):
@@ -66,8 +66,11 @@ def _quality(step: GopherQuality) -> Judge:
 
 
 def _repetition(step: GopherRepetition) -> Judge:
+    dup_line, dup_para, dup_line_char, dup_para_char = _numbers(
+        (step.dup_line_frac, step.dup_para_frac, step.dup_line_char_frac, step.dup_para_char_frac)
+    )
     limits = RepetitionLimits(
-        *_numbers((step.dup_line_frac, step.dup_para_frac, step.dup_line_char_frac, step.dup_para_char_frac)),
+        *(dup_line, dup_para, dup_line_char, dup_para_char),
         np.array([n for n, _ in step.top_n_grams], np.int64),
         np.array([share for _, share in step.top_n_grams], np.float64),
         np.array([n for n, _ in step.dup_n_grams], np.int64),
@@ -90,7 +93,8 @@ def _fineweb(step: FinewebQuality) -> Judge:
     limits = FinewebLimits(
         float(step.line_punct_thr),
         bool(step.line_punct_exclude_zero),
-        *_numbers((step.short_line_thr, step.short_line_length, step.char_duplicates_ratio, step.new_line_ratio)),
+        *(float(step.short_line_thr), float(step.short_line_length)),
+        *(float(step.char_duplicates_ratio), float(step.new_line_ratio)),
         np.array(sorted(map(ord, stops)), np.int32),
     )
 
@@ -155,9 +159,13 @@ def _room(located: Located) -> Room:
     part, rows = located.part, located.rows
     size = int((part.end[rows] - part.begin[rows]).max(initial=0)) + 2
     return Room(
-        *(np.empty(size, np.int64) for _ in range(3)),
-        *(np.empty(size, np.uint64) for _ in range(3)),
-        np.empty(size, np.int32),
-        np.empty(slots_for(size), np.int32),
-        np.empty(size + PADDING, np.uint8),
+        begin=np.empty(size, np.int64),
+        end=np.empty(size, np.int64),
+        characters=np.empty(size, np.int64),
+        hashes=np.empty(size, np.uint64),
+        powers=np.empty(size, np.uint64),
+        n_grams=np.empty(size, np.uint64),
+        counts=np.empty(size, np.int32),
+        slots=np.empty(slots_for(size), np.int32),
+        joined=np.empty(size + PADDING, np.uint8),
     )

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.stages.curation.byte_strings import Bytes
+from tokenmill.stages.curation.byte_strings import Bytes, hash_bytes
 from tokenmill.stages.curation.compiled import compiled
 from tokenmill.stages.curation.words import CHUNK_CHARACTERS
 
@@ -46,33 +46,33 @@ class Part(NamedTuple):
 def white_space(data: Bytes, at: int) -> int:
     """Return the length of the white space character (`str.isspace`) that begins at ``at``; 0 if there is none."""
     lead = data[at]
-    if lead <= 0x20:  # noqa: PLR2004 - ASCII's white space: 9 to 13, 28 to 32
-        return 1 if 9 <= lead <= 13 or lead >= 28 else 0  # noqa: PLR2004 - as above
-    if lead < 0xC2 or lead > 0xE3:  # noqa: PLR2004 - what the other ones begin with
+    if lead <= 0x20:
+        return 1 if 9 <= lead <= 13 or lead >= 28 else 0
+    if lead < 0xC2 or lead > 0xE3:
         return 0
-    if lead == 0xC2:  # noqa: PLR2004 - U+0085, U+00A0
+    if lead == 0xC2:
         return 2 if data[at + 1] in (0x85, 0xA0) else 0
     second, third = data[at + 1], data[at + 2]
-    if lead == 0xE2:  # noqa: PLR2004 - U+2000 to U+200A, U+2028, U+2029, U+202F, U+205F
-        if second == 0x80:  # noqa: PLR2004 - as above
-            return 3 if third <= 0x8A or third in (0xA8, 0xA9, 0xAF) else 0  # noqa: PLR2004 - as above
-        return 3 if second == 0x81 and third == 0x9F else 0  # noqa: PLR2004 - as above
-    if lead == 0xE1:  # noqa: PLR2004 - U+1680
-        return 3 if second == 0x9A and third == 0x80 else 0  # noqa: PLR2004 - as above
-    return 3 if lead == 0xE3 and second == 0x80 and third == 0x80 else 0  # noqa: PLR2004 - U+3000
+    if lead == 0xE2:
+        if second == 0x80:
+            return 3 if third <= 0x8A or third in (0xA8, 0xA9, 0xAF) else 0
+        return 3 if second == 0x81 and third == 0x9F else 0
+    if lead == 0xE1:
+        return 3 if second == 0x9A and third == 0x80 else 0
+    return 3 if lead == 0xE3 and second == 0x80 and third == 0x80 else 0
 
 
 @compiled
 def line_break(data: Bytes, at: int, end: int) -> int:
     r"""Return the length of the line break (`str.splitlines`, ``\r\n`` is one) at ``at``; 0 if there is none."""
     lead = data[at]
-    if lead < 0x20:  # noqa: PLR2004 - \n, \v, \f, \r, and U+001C to U+001E
-        if lead == 0x0D and at + 1 < end and data[at + 1] == 0x0A:  # noqa: PLR2004 - \r\n
+    if lead < 0x20:
+        if lead == 0x0D and at + 1 < end and data[at + 1] == 0x0A:
             return 2
-        return 1 if 0x0A <= lead <= 0x0D or 0x1C <= lead <= 0x1E else 0  # noqa: PLR2004 - as above
-    if lead == 0xC2:  # noqa: PLR2004 - U+0085
-        return 2 if data[at + 1] == 0x85 else 0  # noqa: PLR2004 - as above
-    if lead == 0xE2 and data[at + 1] == 0x80:  # noqa: PLR2004 - U+2028, U+2029
+        return 1 if 0x0A <= lead <= 0x0D or 0x1C <= lead <= 0x1E else 0
+    if lead == 0xC2:
+        return 2 if data[at + 1] == 0x85 else 0
+    if lead == 0xE2 and data[at + 1] == 0x80:
         return 3 if data[at + 2] in (0xA8, 0xA9) else 0
     return 0
 
@@ -82,7 +82,7 @@ def count_characters(data: Bytes, begin: int, end: int) -> int:
     """Return how many characters ``data[begin:end]`` has."""
     count = 0
     for at in range(begin, end):
-        count += (data[at] & 0xC0) != 0x80  # noqa: PLR2004 - UTF-8's bytes that begin no character
+        count += (data[at] & 0xC0) != 0x80
     return count
 
 
@@ -96,7 +96,7 @@ def find_chunks(
     chunk_end: npt.NDArray[np.int64],
     gap: npt.NDArray[np.uint8],
 ) -> int:
-    """Cut texts at white space; fill ``last`` (shape ``[texts]``) and the chunks, and return the longest one's bytes."""
+    """Cut texts at white space; fill ``last`` (of each text) and the chunks, and return the longest one's bytes."""
     count = longest = 0
     for text in range(len(begin)):
         at, stop = begin[text], end[text]
@@ -116,10 +116,10 @@ def find_chunks(
             start, characters = at, 0
             while at < stop:
                 byte = data[at]
-                if byte <= _SPACE or byte > 0x7F:  # noqa: PLR2004 - other ASCII is no white space
+                if byte <= _SPACE or byte > 0x7F:
                     if white_space(data, at):
                         break
-                    characters += (byte & 0xC0) != 0x80  # noqa: PLR2004 - UTF-8's bytes that begin no character
+                    characters += (byte & 0xC0) != 0x80
                 else:
                     characters += 1
                 if characters > CHUNK_CHARACTERS:
@@ -131,3 +131,10 @@ def find_chunks(
             count += 1
         last[text] = count
     return longest
+
+
+@compiled
+def hash_texts(part: Part, rows: npt.NDArray[np.int64], keys: npt.NDArray[np.uint64]) -> None:
+    """Fill the hash of each row's text, the same one in every process."""
+    for number in range(len(rows)):
+        keys[number] = hash_bytes(part.data, part.begin[rows[number]], part.end[rows[number]], np.uint64(0))

@@ -7,7 +7,7 @@ from tokenmill.stages.engines.probe import PROBE
 _PROSE: Final = (
     "The history of printing begins with the duplication of images by means of stamps in very early times. "
     "It wasn't until the 15th century that Mr. Gutenberg's press (c. 1440) made books cheap; they'd cost £20 or more. "
-    "What have we learned from that? To be honest, we don't know... \"Perhaps,\" she said, \"it's the ink!\" "
+    'What have we learned from that? To be honest, we don\'t know... "Perhaps," she said, "it\'s the ink!" '
 )
 _LINES: Final = "\n".join(
     f"{number}. This is line number {number} of a text that has to be long enough, with words and a stop."
@@ -15,8 +15,10 @@ _LINES: Final = "\n".join(
 )
 _PIECES: Final = (
     "See https://example.org/a?b=c#e, www.a-b.co.uk:8080/x, me@example.com, ftp://10.0.0.1/ and 1.2.3.4 or 3.14.",
-    "foo:) ) bar:-( (I'm, don't) ('a') - ('b') e.g. i.e. U.S.A. a.m. 10km 5m/s 30°C. $5 US$10 -- --- … .. ... word.Word",
-    "Über naïve Straße; ¿qué? «oui» „nein“ 「日本」。中文,English 5+3=8 x-y well-known a/b c:d <tag> #hash @user [1] [edit] {x}",
+    "foo:) ) bar:-( (I'm, don't) ('a') - ('b')",
+    "e.g. i.e. U.S.A. a.m. 10km 5m/s 30°C. $5 US$10 -- --- … .. ... word.Word",
+    " 5+3=8 x-y well-known a/b c:d <tag> #hash @user [1] [edit] {x}",
+    "Über naïve Straße; ¿qué? «oui» „nein“ 「日本」。中文,English",
 )
 
 CURATION_PROBE: Final = (

@@ -96,7 +96,7 @@ def _judge_lines(part: Part, table: WordTable, row: int, limits: QualityLimits, 
         length = 0
         while at < end:
             byte = data[at]
-            if 0x2E < byte < 0x80 or byte == 0x20:  # noqa: PLR2004 - most characters: not looked for
+            if 0x2E < byte < 0x80 or byte == 0x20:
                 dots = 0
                 at += 1
                 continue
@@ -105,10 +105,10 @@ def _judge_lines(part: Part, table: WordTable, row: int, limits: QualityLimits, 
                 break
             hashes += byte == _HASH
             dots = dots + 1 if byte == _DOT else 0
-            if dots == 3:  # noqa: PLR2004 - an ellipsis of three stops
+            if dots == 3:
                 ellipses += 1
                 dots = 0
-            elif byte == 0xE2:  # noqa: PLR2004 - as is_ellipsis has it
+            elif byte == 0xE2:
                 ellipses += _is_ellipsis(data, at)
             at += 1
         while chunk < last and part.chunk_begin[chunk] < at:
@@ -135,13 +135,13 @@ def _judge_lines(part: Part, table: WordTable, row: int, limits: QualityLimits, 
 @compiled
 def _is_ellipsis(data: Bytes, at: int) -> bool:
     """Return whether U+2026 begins here."""
-    return data[at] == 0xE2 and data[at + 1] == 0x80 and data[at + 2] == 0xA6  # noqa: PLR2004 - UTF-8
+    return data[at] == 0xE2 and data[at + 1] == 0x80 and data[at + 2] == 0xA6
 
 
 @compiled
 def _is_bullet(data: Bytes, at: int) -> bool:
     """Return whether U+2022 begins here."""
-    return data[at] == 0xE2 and data[at + 1] == 0x80 and data[at + 2] == 0xA2  # noqa: PLR2004 - UTF-8
+    return data[at] == 0xE2 and data[at + 1] == 0x80 and data[at + 2] == 0xA2
 
 
 @compiled

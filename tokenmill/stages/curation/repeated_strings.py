@@ -21,9 +21,7 @@ def slots_for(count: int) -> int:
 
 
 @compiled
-def first_like(
-    data: Bytes, begin: Numbers, end: Numbers, number: int, slots: Slots, size: int, seed: np.uint64
-) -> int:
+def first_like(data: Bytes, begin: Numbers, end: Numbers, number: int, slots: Slots, size: int, seed: np.uint64) -> int:
     """Return the number of the first string equal to ``data[begin[number]:end[number]]`` in ``slots[:size]``.
 
     It is ``number`` itself where the string is new; then it is in the table when the call returns.
@@ -41,9 +39,7 @@ def first_like(
 
 
 @compiled
-def repeated(
-    data: Bytes, begin: Numbers, end: Numbers, count: int, slots: Slots, seed: np.uint64
-) -> tuple[int, int]:
+def repeated(data: Bytes, begin: Numbers, end: Numbers, count: int, slots: Slots, seed: np.uint64) -> tuple[int, int]:
     """Return how many of the first ``count`` strings came before, and how many characters these have together."""
     size = slots_for(count)
     slots[:size] = 0

@@ -88,6 +88,11 @@ class WordSplit:
             data = np.frombuffer(b"".join((*encoded, bytes(PADDING))), np.uint8)
             part = self.split(data, ends - lengths, ends, new, may_forget=len(new) == len(texts))
             self.add(new, part)
+            if any(id(text) not in places for text in texts):  # they were in a part that had to go
+                self._parts.clear()
+                places.clear()
+                yield from self.locate(texts)
+                return
         found: dict[int, tuple[Part, list[int], list[int]]] = {}
         for index, text in enumerate(texts):
             row, part = self._places[id(text)]
@@ -235,7 +240,8 @@ class WordSplit:
                 table.flags[entry] |= CHUNK_ODD
 
     def _words_of(self, text: str) -> list[tuple[str, bool]]:
-        """Return spaCy's words, and whether each is punctuation to it."""
+        """Return spaCy's words, and whether each is punctuation to it; IS_ALPHA, which it cannot hold, is not kept."""
+        text = text.replace("IS_ALPHA", "IS_ALPHB")
         with self._nlp.memory_zone():
             return [(token.text, token.is_punct) for token in self._nlp.tokenizer(text)]
 
@@ -268,20 +274,16 @@ def _rooms(table: WordTable) -> tuple[int, int, int]:
 
 def _grown(table: WordTable, needed: tuple[int, int, int], seed: int) -> WordTable:
     """Return a table with the same entries and with the room that is needed."""
-    entries, keys, words = (max(need, room) for need, room in zip(needed, _rooms(table), strict=True))
+    entries, keys, words = (max(int(need), room) for need, room in zip(needed, _rooms(table), strict=True))
     grown = empty_table(entries, keys, words, seed)
-    for name, old, new in zip(WordTable._fields, table, grown, strict=True):
+    for name in WordTable._fields:
         if name not in ("slots", "seed"):
-            new[: len(old)] = old
+            old = getattr(table, name)
+            getattr(grown, name)[: len(old)] = old
     mask = len(grown.slots) - 1
-    _refill(grown, mask)
-    return grown
-
-
-def _refill(table: WordTable, mask: int) -> None:
-    """Fill the slots."""
-    for entry, value in enumerate(table.hashes[: table.used[0]].tolist()):
-        slot = value & mask
-        while table.slots[slot]:
+    for entry in np.unique(table.slots[table.slots > 0]).tolist():  # twins have no slot
+        slot = int(grown.hashes[entry - 1]) & mask
+        while grown.slots[slot]:
             slot = (slot + 1) & mask
-        table.slots[slot] = entry + 1
+        grown.slots[slot] = entry
+    return grown

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.stages.curation.byte_strings import PADDING, Bytes, equal_bytes, hash_bytes, polynomial
+from tokenmill.stages.curation.byte_strings import PADDING, Bytes, eight_bytes, equal_bytes, hash_bytes, polynomial
 from tokenmill.stages.curation.chunk_words import (
     LEFT_TO_SPACY,
     NOTHING_TO_JOIN,
@@ -42,6 +42,8 @@ CHUNK_REJOINED: Final = 4
 """spaCy may have put words of the chunk together."""
 CHUNK_ODD: Final = 8
 """The words are not the chunk's characters, one after the other."""
+
+BROKEN_NUMBER: Final = int.from_bytes(b"IS_ALPHA", "little")
 
 MOST_ENTRIES: Final = 1 << 20
 """Chunks that are remembered; when a new part may bring more, all are forgotten. 60 MB of code and docs have 0.9
@@ -89,20 +91,27 @@ class WordTable(NamedTuple):
 def empty_table(entries: int, keys: int, words: int, seed: int) -> WordTable:
     """Return a table with room for so many entries, bytes of keys and words."""
     return WordTable(
-        np.zeros(1 << (2 * entries - 1).bit_length(), np.int32),
-        np.empty(entries, np.uint64),
-        np.empty(entries, np.int64),
-        *(np.empty(entries, np.int32) for _ in range(7)),
-        *(np.zeros(entries, np.uint64) for _ in range(2)),
-        np.empty(entries, np.uint8),
-        np.empty(keys + PADDING, np.uint8),
-        np.empty(words, np.uint64),
-        np.empty(words, np.uint64),
-        np.empty(words, np.int32),
-        np.empty(words, np.int32),
-        np.empty(words, np.uint8),
-        np.zeros(3, np.int64),
-        np.array([seed], np.uint64),
+        slots=np.zeros(1 << (2 * entries - 1).bit_length(), np.int32),
+        hashes=np.empty(entries, np.uint64),
+        key_begin=np.empty(entries, np.int64),
+        key_size=np.empty(entries, np.int32),
+        characters=np.empty(entries, np.int32),
+        first_word=np.empty(entries, np.int32),
+        words=np.empty(entries, np.int32),
+        full_words=np.empty(entries, np.int32),
+        full_characters=np.empty(entries, np.int32),
+        alphabetic=np.empty(entries, np.int32),
+        first_hash=np.empty(entries, np.uint64),
+        last_hash=np.empty(entries, np.uint64),
+        flags=np.empty(entries, np.uint8),
+        keys=np.empty(keys + PADDING, np.uint8),
+        word_hash=np.empty(words, np.uint64),
+        word_power=np.empty(words, np.uint64),
+        word_bytes=np.empty(words, np.int32),
+        word_characters=np.empty(words, np.int32),
+        word_flags=np.empty(words, np.uint8),
+        used=np.zeros(3, np.int64),
+        seed=np.array([seed], np.uint64),
     )
 
 
@@ -158,7 +167,7 @@ def _learn(
     table.key_begin[entry], table.key_size[entry] = key, size
     for at in range(size):
         table.keys[key + at] = data[begin + at]
-    table.flags[entry] = 0
+    table.flags[entry] = CHUNK_ODD if _has_broken(data, begin, begin + size) else 0
     table.first_hash[entry] = table.last_hash[entry] = 0
     table.first_word[entry], table.words[entry] = table.used[2], 0
     text, ends = scratch[0], scratch[1]
@@ -220,8 +229,18 @@ def count_kinds(table: WordTable, entry: int) -> None:
 
 
 @compiled
+def _has_broken(data: Bytes, begin: int, end: int) -> bool:
+    """Return whether the word is there that spaCy cannot hold (`tokenmill.stages.curation.words`)."""
+    word = np.uint64(BROKEN_NUMBER)
+    for at in range(begin, end - 7):
+        if data[at] == 0x49 and eight_bytes(data, at) == word:
+            return True
+    return False
+
+
+@compiled
 def _bytes_of(character: int) -> int:
-    return 1 + (character >= 0x80) + (character >= 0x800) + (character >= 0x10000)  # noqa: PLR2004 - UTF-8
+    return 1 + (character >= 0x80) + (character >= 0x800) + (character >= 0x10000)
 
 
 @compiled
@@ -230,13 +249,13 @@ def decode(data: Bytes, begin: int, end: int, text: Characters) -> int:
     count, at = 0, begin
     while at < end:
         lead = np.int32(data[at])
-        if lead < 0x80:  # noqa: PLR2004 - UTF-8
+        if lead < 0x80:
             text[count] = lead
             at += 1
-        elif lead < 0xE0:  # noqa: PLR2004 - as above
+        elif lead < 0xE0:
             text[count] = ((lead & 0x1F) << 6) | (data[at + 1] & 0x3F)
             at += 2
-        elif lead < 0xF0:  # noqa: PLR2004 - as above
+        elif lead < 0xF0:
             text[count] = ((lead & 0x0F) << 12) | (np.int32(data[at + 1] & 0x3F) << 6) | (data[at + 2] & 0x3F)
             at += 3
         else:
