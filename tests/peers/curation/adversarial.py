@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001 - ambiguous characters are what rules are tested with
 """Texts that rules were not made for, each by a name."""
 
 import random

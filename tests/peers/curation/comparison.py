@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from tests.peers.curation import adversarial, corpus
 from tests.peers.curation.variants import VARIANTS
+from tokenmill.stages.curation.words import CHUNK_CHARACTERS
 
 ROOT: Final = Path(__file__).parents[3]
 PACKAGES: Final = ROOT / ".venv" / "peers" / "curation"
@@ -103,6 +104,7 @@ def _add(compared: Compared, verdicts: list[Counter[str]], shard: Path) -> None:
                 compared.differences_of_datatrove.append(
                     {
                         "document": f"{shard.stem} {number}: {text[:_SHOWN]}",
+                        "has_long_chunk": any(len(chunk) > CHUNK_CHARACTERS for chunk in text.split()),
                         "step": variant.step,
                         "parameters": variant.parameters,
                         "datatrove": _shown(answer),

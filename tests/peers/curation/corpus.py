@@ -7,7 +7,9 @@ hundred to some thousand characters, so that many different ones take a bounded 
 import gettext
 import gzip
 import re
+import struct
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
@@ -103,7 +105,7 @@ def _of_kind(kind: Kind) -> Iterator[str]:
                 text = kind.read(path)
             else:
                 continue
-        except (OSError, EOFError, UnicodeError, ValueError):
+        except (OSError, EOFError, LookupError, ValueError, struct.error, zlib.error):
             continue  # not of the kind that its name says
         if "\0" not in text[:1000]:
             yield from _cut(text)

@@ -1,1 +1,1 @@
-"""Tests of what filters of text quality share, and of their kernels."""
+"""Words, sentences and what rules are made of."""

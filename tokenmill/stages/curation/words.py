@@ -47,10 +47,10 @@ class EnglishText:
         """
         import spacy  # noqa: PLC0415 - takes a second: only recipes with such a filter need it
 
-        self.version: str = spacy.__version__
-        self._pipeline = spacy.blank("en")
+        self.version: str = spacy.about.__version__
+        self._pipeline: Any = spacy.blank("en")
         self._sentencizer: Callable[[Any], Any] = self._pipeline.add_pipe("sentencizer")
-        tokenizer = self._pipeline.tokenizer
+        tokenizer: Any = self._pipeline.tokenizer
         tokenizer.prefix_search = tokenizer.prefix_search.__self__.match  # all prefixes begin with ^
         tokenizer.suffix_search = suffix_search(tokenizer.suffix_search.__self__)
         self._lock = Lock()
