@@ -8,7 +8,7 @@ import numpy.typing as npt
 from tokenmill.stages.curation.byte_strings import Bytes
 from tokenmill.stages.curation.compiled import compiled
 from tokenmill.stages.curation.english_rules import DIGIT, EnglishRules
-from tokenmill.stages.curation.part import CUT, WHITE, Part, count_characters, line_break
+from tokenmill.stages.curation.part import CUT, WHITE, TextPart, count_characters, line_break
 from tokenmill.stages.curation.verdicts import ASK, KEEP
 from tokenmill.stages.curation.word_table import WORD_PUNCTUATION, WORD_SENTENCE_END, WordTable
 from tokenmill.stages.steps.c4_paragraph import MIN_PARAGRAPH_CHARACTERS, MIN_PARAGRAPHS
@@ -47,7 +47,7 @@ class C4Limits(NamedTuple):
 
 @compiled
 def keep_lines(
-    part: Part,
+    part: TextPart,
     table: WordTable,
     rules: EnglishRules,
     rows: npt.NDArray[np.int64],
@@ -66,7 +66,7 @@ def keep_lines(
 
 @compiled
 def _keep_lines(
-    part: Part, table: WordTable, rules: EnglishRules, row: int, limits: C4Limits, kept: Bytes, place: int
+    part: TextPart, table: WordTable, rules: EnglishRules, row: int, limits: C4Limits, kept: Bytes, place: int
 ) -> tuple[int, int]:
     data, at, end = part.data, part.begin[row], part.end[row]
     chunk, last = part.first[row], part.last[row]
@@ -230,7 +230,7 @@ def _look_for_phrases(data: Bytes, begin: int, end: int) -> int:
 
 @compiled
 def count_sentences(
-    part: Part, table: WordTable, rows: npt.NDArray[np.int64], least: int, verdicts: npt.NDArray[np.int8]
+    part: TextPart, table: WordTable, rows: npt.NDArray[np.int64], least: int, verdicts: npt.NDArray[np.int8]
 ) -> None:
     """Fill the verdict of each row whose lines are separated by line feeds: `KEEP`, `FEW_SENTENCES` or `ASK`."""
     for number in range(len(rows)):
@@ -243,7 +243,7 @@ def count_sentences(
 
 
 @compiled
-def _sentences(part: Part, table: WordTable, row: int, least: int) -> int:
+def _sentences(part: TextPart, table: WordTable, row: int, least: int) -> int:
     """Return the sentences of all lines of a row, as spaCy's sentencizer counts them in each; ``least`` are enough."""
     data, at, end = part.data, part.begin[row], part.end[row]
     chunk, last = part.first[row], part.last[row]
@@ -276,7 +276,7 @@ def _sentences(part: Part, table: WordTable, row: int, least: int) -> int:
 
 
 @compiled
-def judge_paragraphs(part: Part, rows: npt.NDArray[np.int64], verdicts: npt.NDArray[np.int8]) -> None:
+def judge_paragraphs(part: TextPart, rows: npt.NDArray[np.int64], verdicts: npt.NDArray[np.int8]) -> None:
     """Fill each row's verdict: 1 where fewer than `MIN_PARAGRAPHS` lines have `MIN_PARAGRAPH_CHARACTERS` characters."""
     for number in range(len(rows)):
         at, end, found = part.begin[rows[number]], part.end[rows[number]], 0

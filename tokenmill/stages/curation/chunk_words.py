@@ -8,17 +8,21 @@ of special cases, and addresses with ``@``, are left to spaCy.
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from tokenmill.stages.curation.addresses import is_address
+from tokenmill.stages.curation.code_points import (
+    HASH_START,
+    HASH_STEP,
+    LEFT_TO_SPACY,
+    Characters,
+    hash_of,
+    is_digit,
+    is_in,
+)
 from tokenmill.stages.curation.compiled import compiled
 from tokenmill.stages.curation.english_rules import (
-    AT_LABEL_END,
     BEFORE_STOP,
-    HASH_FACTOR,
-    HASH_SEED,
     ICON,
-    IN_LABEL,
-    IN_TOP_LEVEL,
     LETTER,
     LOWER_OR_QUOTE,
     PREFIX,
@@ -28,52 +32,16 @@ from tokenmill.stages.curation.english_rules import (
     EnglishRules,
 )
 
-LEFT_TO_SPACY: Final = -1
-"""The answer where the kernel does not cut the chunk."""
 NOTHING_TO_JOIN: Final = -2
-_SEED: Final = np.uint64(HASH_SEED)
-_FACTOR: Final = np.uint64(HASH_FACTOR)
 _DOT, _COMMA, _PLUS, _DOLLAR, _HYPHEN = map(ord, ".,+$-")
 _ELLIPSIS, _DEGREE, _LONG_DASH, _SHORT_DASH, _TILDE = map(ord, "…°—–~")  # noqa: RUF001 - as spaCy has them
 _APOSTROPHE, _CURLY, _SMALL_S, _BIG_S = map(ord, "'’sS")  # noqa: RUF001 - as spaCy has them
 _BIG_U, _BIG_C, _BIG_A = map(ord, "UCA")
 _STAR, _CARET, _COLON, _LESS, _MORE, _EQUAL, _SLASH, _AT = map(ord, "*^:<>=/@")
 _QUESTION, _NUMBER_SIGN, _UNDERSCORE = map(ord, "?#_")
-_LABEL: Final = 64
-"""Most characters of a label of a host name, as spaCy's expression has it."""
-_TOP_LEVEL: Final = (2, 63)
-_PORT: Final = (2, 5)
 _SEEN: Final = 1 << 16
 _KEPT: Final = 20
 """From this bit on: the length of the sequence that is put together here."""
-
-Characters = npt.NDArray[np.int32]
-
-
-@compiled
-def hash_of(text: Characters, low: int, high: int) -> np.uint64:
-    """Return `string_hash` of ``text[low:high]``."""
-    value = _SEED
-    for at in range(low, high):
-        value = (value ^ np.uint64(text[at])) * _FACTOR
-    return value if value != np.uint64(0) else np.uint64(1)
-
-
-@compiled
-def is_in(table: npt.NDArray[np.uint64], value: np.uint64) -> bool:
-    """Return whether a hash is in a set of `EnglishRules`."""
-    mask = np.uint64(len(table) - 1)
-    at = value & mask
-    while table[at] != np.uint64(0):
-        if table[at] == value:
-            return True
-        at = (at + np.uint64(1)) & mask
-    return False
-
-
-@compiled
-def _is_digit(character: int) -> bool:
-    return 48 <= character <= 57
 
 
 @compiled
@@ -113,7 +81,7 @@ def _prefix(rules: EnglishRules, text: Characters, low: int, high: int) -> int:
     if rules.classes[first] & PREFIX:
         return 1
     if first == _PLUS:
-        return 0 if low + 1 < high and _is_digit(text[low + 1]) else 1
+        return 0 if low + 1 < high and is_digit(text[low + 1]) else 1
     if first == _DOT:
         end = low + 1
         while end < high and text[end] == _DOT:
@@ -147,14 +115,14 @@ def _suffix(rules: EnglishRules, text: Characters, low: int, high: int) -> int:
                 two == _DEGREE and before in (70, 102, 67, 99, 75, 107)
             ):
                 found = 1
-    elif rules.classes[last] & SUFFIX or (last == _PLUS and _is_digit(before)):
+    elif rules.classes[last] & SUFFIX or (last == _PLUS and is_digit(before)):
         found = 1
     if last == _ELLIPSIS and before == _ELLIPSIS:
         found = 2
     if last in (_SMALL_S, _BIG_S) and before in (_APOSTROPHE, _CURLY):
         found = 2
     for length in range(1, min(rules.longest_unit, high - low - 1) + 1):
-        if length > found and _is_digit(text[high - length - 1]):
+        if length > found and is_digit(text[high - length - 1]):
             if is_in(rules.units, hash_of(text, high - length, high)):
                 found = length
     return found
@@ -167,7 +135,7 @@ def _infix(rules: EnglishRules, text: Characters, at: int, low: int, high: int) 
     kind = rules.classes[this]
     if kind & ICON:
         return 1
-    if kind & LETTER or _is_digit(this):
+    if kind & LETTER or is_digit(this):
         return 0
     if this == _DOT and at + 1 < high and text[at + 1] == _DOT:
         end = at + 2
@@ -178,13 +146,13 @@ def _infix(rules: EnglishRules, text: Characters, at: int, low: int, high: int) 
         return 0
     before, behind = text[at - 1], text[at + 1]
     letter_before, letter_behind = rules.classes[before] & LETTER, rules.classes[behind] & LETTER
-    if this in (_PLUS, _HYPHEN, _STAR, _CARET) and _is_digit(before) and (_is_digit(behind) or behind == _HYPHEN):
+    if this in (_PLUS, _HYPHEN, _STAR, _CARET) and is_digit(before) and (is_digit(behind) or behind == _HYPHEN):
         return 1
     if this == _DOT:
         return 1 if rules.classes[before] & LOWER_OR_QUOTE and rules.classes[behind] & UPPER_OR_QUOTE else 0
     if this == _COMMA:
         return 1 if letter_before and letter_behind else 0
-    if not (letter_before or _is_digit(before)):
+    if not (letter_before or is_digit(before)):
         return 0
     if this in (_COLON, _LESS, _MORE, _EQUAL, _SLASH, _SHORT_DASH, _TILDE):
         return 1 if letter_behind else 0
@@ -195,101 +163,6 @@ def _infix(rules: EnglishRules, text: Characters, at: int, low: int, high: int) 
             length += 1
         return length if at + length < high and rules.classes[text[at + length]] & LETTER else 0
     return 0
-
-
-@compiled
-def _url(rules: EnglishRules, text: Characters, low: int, high: int) -> int:
-    """Return whether ``text[low:high]`` is an address by spaCy's expression: 1, 0, or `LEFT_TO_SPACY`.
-
-    Its host begins at the beginning, behind a scheme, or behind any ``@``.
-    """
-    dot = False
-    for at in range(low, high):
-        dot |= text[at] == _DOT
-    if not dot:
-        return 0
-    answer = _from_host(rules, text, low, high)
-    at = low
-    while at < high and (text[at] in (_PLUS, _HYPHEN, _DOT, _UNDERSCORE) or _is_ascii_alphanumeric(text[at])):
-        at += 1
-    if at + 2 < high and text[at + 1] == _SLASH and text[at + 2] == _SLASH:
-        if text[at] != _COLON:
-            pass
-        elif at - low > 1 and answer != 1:
-            answer = _or_left(answer, _from_host(rules, text, at + 3, high))
-    elif at < high and text[at] >= 128 and answer == 0:
-        for colon in range(at, high - 2):
-            if text[colon] == _COLON and text[colon + 1] == _SLASH and text[colon + 2] == _SLASH:
-                return LEFT_TO_SPACY
-    for at in range(low + 1, high):
-        if text[at] == _AT and answer != 1:
-            answer = _or_left(answer, _from_host(rules, text, at + 1, high))
-    return answer
-
-
-@compiled
-def _or_left(one: int, other: int) -> int:
-    return other if one == 0 or other == 1 else one
-
-
-@compiled
-def _from_host(rules: EnglishRules, text: Characters, low: int, high: int) -> int:
-    """Return whether ``text[low:high]`` is a host and what may follow it."""
-    end, dots, digits = low, 0, True
-    while end < high and (text[end] == _DOT or rules.classes[text[end]] & (IN_LABEL | IN_TOP_LEVEL)):
-        dots += text[end] == _DOT
-        digits &= text[end] == _DOT or _is_digit(text[end])
-        end += 1
-    if not _is_end_of_host(text, end, high):
-        if end < high and text[end] == _COLON:
-            for at in range(end, min(end + 1 + _PORT[1], high)):
-                if text[at] >= 128:
-                    return LEFT_TO_SPACY
-        return 0
-    if digits:
-        return LEFT_TO_SPACY if dots == 3 else 0
-    return _is_host(rules, text, low, end)
-
-
-@compiled
-def _is_ascii_alphanumeric(character: int) -> bool:
-    return _is_digit(character) or 65 <= character <= 90 or 97 <= character <= 122
-
-
-@compiled
-def _is_end_of_host(text: Characters, end: int, high: int) -> bool:
-    """Return whether an address may have its host up to ``end``: a port, a path or nothing follows."""
-    if end < high and text[end] == _COLON:
-        end += 1
-        begin = end
-        while end < high and _is_digit(text[end]):
-            end += 1
-        if not _PORT[0] <= end - begin <= _PORT[1]:
-            return False
-    return end == high or text[end] in (_SLASH, _QUESTION, _NUMBER_SIGN)
-
-
-@compiled
-def _is_host(rules: EnglishRules, text: Characters, low: int, high: int) -> int:
-    """Return 1 if ``text[low:high]`` is a host name of two labels or more, else 0."""
-    begin = low
-    for at in range(low, high):
-        if text[at] != _DOT:
-            continue
-        if not 1 <= at - begin <= _LABEL:
-            return 0
-        if not (rules.classes[text[begin]] & AT_LABEL_END and rules.classes[text[at - 1]] & AT_LABEL_END):
-            return 0
-        for inside in range(begin, at):
-            if not rules.classes[text[inside]] & IN_LABEL:
-                return 0
-        begin = at + 1
-    if begin == low or not _TOP_LEVEL[0] <= high - begin <= _TOP_LEVEL[1]:
-        return 0
-    for inside in range(begin, high):
-        if not rules.classes[text[inside]] & IN_TOP_LEVEL:
-            return 0
-    return 1
 
 
 @compiled
@@ -323,7 +196,7 @@ def cut_chunk(rules: EnglishRules, text: Characters, size: int, ends: Characters
     if special >= 0:
         words = _put_special(rules, special, low, ends, words)
     elif low < high:
-        url = _url(rules, text, low, high)
+        url = is_address(rules, text, low, high)
         if url == LEFT_TO_SPACY:
             return LEFT_TO_SPACY
         words = _put_middle(rules, text, low, high, ends, words, url == 1)
@@ -365,10 +238,10 @@ def rejoin(rules: EnglishRules, text: Characters, ends: Characters, count: int, 
     """
     any_found = False
     for first in range(count):
-        value, bits = _SEED, 0
+        value, bits = HASH_START, 0
         for number in range(first, min(count, first + rules.longest_sequence)):
             word = hash_of(text, ends[number - 1] if number else 0, ends[number])
-            value = (value ^ word) * _FACTOR
+            value = (value ^ word) * HASH_STEP
             if is_in(rules.patterns, value):
                 bits |= 1 << (number - first + 1)
             if not is_in(rules.beginnings, value):

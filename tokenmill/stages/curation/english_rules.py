@@ -11,14 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from hashlib import sha256
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from spacy.attrs import ORTH
-from spacy.lang import char_classes
-from spacy.language import Language
-from spacy.tokenizer import Tokenizer
 
 from tokenmill.errors import SettingsError
 from tokenmill.stages.curation.punctuation import SYMBOLS
@@ -56,10 +52,6 @@ HASH_FACTOR: Final = 0x100000001B3
 _MASK: Final = 2**64 - 1
 _CHARACTERS: Final = 0x110000
 
-_ICONS: Final = rf"[{char_classes.CONCAT_ICONS}]"
-_MARKS: Final = [*char_classes.LIST_PUNCT, *char_classes.LIST_QUOTES]
-_STOPS: Final = rf"[0-9{char_classes.ALPHA_LOWER}%²\-\+{char_classes.PUNCT}(?:{char_classes.CONCAT_QUOTES})]"
-"""What a full stop has to stand behind to be a suffix."""
 KNOWN_RULES: Final = "3b070276bf3e6482b0d0ccbff90352272746e94226d145bd983372cbe52b197f"
 """SHA-256 of spaCy's expressions that the kernel was written for."""
 
@@ -113,12 +105,12 @@ def sequence_hash(words: Iterable[str]) -> int:
     return value or 1
 
 
-def special_sequences(tokenizer: Tokenizer) -> dict[str, tuple[str, ...]]:
+def special_sequences(tokenizer: Any) -> dict[str, tuple[str, ...]]:
     """Return the special cases that spaCy looks for in what it has cut, each with the words that it looks for.
 
     They are those with an affix (`spacy.tokenizer.Tokenizer.add_special_case`).
     """
-    plain = Tokenizer(
+    plain = type(tokenizer)(
         tokenizer.vocab,
         prefix_search=tokenizer.prefix_search,
         suffix_search=tokenizer.suffix_search,
@@ -136,6 +128,11 @@ def special_sequences(tokenizer: Tokenizer) -> dict[str, tuple[str, ...]]:
 
 @lru_cache(maxsize=1)
 def _classes() -> npt.NDArray[np.uint16]:
+    from spacy.lang import char_classes  # noqa: PLC0415 - comes with an extra
+
+    icons = f"[{char_classes.CONCAT_ICONS}]"
+    marks = [*char_classes.LIST_PUNCT, *char_classes.LIST_QUOTES]
+    before_stop = rf"[0-9{char_classes.ALPHA_LOWER}%²\-\+{char_classes.PUNCT}(?:{char_classes.CONCAT_QUOTES})]"
     everything = "".join(map(chr, range(_CHARACTERS)))
     table = np.zeros(_CHARACTERS, np.uint16)
 
@@ -143,16 +140,16 @@ def _classes() -> npt.NDArray[np.uint16]:
         for match in re.finditer(f"(?:{expression})+", everything):
             table[match.start() : match.end()] |= bit
 
-    singles = [mark for mark in _MARKS if mark.strip() and len(mark.removeprefix("\\")) == 1]
+    singles = [mark for mark in marks if mark.strip() and len(mark.removeprefix("\\")) == 1]
     currencies = [mark for mark in char_classes.LIST_CURRENCY if len(mark.removeprefix("\\")) == 1]
-    put(PREFIX, "|".join(["§", "%", "=", "—", "\u2013", *singles, *currencies, _ICONS]))
-    put(SUFFIX, "|".join([*singles, _ICONS, "—", "\u2013"]))
-    put(BEFORE_STOP, _STOPS)
+    put(PREFIX, "|".join(["§", "%", "=", "—", "\u2013", *singles, *currencies, icons]))
+    put(SUFFIX, "|".join([*singles, icons, "—", "\u2013"]))
+    put(BEFORE_STOP, before_stop)
     put(UPPER, f"[{char_classes.ALPHA_UPPER}]")
     put(LOWER_OR_QUOTE, f"[{char_classes.ALPHA_LOWER}{char_classes.CONCAT_QUOTES}]")
     put(UPPER_OR_QUOTE, f"[{char_classes.ALPHA_UPPER}{char_classes.CONCAT_QUOTES}]")
     put(LETTER, f"[{char_classes.ALPHA}]")
-    put(ICON, f"…|{_ICONS}")
+    put(ICON, f"…|{icons}")
     put(IN_LABEL, r"[A-Za-z0-9\u00a1-\uffff_-]")
     put(AT_LABEL_END, r"[A-Za-z0-9\u00a1-\uffff]")
     put(IN_TOP_LEVEL, f"[{char_classes.ALPHA_LOWER}]")
@@ -167,7 +164,7 @@ def _classes() -> npt.NDArray[np.uint16]:
     return table
 
 
-def english_rules(nlp: Language) -> EnglishRules:
+def english_rules(nlp: Any) -> EnglishRules:
     """Return the tables of a blank English pipeline with a sentencizer.
 
     Raises:
@@ -180,6 +177,8 @@ def english_rules(nlp: Language) -> EnglishRules:
     found = sha256("\n".join(known).encode()).hexdigest()
     if found != KNOWN_RULES or tokenizer.token_match is not None:
         raise SettingsError(f"this spaCy cuts English words by other expressions ({found})")
+    from spacy.lang import char_classes  # noqa: PLC0415 - comes with an extra
+
     classes = _classes().copy()
     classes[[ord(mark) for mark in nlp.get_pipe("sentencizer").punct_chars]] |= SENTENCE_END
     sequences = list(special_sequences(tokenizer).values())
@@ -209,6 +208,8 @@ def english_rules(nlp: Language) -> EnglishRules:
 
 def _special_cases(rules: Mapping[str, list[dict[int, str]]]) -> Iterator[npt.NDArray[np.int32]]:
     """Yield the five tables of special cases."""
+    from spacy.attrs import ORTH  # noqa: PLC0415 - comes with an extra
+
     cases = {text: [case[ORTH] for case in words] for text, words in rules.items()}
     size = 1 << (4 * len(cases)).bit_length()
     slots = np.zeros(size, np.int32)

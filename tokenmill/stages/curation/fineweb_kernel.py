@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from tokenmill.stages.curation.byte_strings import Bytes
 from tokenmill.stages.curation.compiled import compiled
-from tokenmill.stages.curation.part import Part, count_characters
+from tokenmill.stages.curation.part import TextPart, count_characters
 from tokenmill.stages.curation.repeated_strings import Numbers, Slots, repeated
 from tokenmill.stages.curation.verdicts import ASK, KEEP
 from tokenmill.stages.curation.word_table import WordTable
@@ -33,7 +33,7 @@ class FinewebLimits(NamedTuple):
 
 @compiled
 def judge_fineweb(
-    part: Part,
+    part: TextPart,
     table: WordTable,
     rows: npt.NDArray[np.int64],
     limits: FinewebLimits,
@@ -49,7 +49,7 @@ def judge_fineweb(
 
 @compiled
 def _judge(
-    part: Part, table: WordTable, row: int, limits: FinewebLimits, begin: Numbers, end: Numbers, slots: Slots
+    part: TextPart, table: WordTable, row: int, limits: FinewebLimits, begin: Numbers, end: Numbers, slots: Slots
 ) -> int:
     data, low, stop = part.data, part.begin[row], part.end[row]
     chunk, last = part.first[row], part.last[row]

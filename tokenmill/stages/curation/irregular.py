@@ -7,10 +7,11 @@ between, is not applied, but keeps others from being found within these chunks.
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.stages.curation.chunk_words import Characters, cut_chunk, hash_of, is_in
+from tokenmill.stages.curation.chunk_words import cut_chunk
+from tokenmill.stages.curation.code_points import HASH_START, HASH_STEP, Characters, hash_of, is_in
 from tokenmill.stages.curation.compiled import compiled
-from tokenmill.stages.curation.english_rules import HASH_FACTOR, HASH_SEED, EnglishRules
-from tokenmill.stages.curation.part import SPACE, Part
+from tokenmill.stages.curation.english_rules import EnglishRules
+from tokenmill.stages.curation.part import SPACE, TextPart
 from tokenmill.stages.curation.word_table import (
     CHUNK_BEGINS_OPEN,
     CHUNK_ENDS_OPEN,
@@ -20,13 +21,10 @@ from tokenmill.stages.curation.word_table import (
     decode,
 )
 
-_SEED = np.uint64(HASH_SEED)
-_FACTOR = np.uint64(HASH_FACTOR)
-
 
 @compiled
 def find_runs(
-    part: Part, table: WordTable, rules: EnglishRules, scratch: Characters, runs: npt.NDArray[np.int64]
+    part: TextPart, table: WordTable, rules: EnglishRules, scratch: Characters, runs: npt.NDArray[np.int64]
 ) -> int:
     """Find chunks whose words depend on those beside them, in runs of ``[first, last)``; return how many there are.
 
@@ -63,13 +61,13 @@ def _is_pair(table: WordTable, rules: EnglishRules, one: int, other: int) -> boo
     last, first = table.last_hash[one], table.first_hash[other]
     if last == np.uint64(0) or first == np.uint64(0):
         return True
-    value = ((_SEED ^ last) * _FACTOR ^ first) * _FACTOR
+    value = ((HASH_START ^ last) * HASH_STEP ^ first) * HASH_STEP
     return is_in(rules.pairs, value if value != np.uint64(0) else np.uint64(1))
 
 
 @compiled
 def _is_spanned(
-    part: Part,
+    part: TextPart,
     table: WordTable,
     rules: EnglishRules,
     chunk: int,
@@ -108,9 +106,9 @@ def _is_spanned(
         if at == last or part.gap[at] != SPACE:
             break
     for first in range(low, room):
-        value = _SEED
+        value = HASH_START
         for number in range(first, high):
-            value = (value ^ around[number]) * _FACTOR
+            value = (value ^ around[number]) * HASH_STEP
             if number >= room and is_in(rules.patterns, value):
                 return True
             if not is_in(rules.beginnings, value):
@@ -119,7 +117,7 @@ def _is_spanned(
 
 
 @compiled
-def _cut(part: Part, table: WordTable, rules: EnglishRules, chunk: int, scratch: Characters) -> int:
+def _cut(part: TextPart, table: WordTable, rules: EnglishRules, chunk: int, scratch: Characters) -> int:
     """Cut a chunk into ``scratch`` before anything is put together; return the number of words, negative if unknown."""
     begin = part.chunk_begin[chunk]
     characters = decode(part.data, begin, begin + table.key_size[part.entry[chunk]], scratch[0])

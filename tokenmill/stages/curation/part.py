@@ -20,7 +20,7 @@ CUT: Final = 3
 _SPACE: Final = ord(" ")
 
 
-class Part(NamedTuple):
+class TextPart(NamedTuple):
     """Texts, one after the other, and their chunks: what stands between white space (`str.split`)."""
 
     data: Bytes
@@ -134,7 +134,7 @@ def find_chunks(
 
 
 @compiled
-def hash_texts(part: Part, rows: npt.NDArray[np.int64], keys: npt.NDArray[np.uint64]) -> None:
+def hash_texts(part: TextPart, rows: npt.NDArray[np.int64], keys: npt.NDArray[np.uint64]) -> None:
     """Fill the hash of each row's text, the same one in every process."""
     for number in range(len(rows)):
         keys[number] = hash_bytes(part.data, part.begin[rows[number]], part.end[rows[number]], np.uint64(0))

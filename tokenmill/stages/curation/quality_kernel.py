@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from tokenmill.stages.curation.byte_strings import Bytes, equal_bytes
 from tokenmill.stages.curation.compiled import compiled
-from tokenmill.stages.curation.part import Part, line_break
+from tokenmill.stages.curation.part import TextPart, line_break
 from tokenmill.stages.curation.verdicts import ASK, KEEP
 from tokenmill.stages.curation.word_table import WordTable
 
@@ -48,7 +48,7 @@ class QualityLimits(NamedTuple):
 
 @compiled
 def judge_quality(
-    part: Part, table: WordTable, rows: npt.NDArray[np.int64], limits: QualityLimits, verdicts: npt.NDArray[np.int8]
+    part: TextPart, table: WordTable, rows: npt.NDArray[np.int64], limits: QualityLimits, verdicts: npt.NDArray[np.int8]
 ) -> None:
     """Fill the verdict of each row."""
     for number in range(len(rows)):
@@ -57,7 +57,7 @@ def judge_quality(
 
 
 @compiled
-def _judge(part: Part, table: WordTable, row: int, limits: QualityLimits) -> int:
+def _judge(part: TextPart, table: WordTable, row: int, limits: QualityLimits) -> int:
     words = full = characters = alphabetic = 0
     for chunk in range(part.first[row], part.last[row]):
         entry = part.entry[chunk]
@@ -86,7 +86,7 @@ def _judge(part: Part, table: WordTable, row: int, limits: QualityLimits) -> int
 
 
 @compiled
-def _judge_lines(part: Part, table: WordTable, row: int, limits: QualityLimits, words: int) -> int:
+def _judge_lines(part: TextPart, table: WordTable, row: int, limits: QualityLimits, words: int) -> int:
     """Count symbols and lines in one pass."""
     data, at, end = part.data, part.begin[row], part.end[row]
     hashes = ellipses = lines = bullets = ends = dots = 0
@@ -145,7 +145,7 @@ def _is_bullet(data: Bytes, at: int) -> bool:
 
 
 @compiled
-def _ends_with_ellipsis(part: Part, table: WordTable, row: int, chunk: int) -> bool:
+def _ends_with_ellipsis(part: TextPart, table: WordTable, row: int, chunk: int) -> bool:
     """Return whether the text has an ellipsis, U+2026 or three stops, at the end of the chunk."""
     begin = part.chunk_begin[chunk] + table.key_size[part.entry[chunk]] - 3
     if begin < part.begin[row]:
@@ -155,7 +155,7 @@ def _ends_with_ellipsis(part: Part, table: WordTable, row: int, chunk: int) -> b
 
 
 @compiled
-def _has_stop_words(part: Part, table: WordTable, row: int, limits: QualityLimits) -> bool:
+def _has_stop_words(part: TextPart, table: WordTable, row: int, limits: QualityLimits) -> bool:
     """Return whether enough different stop words are among the text's words."""
     stops = len(limits.stop_begin) - 1
     seen, found = np.zeros(stops, np.bool_), 0

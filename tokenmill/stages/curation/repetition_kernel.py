@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from tokenmill.stages.curation.byte_strings import Bytes, equal_bytes
 from tokenmill.stages.curation.compiled import compiled
-from tokenmill.stages.curation.part import Part
+from tokenmill.stages.curation.part import TextPart
 from tokenmill.stages.curation.repeated_strings import Numbers, Slots, repeated, slots_for
 from tokenmill.stages.curation.verdicts import ASK, KEEP
 from tokenmill.stages.curation.word_table import WordTable
@@ -57,7 +57,7 @@ class Room(NamedTuple):
 
 @compiled
 def judge_repetition(
-    part: Part,
+    part: TextPart,
     table: WordTable,
     rows: npt.NDArray[np.int64],
     limits: RepetitionLimits,
@@ -74,7 +74,7 @@ def judge_repetition(
 
 
 @compiled
-def _judge_lines(part: Part, table: WordTable, row: int, limits: RepetitionLimits, room: Room) -> int:
+def _judge_lines(part: TextPart, table: WordTable, row: int, limits: RepetitionLimits, room: Room) -> int:
     data, low, high, characters = part.data, part.begin[row], part.end[row], part.characters[row]
     if low == high:
         return EMPTY
@@ -122,7 +122,7 @@ def _split(data: Bytes, low: int, high: int, least: int, room: Room) -> int:
 
 
 @compiled
-def _judge_words(part: Part, table: WordTable, row: int, limits: RepetitionLimits, room: Room) -> int:
+def _judge_words(part: TextPart, table: WordTable, row: int, limits: RepetitionLimits, room: Room) -> int:
     words = _join(part, table, row, room)
     characters = part.characters[row]
     joined = 0
@@ -143,7 +143,7 @@ def _judge_words(part: Part, table: WordTable, row: int, limits: RepetitionLimit
 
 
 @compiled
-def _join(part: Part, table: WordTable, row: int, room: Room) -> int:
+def _join(part: TextPart, table: WordTable, row: int, room: Room) -> int:
     """Put the text's words into ``room``, one after the other; return their number."""
     count = place = characters = 0
     for chunk in range(part.first[row], part.last[row]):

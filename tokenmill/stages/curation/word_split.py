@@ -4,16 +4,15 @@ import secrets
 from collections import deque
 from collections.abc import Iterator, Sequence
 from threading import RLock
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from spacy.language import Language
 
 from tokenmill.stages.curation.byte_strings import PADDING, polynomial
 from tokenmill.stages.curation.english_rules import EnglishRules, english_rules, special_sequences
 from tokenmill.stages.curation.irregular import find_runs
-from tokenmill.stages.curation.part import Part, find_chunks
+from tokenmill.stages.curation.part import TextPart, find_chunks
 from tokenmill.stages.curation.punctuation import SYMBOLS
 from tokenmill.stages.curation.word_table import (
     CHUNK_BEGINS_OPEN,
@@ -42,7 +41,7 @@ _ENTRY_WORDS: Final = 6
 class Located(NamedTuple):
     """Some of the texts that were asked for, in one part."""
 
-    part: Part
+    part: TextPart
     rows: npt.NDArray[np.int64]
     """Of the texts in the part."""
     indices: npt.NDArray[np.int64]
@@ -56,7 +55,7 @@ class WordSplit:
     the next call.
     """
 
-    def __init__(self, nlp: Language) -> None:
+    def __init__(self, nlp: Any) -> None:
         """Take a blank English pipeline with a sentencizer.
 
         Raises:
@@ -72,9 +71,9 @@ class WordSplit:
         self._firsts = tuple({word for words in sequences.values() for word in words[:-1]})
         self._seconds = tuple({word for words in sequences.values() for word in words[1:]})
         self._seed = secrets.randbits(64) | 1
-        self._parts: deque[tuple[list[str], Part]] = deque(maxlen=KEPT_PARTS)
+        self._parts: deque[tuple[list[str], TextPart]] = deque(maxlen=KEPT_PARTS)
         self._runs: dict[str, list[int]] = {}
-        self._places: dict[int, tuple[int, Part]] = {}
+        self._places: dict[int, tuple[int, TextPart]] = {}
         self.table: WordTable = self._empty()
 
     def locate(self, texts: Sequence[str]) -> Iterator[Located]:
@@ -93,7 +92,7 @@ class WordSplit:
                 places.clear()
                 yield from self.locate(texts)
                 return
-        found: dict[int, tuple[Part, list[int], list[int]]] = {}
+        found: dict[int, tuple[TextPart, list[int], list[int]]] = {}
         for index, text in enumerate(texts):
             row, part = self._places[id(text)]
             _, rows, indices = found.setdefault(id(part), (part, [], []))
@@ -102,7 +101,7 @@ class WordSplit:
         for part, rows, indices in found.values():
             yield Located(part, np.array(rows, np.int64), np.array(indices, np.int64))
 
-    def add(self, texts: list[str], part: Part) -> None:
+    def add(self, texts: list[str], part: TextPart) -> None:
         """Remember that the part's rows are these texts."""
         if len(self._parts) == KEPT_PARTS:
             for text in self._parts[0][0]:
@@ -114,7 +113,7 @@ class WordSplit:
             self._places[id(text)] = row, part
 
     def replace(
-        self, left: Part, rows: npt.NDArray[np.int64], texts: list[str], indices: npt.NDArray[np.int64]
+        self, left: TextPart, rows: npt.NDArray[np.int64], texts: list[str], indices: npt.NDArray[np.int64]
     ) -> Iterator[tuple[int, str]]:
         """Yield what ``rows`` of ``left`` say, stripped, where it is another text, with ``indices[row]``.
 
@@ -136,7 +135,7 @@ class WordSplit:
         begin, end, first, last = left.begin[picks], left.end[picks], left.first[picks], left.last[picks]
         irregular = left.irregular[picks]
         shared = (left.data, begin, end, characters, first, last, irregular, left.chunk_begin, left.entry, left.gap)
-        self.add(known, Part(*shared))
+        self.add(known, TextPart(*shared))
 
     def split(
         self,
@@ -146,7 +145,7 @@ class WordSplit:
         texts: Sequence[str] | None = None,
         *,
         may_forget: bool = False,
-    ) -> Part:
+    ) -> TextPart:
         """Cut ``data[begin:end]`` of each text into chunks, and learn the words of those that are new.
 
         Without ``texts``, ``part.characters`` is not filled. ``may_forget``: no other part is used any more.
@@ -166,7 +165,9 @@ class WordSplit:
             self._ask_spacy(unknown[:left].tolist())
         characters = np.fromiter(map(len, texts), np.int64, len(texts)) if texts is not None else np.zeros(0, np.int64)
         first = np.append([0], last[:-1])
-        part = Part(data, begin, end, characters, first, last, np.zeros(len(begin), np.bool_), chunk_begin, entry, gap)
+        part = TextPart(
+            data, begin, end, characters, first, last, np.zeros(len(begin), np.bool_), chunk_begin, entry, gap
+        )
         runs = np.empty((count, 2), np.int64)
         found = find_runs(part, self.table, self.rules, scratch, runs)
         for first, behind in runs[:found].tolist():
@@ -197,7 +198,7 @@ class WordSplit:
                 return
         self.table = _grown(table if not may_forget else self.table, needed, self._seed)
 
-    def _cut_together(self, part: Part, first: int, behind: int) -> None:
+    def _cut_together(self, part: TextPart, first: int, behind: int) -> None:
         """Give the chunks ``[first, behind)``, which have one space between them, the words that they have together."""
         old = part.entry[first:behind].tolist()
         end = int(part.chunk_begin[behind - 1]) + int(self.table.key_size[old[-1]])

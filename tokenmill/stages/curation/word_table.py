@@ -6,16 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.stages.curation.byte_strings import PADDING, Bytes, eight_bytes, equal_bytes, hash_bytes, polynomial
-from tokenmill.stages.curation.chunk_words import (
-    LEFT_TO_SPACY,
-    NOTHING_TO_JOIN,
-    Characters,
-    cut_chunk,
-    hash_of,
-    is_in,
-    rejoin,
-    special_case,
-)
+from tokenmill.stages.curation.chunk_words import NOTHING_TO_JOIN, cut_chunk, rejoin, special_case
+from tokenmill.stages.curation.code_points import LEFT_TO_SPACY, Characters, hash_of, is_in
 from tokenmill.stages.curation.compiled import compiled
 from tokenmill.stages.curation.english_rules import (
     ALPHABETIC,
