@@ -15,6 +15,11 @@ HEADERS_BYTES: Final = 4096
 """Room for a message's fixed header, its totals and Kafka's framing, and for a dead letter's headers."""
 REASONS_BYTES: Final = 4096
 """Room for the totals' counts of the reasons of a user's own decoder, at most 64 of 32 characters."""
+STEP_BYTES: Final = 8192
+"""Room for what the totals say of one step: 32 reasons of 65 characters, each counted twice, with numbers as large as
+they get. No step of ours has as many under its defaults; counts have fewer digits in any log that there is."""
+FIGURES_BYTES: Final = 24 * 1024
+"""Room for the rest of the figures of steps: the short forms, lengths in powers of two, and 200 languages."""
 ENTRY_BYTES: Final = 64
 """Room beside each piece's row and meta, so that small changes of the format need no new topics."""
 WIDEST_TOKEN_BYTES: Final = 4
@@ -81,7 +86,8 @@ def worst_message_bytes(settings: Settings, own: TopicSettings) -> int:
     """
     piece = WIDEST_TOKEN_BYTES + PIECE.itemsize + own.limits.max_meta_bytes + ENTRY_BYTES
     reasons = REASONS_BYTES if ":" in own.decode else 0
-    return settings.message_bytes + own.block_tokens * piece + HEADERS_BYTES + reasons
+    figures = len(own.steps) * STEP_BYTES + FIGURES_BYTES if own.steps else 0
+    return settings.message_bytes + own.block_tokens * piece + HEADERS_BYTES + reasons + figures
 
 
 def needed_topics(settings: Settings) -> list[NeededTopic]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.mills import RECIPE, Source, assert_follow, divide, make_source, named, text, write
 from tests.strategies import feed_sizes, message_bytes, record_lists, sources
-from tokenmill.documents import Document
+from tokenmill.documents import Document, Limits
 from tokenmill.errors import RecordError
 from tokenmill.milling import columns
 from tokenmill.milling.outcomes import Kind
@@ -21,6 +21,7 @@ from tokenmill.stages.document_columns import DocumentColumns
 from tokenmill.stages.steps import Rejected, Step
 from tokenmill.stages.steps.min_chars import MinChars
 from tokenmill.stages.steps.not_empty import NotEmpty
+from tokenmill.stages.steps.pipeline import open_pipeline
 from tokenmill.stages.steps.protocol import Answer, each_alone
 from tokenmill.wire.figures import Amount, Figures
 from tokenmill.wire.totals import Totals
@@ -57,8 +58,15 @@ class Whims:
         return each_alone(self, documents)
 
 
+REAL = open_pipeline(
+    [{"name": "length", "max_chars": 9}, {"name": "sample", "rate": 0.5}, {"name": "replace_pii"}],
+    limits=Limits(1000, 20, 40),
+)
+"""Steps that recipes may have, beside those that do everything there is."""
 whims: st.SearchStrategy[Sequence[Step]] = st.lists(
-    st.builds(Whims, st.sampled_from(["language", "whims", "whims"]), st.integers(5, 9)), min_size=1, max_size=4
+    st.builds(Whims, st.sampled_from(["language", "whims", "whims"]), st.integers(5, 9)) | st.sampled_from(REAL),
+    min_size=1,
+    max_size=4,
 ).map(lambda drawn: [NotEmpty(), *drawn, NotEmpty(), MinChars(3)])
 
 

@@ -3,10 +3,8 @@
 Nothing here runs for a recipe without a list of steps, whose totals have no figures.
 """
 
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,17 +17,17 @@ from tokenmill.wire.figures import Amount, Figures
 Integers: TypeAlias = npt.NDArray[np.int64]
 
 
-class Gone(NamedTuple):
-    """A document that a step filtered out, or cannot answer for."""
+class Drops(NamedTuple):
+    """Documents that steps dropped, in the order of their records; each column has the shape ``[drops]``."""
 
-    place: int
-    """The index of its record."""
-    step: int
-    """Number of the step."""
-    kind: Kind
-    reason: str
-    size: int
-    """Bytes of the text as it came to the step."""
+    indices: Integers
+    """Of the documents' records."""
+    steps: Integers
+    """Numbers of the steps."""
+    sizes: Integers
+    """Bytes of each text as it came to the step."""
+    reasons: list[str | None]
+    """Why each was filtered out; None where the step could not answer for it."""
 
 
 class Changes(NamedTuple):
@@ -55,8 +53,7 @@ class ChainPassage:
     """Bytes of each text as it came to the first step; shape ``[documents]``."""
     final: Integers
     """Bytes of each text as the last step that had it left it; shape ``[documents]``."""
-    gone: list[Gone]
-    """In the order of their records."""
+    drops: Drops
     changes: Changes
 
     def shifted(self, first: int) -> "ChainPassage":
@@ -64,7 +61,7 @@ class ChainPassage:
         return replace(
             self,
             entered=self.entered + first,
-            gone=[gone._replace(place=gone.place + first) for gone in self.gone],
+            drops=self.drops._replace(indices=self.drops.indices + first),
             changes=self.changes._replace(indices=self.changes.indices + first),
         )
 
@@ -78,7 +75,12 @@ class ChainPassage:
             np.concatenate([part.entered for part in parts]),
             np.concatenate([part.sizes for part in parts]),
             np.concatenate([part.final for part in parts]),
-            [gone for part in parts for gone in part.gone],
+            Drops(
+                np.concatenate([part.drops.indices for part in parts]),
+                np.concatenate([part.drops.steps for part in parts]),
+                np.concatenate([part.drops.sizes for part in parts]),
+                [reason for part in parts for reason in part.drops.reasons],
+            ),
             Changes(*map(np.concatenate, zip(*(part.changes for part in parts), strict=True))),
         )
 
@@ -92,21 +94,26 @@ class ChainPassage:
         for number, label in enumerate(self.labels):
             step = figures.step(label)
             step.taken = step.taken.plus(here)
-            for (kind, reason), (documents, size) in dropped[number].items():
+            for reason, (documents, size) in dropped[number].items():
                 amount = Amount(documents, size)
-                if kind is Kind.FILTERED:
-                    step.filtered[reason] = step.filtered.get(reason, Amount()).plus(amount)
-                else:
+                if reason is None:
                     step.refused = step.refused.plus(amount)
+                else:
+                    step.filtered[reason] = step.filtered.get(reason, Amount()).plus(amount)
                 here = here.plus(Amount(-documents, -size))
             here = here.plus(Amount(0, grown[number]))
             step.passed = step.passed.plus(here)
 
-    def _dropped(self, low: int, high: int) -> list[dict[tuple[Kind, str], list[int]]]:
+    def _dropped(self, low: int, high: int) -> list[dict[str | None, list[int]]]:
         """Return how many documents, and how many bytes of text, each step dropped of these records, and why."""
-        dropped: list[dict[tuple[Kind, str], list[int]]] = [{} for _ in self.labels]
-        for _, step, kind, reason, size in self.gone[bisect_left(self.gone, (low,)) : bisect_left(self.gone, (high,))]:
-            counts = dropped[step].setdefault((kind, reason), [0, 0])
+        dropped: list[dict[str | None, list[int]]] = [{} for _ in self.labels]
+        indices, steps, sizes, reasons = self.drops
+        first, last = np.searchsorted(indices, (low, high)).tolist()
+        within = slice(first, last)
+        for step, size, reason in zip(steps[within].tolist(), sizes[within].tolist(), reasons[within], strict=True):
+            counts = dropped[step].get(reason)
+            if counts is None:
+                counts = dropped[step][reason] = [0, 0]
             counts[0] += 1
             counts[1] += size
         return dropped
@@ -147,9 +154,12 @@ class PassageNotes:
         self._entered, self._owners = indices, owners
         self._sizes = text_sizes(texts)
         self._final = self._sizes.copy()
-        self._places = np.arange(len(texts))
-        self._gone: list[Gone] = []
-        self._changes: list[tuple[int, int, int]] = []
+        self._present = np.arange(len(texts))
+        self._dropped: list[Integers] = []
+        self._drops: list[tuple[int, Integers]] = []
+        self._reasons: list[str | None] = []
+        self._changed: list[Integers] = []
+        self._changes: list[tuple[int, Integers]] = []
         self._step = 0
 
     def step(
@@ -157,46 +167,54 @@ class PassageNotes:
         stays: npt.NDArray[np.bool_],
         texts: Sequence[str],
         changed: Mapping[int, Document],
-        gone: Iterable[tuple[int, Outcome]],
+        dropped: Sequence[tuple[int, Outcome]],
     ) -> None:
-        """Note what the next step did: which of the documents that came to it stay, are changed, are gone.
+        """Note what the next step did: which of the documents that came to it stay, are changed, are ``dropped``.
 
-        ``texts`` and the numbers in ``changed`` are those of the documents that came to it.
+        ``texts`` and the numbers in ``changed`` are those of the documents that came to it; all are ascending.
         """
-        number, places, final = self._step, self._places.tolist(), self._final
-        for index, outcome in gone:
-            at = int(np.searchsorted(self._entered, index))
-            self._gone.append(Gone(index, number, outcome.kind, outcome.reason, int(final[at])))
-        for at, document in changed.items():
-            if document.text is texts[at]:
-                continue
-            place, size = places[at], text_size(document.text)
-            self._changes.append((int(self._entered[place]), number, size - int(final[place])))
-            final[place] = size
-        self._places = self._places[stays]
+        others = [at for at, document in changed.items() if document.text is not texts[at]]
+        if others:
+            places, sizes = self._present[others], text_sizes([changed[at].text for at in others])
+            self._changed.append(places)
+            self._changes.append((self._step, sizes - self._final[places]))
+            self._final[places] = sizes
+        if dropped:
+            gone = self._present[~stays]
+            self._dropped.append(gone)
+            self._drops.append((self._step, self._final[gone]))
+            self._reasons += [outcome.reason if outcome.kind is Kind.FILTERED else None for _, outcome in dropped]
+            self._present = self._present[stays]
         self._step += 1
 
     def passages(self, splits: Sequence[str]) -> dict[str, ChainPassage]:
         """Return the way of each split's documents."""
-        self._gone.sort(key=itemgetter(0))
-        self._changes.sort()
-        changes = np.array(self._changes, np.int64).reshape(-1, 3)
-        owners_of = {number: self._owners == number for number in range(len(splits))}
+        dropped, drop_steps, drop_sizes = _joined(self._dropped), *_stacked(self._drops)
+        changed, change_steps, growth = _joined(self._changed), *_stacked(self._changes)
+        by_drop, by_change = np.argsort(dropped, kind="stable"), np.argsort(changed, kind="stable")
         found = {}
         for number, split in enumerate(splits):
-            chosen = owners_of[number]
-            entered = self._entered[chosen]
-            own = np.isin(changes[:, 0], entered)
-            mine = set(entered.tolist()) if self._gone else set()
+            own = self._owners == number
+            drops, changes = by_drop[own[dropped[by_drop]]], by_change[own[changed[by_change]]]
+            reasons = [self._reasons[at] for at in drops.tolist()]
             found[split] = ChainPassage(
                 self._labels,
-                entered,
-                self._sizes[chosen],
-                self._final[chosen],
-                [gone for gone in self._gone if gone.place in mine],
-                Changes(*(np.ascontiguousarray(column) for column in changes[own].T)),
+                self._entered[own],
+                self._sizes[own],
+                self._final[own],
+                Drops(self._entered[dropped[drops]], drop_steps[drops], drop_sizes[drops], reasons),
+                Changes(self._entered[changed[changes]], change_steps[changes], growth[changes]),
             )
         return found
+
+
+def _stacked(steps: Sequence[tuple[int, Integers]]) -> tuple[Integers, Integers]:
+    """Return the number of the step of each item, and the items of all steps."""
+    return _joined([np.full(len(items), number) for number, items in steps]), _joined([items for _, items in steps])
+
+
+def _joined(parts: Sequence[Integers]) -> Integers:
+    return np.concatenate([np.empty(0, np.int64), *parts])
 
 
 def text_size(text: str) -> int:

@@ -19,7 +19,7 @@ from tokenmill.wire.dead_letters import RecordPlace
 from ...kafka.clients import consumer, offsets, read_batches
 from ...kafka.control_topic import Settled, require_topic
 from ...kafka.schema_registry import schemas_for_command
-from ...kafka.settled_streams import settled_streams, tokenizer_of
+from ...kafka.settled_streams import lists_of, settled_streams, tokenizer_of
 from ...kafka.token_topic import published_head
 from ...settings import Settings
 
@@ -104,7 +104,8 @@ class _Search:
     ) -> None:
         recipe = settled.genesis.recipe
         schemas = schemas_for_command(settings, recipe.decode)
-        self._stages: Stages = reopen_stages(recipe, tokenizer_of(settled), settings.engine, schemas)
+        tokenizer, lists = tokenizer_of(settled), lists_of(settled)
+        self._stages: Stages = reopen_stages(recipe, tokenizer, settings.engine, schemas, lists)
         self._client, self._settled, self._wanted, self._progress = client, settled, wanted, progress
 
     async def partition(self, partition: int, end: int) -> AsyncGenerator[RejectedDocument, None]:

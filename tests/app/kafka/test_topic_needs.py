@@ -8,6 +8,7 @@ from tokenmill.app.kafka.topic_needs import worst_message_bytes
 from tokenmill.app.settings import Settings
 from tokenmill.stages.decoding import REASONS
 from tokenmill.wire.cursor import Cursor
+from tokenmill.wire.figures import Amount, Figures, StepFigures
 from tokenmill.wire.message import Message, encode_header
 from tokenmill.wire.pieces import Piece, encode_entry
 from tokenmill.wire.totals import Totals
@@ -17,15 +18,17 @@ FRAME = 300
 """More than what Kafka adds to a record: batch header (61 bytes), lengths, offset, timestamp, the header's name."""
 
 
-def _worst(settings: Settings, blocks: int) -> int:
+def _worst(settings: Settings, blocks: int, figures: Figures | None = None) -> int:
     """Return the size of a message whose every token is a document of its own with the longest id and fields."""
+    figures = figures or Figures()
     own = settings.for_topic("raw-text")
     meta = b"m" * own.limits.max_meta_bytes
     entry = encode_entry([Piece(n, HUGE, 0, meta) for n in range(own.block_tokens)])
     others = ["skipped", "function_failed", "tokenizer_failed", "normalized_too_large"]
     dead = Counter(dict.fromkeys([*REASONS, *others], HUGE))
     filtered = Counter({f"{n:032}": HUGE for n in range(68)})
-    totals = Totals(HUGE, HUGE, HUGE, HUGE, HUGE, filtered, dead, HUGE, HUGE)
+    filtered |= Counter(dict.fromkeys(figures.filtered, HUGE))
+    totals = Totals(HUGE, HUGE, HUGE, HUGE, HUGE, filtered, dead, HUGE, HUGE, figures)
     tokens = bytes(4 * own.block_tokens * blocks)
     message = Message(bytes(16), 0, Cursor(0, 0, blocks), bytes(16), bytes(16), totals, tokens, [entry] * blocks)
     return len(encode_header(message)) + len(tokens) + FRAME
@@ -47,3 +50,20 @@ def test_the_worst_message_of_several_blocks_fits() -> None:
     assert size <= settings.message_bytes
     small = Settings(message_bytes=size)
     assert size + len(Totals().pack()) + 8192 <= worst_message_bytes(small, small.for_topic("raw-text"))
+
+
+@pytest.mark.parametrize("steps", [1, 32])
+def test_figures_of_every_step_and_language_fit(steps: int) -> None:
+    """With as many reasons as a step has room for, and with the short forms beside them."""
+    settings = Settings(message_bytes=1, steps=({"name": "length", "min_words": 5},) * steps)
+    amount = Amount(HUGE, HUGE)
+    labels = [f"{number:032}" for number in range(steps)]
+    reasons = {label: {f"{label}.{number:032}": amount for number in range(32)} for label in labels}
+    short = ("normalize", "function", "not_empty", "min_chars", "normalized_length")
+    figures = Figures(
+        [StepFigures(label, amount, amount, reasons.get(label, {}), amount) for label in (*labels, *short)],
+        Counter(dict.fromkeys(range(64), HUGE)),
+        Counter(dict.fromkeys(range(64), HUGE)),
+        {f"language-{number}": amount for number in range(200)},
+    )
+    assert _worst(settings, 1, figures) <= worst_message_bytes(settings, settings.for_topic("raw-text"))

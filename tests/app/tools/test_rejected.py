@@ -17,11 +17,12 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, rejected_topic
 from tokenmill.app.tools.inspect.record_ledger import read_ledger
 from tokenmill.app.tools.inspect.rejected import RejectedDocument, read_rejected
+from tokenmill.app.tools.verify import verify
 from tokenmill.errors import InputError
 from tokenmill.wire.dead_letters import RecordPlace, decode_dead_letter
 
 PARTITIONS = 2
-SHORT = 30
+FEWEST_WORDS, MOST_CHARS = 5, 90
 NASTY = "\x1b[31mred\x00"
 
 
@@ -41,8 +42,8 @@ class Filtered:
     @property
     def reasons(self) -> dict[tuple[int, int], str]:
         """Why each document that is filtered out is: a count that shares no code with the mill."""
-        empty = {place: "empty" for place, text in self.texts.items() if not text.strip()}
-        return {place: "min_chars" for place, text in self.texts.items() if len(text) < SHORT} | empty
+        short = {place: "length.min_words" for place, text in self.texts.items() if len(text.split()) < FEWEST_WORDS}
+        return short | {place: "length.max_chars" for place, text in self.texts.items() if len(text) > MOST_CHARS}
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def filtered(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Filter
     settings = service_settings(
         *(broker, topics_on(broker, "filtered")(PARTITIONS), directory),
         splits={"train": 1000},
-        min_chars=SHORT,
+        steps=[{"name": "length", "min_words": FEWEST_WORDS, "max_chars": MOST_CHARS}],
         rejects="topic",
         carry_seconds=0.5,
     )
@@ -95,15 +96,34 @@ def test_the_rejected_topic_has_each_record_after_a_kill(filtered: Filtered) -> 
 
 
 def test_the_ledger_counts_as_a_count_over_the_raw_topic(filtered: Filtered) -> None:
-    """Documents, and how many are filtered out for which reason; and the pace is known."""
+    """Documents and bytes: of each step, of each reason, of what is kept, and by their lengths."""
     ledger = in_own_loop(lambda: read_ledger(filtered.settings))
     (stream,) = ledger.streams
     assert stream.totals.filtered == Counter(filtered.reasons.values())
     retention = stream.retention
     assert (retention.documents, retention.totals.kept) == (400, 400 - len(filtered.reasons))
     assert {row.reason: row.documents for row in retention.funnel()} == Counter(filtered.reasons.values())
+    kept = [text for place, text in filtered.texts.items() if place not in filtered.reasons]
+    figures, sizes = stream.totals.figures, {place: len(text.encode()) for place, text in filtered.texts.items()}
+    assert figures.entered == (400, sum(sizes.values()))
+    assert [step.step for step in figures.steps] == ["length", "not_empty"]
+    for reason, amount in figures.filtered.items():
+        places = [place for place, why in filtered.reasons.items() if why == reason]
+        assert amount == (len(places), sum(sizes[place] for place in places))
+    assert figures.steps[-1].passed == (len(kept), sum(len(text.encode()) for text in kept))
+    assert figures.text_lengths == Counter(len(text.encode()).bit_length() - 1 for text in kept)
+    assert figures.token_lengths == Counter((len(text.encode()) + 1).bit_length() - 1 for text in kept)
     assert retention.tokens_per_second is None or retention.tokens_per_second > 0
     assert ledger.balanced
+
+
+def test_verify_counts_the_same_figures(filtered: Filtered) -> None:
+    """By mill and reference; a chain that counted otherwise would be a difference."""
+    result = verify(filtered.settings, processes=1, reference=True)
+    assert result.ok
+    assert result.totals.figures.steps[0].filtered["length.min_words"].documents == sum(
+        reason == "length.min_words" for reason in filtered.reasons.values()
+    )
 
 
 def found(filtered: Filtered, reasons: Sequence[str] = (), limit: int = 3) -> list[RejectedDocument]:
@@ -117,7 +137,7 @@ def found(filtered: Filtered, reasons: Sequence[str] = (), limit: int = 3) -> li
 
 def test_the_first_documents_of_each_reason_are_shown(filtered: Filtered) -> None:
     """In the order of the raw topic, partition by partition, with the texts that are there."""
-    for reasons in ((), ("empty",)):
+    for reasons in ((), ("length.max_chars",)):
         wanted: dict[str, list[tuple[int, int]]] = {}
         for place, reason in sorted(filtered.reasons.items()):
             if not reasons or reason in reasons:
@@ -127,12 +147,14 @@ def test_the_first_documents_of_each_reason_are_shown(filtered: Filtered) -> Non
             place: reason for reason, places in wanted.items() for place in places[:3]
         }
         for one in shown:
-            assert one.document.text == filtered.texts[one.place.partition, one.place.offset]
+            text = filtered.texts[one.place.partition, one.place.offset]
+            number = f"{len(text)} chars" if one.reason == "length.max_chars" else f"{len(text.split())} words"
+            assert (one.document.text, one.detail.partition(",")[0]) == (text, number)
 
 
 def test_a_reason_that_nothing_has_is_named(filtered: Filtered) -> None:
     """With those that there are."""
-    with pytest.raises(InputError, match="nothing is filtered out for 'emtpy'; reasons here: empty, min_chars"):
+    with pytest.raises(InputError, match=r"'emtpy'; reasons here: length\.max_chars, length\.min_words"):
         found(filtered, ["emtpy"])
 
 
@@ -141,10 +163,10 @@ def test_a_text_cannot_write_to_the_terminal(filtered: Filtered, capsys: pytest.
     """Control characters are escaped; with --json they are JSON's."""
     place = ["--bootstrap-servers", filtered.settings.bootstrap_servers, "--raw-topics", filtered.raw_topic]
     with pytest.raises(SystemExit):
-        main(["rejects", *place, "--reason", "min_chars", "--limit", "100"])
+        main(["rejects", *place, "--reason", "length.min_words", "--limit", "100"])
     shown = capsys.readouterr().out
     with pytest.raises(SystemExit):
-        main(["rejects", *place, "--reason", "min_chars", "--limit", "100", "--json"])
+        main(["rejects", *place, "--reason", "length.min_words", "--limit", "100", "--json"])
     texts = [one["text"] for one in json.loads(capsys.readouterr().out)]
     assert "\x1b" not in shown
     assert "\\x1b[31mred" in shown or "\\u001b[31mred" in shown
