@@ -24,7 +24,7 @@ from tokenmill.app.tools.verify import ChainResult, VerifyResult, verify
 from tokenmill.app.tools.verify.comparison import BlockBytes, compare_blocks
 from tokenmill.app.tools.verify.verification import check_dead_letters
 from tokenmill.eras import ERA_KEY, Era, EraRange
-from tokenmill.errors import InputError, StoreError, TopicError
+from tokenmill.errors import FingerprintError, InputError, StoreError, TopicError
 from tokenmill.milling.chain_mill import ChainMill
 from tokenmill.milling.partition_mill import PartitionMill
 from tokenmill.reading.resume import genesis_point
@@ -188,6 +188,30 @@ def test_another_history_in_the_topic_is_different(broker: Broker, topic: TopicF
     block = 20 * 41 // recipe.block_tokens
     assert [(d.side, d.kind, d.block, d.offset) for d in result.differences] == [("topic", "different", block, 20)]
     assert result.chains[0].topic_equal == block
+
+
+def test_lists_of_steps_are_read_from_the_control_topic(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """Who verifies needs no file; a worker with another content is refused."""
+    words = tmp_path / "words.txt"
+    words.write_text("bad\n")
+    steps = ({"name": "words", "words": str(words)},)
+    settings = service_settings(broker, topic(), tmp_path, splits={"train": 1000}, steps=steps)
+    send(settings, [Raw(b"a bad text" if n % 3 == 0 else b"a good text") for n in range(90)])
+    with Service(settings, tmp_path) as service:
+        service.mill()
+        service.wait_until(lambda: head(settings, settings.streams()[0].name, 0) is not None)
+        service.wait_until(lambda: verify(settings).chains[0].behind == 0)
+    words.unlink()
+
+    (chain,) = verify(settings).chains
+
+    assert chain.differences == []
+    assert chain.totals.filtered == {"words.document_removed_with_badwords": 30}
+    words.write_text("worse\n")
+    plan = plan_topic(settings, settings.raw_topics[0])
+    ((stream, recipe),) = plan.recipes.items()
+    with pytest.raises(FingerprintError, match=r"steps: the stream has words\(words = .*, here words\("):
+        in_own_loop(lambda: settle(settings, stream, recipe, plan.tokenizer.content, plan.lists))
 
 
 def check_false_eras(milled: Milled, train: str) -> None:

@@ -16,6 +16,9 @@ from tokenmill.stages.steps.protocol import Answer, each_alone
 
 FIX_FAILED: Final = "fix_unicode_failed"
 """Dead-letter reason: ftfy raised over the text."""
+SEGMENT: Final = 1 << 14
+"""Characters of a line that ftfy looks at together: some of its rules take more than linear time, and a text may be one
+line. A longer line is repaired piece by piece."""
 _MAY_CHANGE: Final = re.compile(r"[^\t\n\x20-\x25\x27-\x7e]")
 """A character in which ftfy may see something to repair: not ASCII, a control character, or an ampersand."""
 
@@ -58,6 +61,7 @@ class FixUnicode:
             fix_line_breaks=self.fix_line_breaks,
             remove_control_chars=self.remove_control_chars,
             normalization=None if self.normalization == "none" else self.normalization,
+            max_decode_length=SEGMENT,
             explain=False,
         )
         object.__setattr__(self, "_config", config)

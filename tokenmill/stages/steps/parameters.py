@@ -12,7 +12,7 @@ from functools import cache
 from math import isfinite
 from textwrap import dedent
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, cast, get_args, get_origin, get_type_hints
 
 from tokenmill.errors import SettingsError
 from tokenmill.spelling import nearest
@@ -48,7 +48,7 @@ class Parameter:
 
 def parameters_of(step: type[Any]) -> tuple[Parameter, ...]:
     """Return the parameters of a step's class, in order; private fields and those that are not given are none."""
-    return _parameters_of(step)
+    return _parameters_of(cast("Hashable", step))
 
 
 @cache

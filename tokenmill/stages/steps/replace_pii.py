@@ -8,6 +8,7 @@ take quadratic time where a text has long runs without an ``@``; here each chara
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv4Network
 from typing import Any, Final
 
@@ -21,7 +22,9 @@ _LABEL: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _OCTET: Final = r"(?:25[0-5]|2[0-4][0-9]|[01]?[0-9][0-9]?)"
 _LOCAL_BACKWARDS: Final = re.compile(rf"{_ATOM}++(?:\.{_ATOM}++)*+")
 _LOCAL_BEGIN: Final = re.compile(rf"\b{_ATOM}")
-_DOMAIN: Final = re.compile(rf"(?:{_LABEL}\.)+{_LABEL}|\[(?:{_OCTET}\.){{3}}(?:{_OCTET}|[A-Za-z0-9-]*[A-Za-z0-9]:)\]")
+_AT_DOMAIN: Final = re.compile(
+    rf"@(?:(?:{_LABEL}\.)+{_LABEL}|\[(?:{_OCTET}\.){{3}}(?:{_OCTET}|[A-Za-z0-9-]*[A-Za-z0-9]:)\])"
+)
 _DIGITS_AND_DOTS: Final = re.compile(r"[0-9][0-9.]{6,}")
 """A run in which an address may stand: the shortest, ``1.1.1.1``, has 7 characters."""
 _ADDRESS: Final = re.compile(rf"(?:{_OCTET}\.){{3}}{_OCTET}")
@@ -81,18 +84,15 @@ class ReplacePii:
 def _emails(text: str) -> Iterator[tuple[int, int]]:
     """Yield where e-mail addresses begin and end: what datatrove's pattern finds.
 
-    No ``@`` stands in the part before it, so these parts do not overlap, and each is looked at once.
+    Neither the part before an ``@`` nor the one behind it has another, so each is looked at once.
     """
-    end, at = 0, text.find("@")
-    while at >= 0:
-        begin = _local_begin(text, end, at)
-        domain = None if begin is None else _DOMAIN.match(text, at + 1)
-        if begin is not None and domain is not None:
-            end = domain.end()
+    low = 0
+    for found in _AT_DOMAIN.finditer(text):
+        at, end = found.span()
+        begin = _local_begin(text, low, at)
+        if begin is not None:
             yield begin, end
-        else:
-            end = at + 1  # nothing before it can belong to a later address
-        at = text.find("@", end)
+        low = at + 1 if begin is None else end
 
 
 def _local_begin(text: str, low: int, at: int) -> int | None:
@@ -111,6 +111,7 @@ def _addresses(text: str, *, public: bool) -> Iterator[tuple[int, int]]:
                 yield found.span()
 
 
+@lru_cache(maxsize=4096)
 def _is_meant(written: str, *, public: bool) -> bool:
     try:
         address = IPv4Address(written)
