@@ -113,8 +113,8 @@ docs: $(VENV)/.installed $(VENV)/.train ## writes the pages that are made from t
 lock: $(VENV)/.installed ## resolves all dependencies again (UPGRADE=1: to their newest versions)
 	$(COMPILE) --extra app --extra bench --extra broker --extra curation --extra dev --extra hf --extra produce --extra registry --output-file constraints.txt
 	$(COMPILE) --extra train --extra train-dev --constraints constraints.txt --output-file constraints-train.txt
-	$(COMPILE) --extra app --extra registry --constraints constraints.txt --output-file constraints-service.txt
-	$(COMPILE) --extra app --extra hf --extra produce --extra registry --constraints constraints.txt --output-file constraints-tools.txt
+	$(COMPILE) --extra app --extra curation --extra registry --constraints constraints.txt --output-file constraints-service.txt
+	$(COMPILE) --extra app --extra curation --extra hf --extra produce --extra registry --constraints constraints.txt --output-file constraints-tools.txt
 	grep -oE '^torch==[^ ]*' constraints-train.txt > $(VENV)/torch.txt
 	$(COMPILE_BESIDE) benchmarks/requirements.in --output-file benchmarks/requirements.txt
 	$(COMPILE_BESIDE) tests/peers/loops/requirements.in --output-file tests/peers/loops/requirements.txt

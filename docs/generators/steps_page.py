@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
+from tokenmill.stages.curation.words import CHUNK_CHARACTERS
 from tokenmill.stages.steps.as_toml import toml_value
 from tokenmill.stages.steps.list_file import MAX_LIST_BYTES
 from tokenmill.stages.steps.parameters import parameters_of
@@ -57,6 +58,20 @@ directory. **The content decides, not the path**: its SHA-256 is in the recipe, 
 content is refused, as with another tokenizer. The content lies on the stream's control topic; `verify` and `trace` need
 no file. Of `decontaminate`, hashes lie there, not the evaluation texts.
 
+## Verdicts beside datatrove
+
+`gopher_quality`, `gopher_repetition`, `c4_quality`, `c4_paragraph` and `fineweb_quality` give the verdicts, reasons and
+texts of datatrove 0.10.1. `make test-peers` compares them, document by document. Words and sentences are those of
+spaCy's blank English pipeline, whose version is in the fingerprint. What differs on purpose:
+
+- Of more than {chunk:,} characters without white space, every {chunk:,} are tokenized by themselves, so that no text
+  takes more than a fixed multiple of plain text's time; datatrove's time grows with the square of the length. Words
+  that cross a cut count as two.
+- The word `IS_ALPHA` breaks spaCy. datatrove leaves it out of a text from the second such text of a process on, and
+  TokenMill always.
+- Where datatrove divides by zero and ends (a text without words, bounds of length switched off), a share is 0.
+- The reason `< 3 paragraphs` is `too_few_paragraphs`.
+
 ## All steps
 
 {steps}
@@ -67,6 +82,7 @@ def page() -> str:
     """Return docs/steps.md."""
     return PAGE.format(
         most=MAX_STEPS,
+        chunk=CHUNK_CHARACTERS,
         mib=MAX_LIST_BYTES >> 20,
         profiles="\n".join(_profiles()),
         steps="\n\n".join("\n".join(_step(name)) for name in STEPS),

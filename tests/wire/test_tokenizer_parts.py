@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenmill.wire import tokenizer_parts as module
-from tokenmill.wire.tokenizer_parts import TokenizerParts, tokenizer_parts
+from tokenmill.wire.tokenizer_parts import TokenizerParts, list_parts, tokenizer_parts
 
 CONTENT = bytes(range(256)) * 4
 DIGEST = sha256(CONTENT).hexdigest()
@@ -89,3 +89,11 @@ def test_parts_fit_into_a_topic_as_it_is_by_default() -> None:
     assert max(len(value) for _, value in parts) <= (1 << 20) - (1 << 16)
     assert len(parts) > 1
     assert added(parts, sha256(content).hexdigest()) == content
+
+
+def test_parts_of_a_list_are_no_parts_of_a_tokenizer() -> None:
+    """Though their content were the same."""
+    parts = TokenizerParts(DIGEST)
+    for key, value in list_parts(CONTENT):
+        parts.add(key, value)
+    assert parts.content() is None

@@ -20,14 +20,14 @@ VARIANTS: Final = (
     Variant("c4_paragraph", {}),
     Variant("fineweb_quality", {}),
     # so that rules are reached which stand behind others that filter out most texts
-    Variant("gopher_quality", {"min_doc_words": 1, "max_avg_word_length": 100, "max_non_alpha_words_ratio": 0.5}, 4),
-    Variant("gopher_quality", {"min_doc_words": 1, "min_avg_word_length": 0, "max_symbol_word_ratio": 0.01}, 4),
-    Variant("gopher_repetition", {"top_n_grams": [], "dup_n_grams": [[n, 0.02] for n in range(5, 11)]}, 4),
-    Variant("gopher_repetition", {"top_n_grams": [[n, 0.04] for n in (4, 3, 2)], "dup_line_frac": 0.01}, 4),
-    Variant("fineweb_quality", {"line_punct_thr": 0, "short_line_thr": 1, "char_duplicates_ratio": 1}, 4),
-    Variant("fineweb_quality", {"line_punct_thr": 0, "line_punct_exclude_zero": True, "short_line_thr": 0.3}, 4),
-    Variant("c4_quality", {"split_paragraph": False, "min_num_sentences": 2}, 4),
-    Variant("c4_quality", {"filter_curly_bracket": False, "min_num_sentences": -1, "min_words_per_line": -1}, 4),
+    Variant("gopher_quality", {"min_doc_words": 1, "max_avg_word_length": 100, "max_non_alpha_words_ratio": 0.5}, 16),
+    Variant("gopher_quality", {"min_doc_words": 1, "min_avg_word_length": 0, "max_symbol_word_ratio": 0.01}, 16),
+    Variant("gopher_repetition", {"top_n_grams": [], "dup_n_grams": [[n, 0.02] for n in range(5, 11)]}, 16),
+    Variant("gopher_repetition", {"top_n_grams": [[n, 0.04] for n in (4, 3, 2)], "dup_line_frac": 0.01}, 16),
+    Variant("fineweb_quality", {"line_punct_thr": 0, "short_line_thr": 1, "char_duplicates_ratio": 1}, 16),
+    Variant("fineweb_quality", {"line_punct_thr": 0, "line_punct_exclude_zero": True, "short_line_thr": 0.3}, 16),
+    Variant("c4_quality", {"split_paragraph": False, "min_num_sentences": 2}, 16),
+    Variant("c4_quality", {"filter_curly_bracket": False, "min_num_sentences": -1, "min_words_per_line": -1}, 16),
 )
 
 

@@ -78,9 +78,14 @@ def test_it_agrees_with_counts_of_another_kind(text: str) -> None:
         "line_punct_ratio": stops / len(lines) < 0.12,
         "short_line_ratio": short / len(lines) > 0.67,
         "char_dup_ratio": again / len("".join(text.split("\n"))) > 0.01,
-        "list_ratio": (len(text.split("\n")) - 1) / len(english().words(text)) > 0.3,
+        "list_ratio": (len(text.split("\n")) - 1) / (len(english().words(text)) or 1e9) > 0.3,
     }
     assert reason(FinewebQuality(), text) == next((name for name, broken in rules.items() if broken), None)
+
+
+def test_a_text_of_the_one_word_that_is_left_out_has_a_verdict() -> None:
+    """There is no word to divide by."""
+    assert reason(looser(), "IS_ALPHA\n\n") is None
 
 
 def test_texts_without_any_punctuation_can_be_kept() -> None:

@@ -59,6 +59,7 @@ def test_each_rule_has_a_reason(text: str, expected: str | None) -> None:
     ("name", "ratio", "text"),
     [
         ("dup_para_frac", 1 / 2, "ab\n\nab"),
+        ("dup_para_frac", 1 / 2, "\n\nab\n\nab\n\n"),
         ("dup_para_char_frac", 2 / 6, "ab\n\nab"),
         ("dup_line_frac", 1 / 3, "ab\nc\nab"),
         ("dup_line_char_frac", 2 / 7, "ab\nc\nab"),

@@ -46,7 +46,8 @@ def test_the_beginning_decides() -> None:
     """Its first characters alone where they are clear; what is behind it, never."""
     step = opened("language", languages=["de"], beginning=400)
     assert reason(step, GERMAN * 5 + PLAIN * 50) == ""
-    assert reason(step, (GERMAN * 3)[:FIRST_LOOK] + PLAIN * 50) == ""
+    longer = opened("language", languages=["de"], beginning=4000)
+    assert reason(longer, (GERMAN * 3)[:FIRST_LOOK] + PLAIN * 50) == ""
     assert reason(step, "9 " * (FIRST_LOOK // 2) + GERMAN * 9) == ""
     assert reason(step, "9 " * 200 + GERMAN * 9) != ""
 

@@ -13,6 +13,7 @@ from tokenmill.stages.curation.punctuation import TERMINAL
 from tokenmill.stages.curation.words import english
 from tokenmill.stages.document_columns import DocumentColumns
 from tokenmill.stages.steps.description import describe_step
+from tokenmill.stages.steps.gopher_quality import share
 from tokenmill.stages.steps.gopher_repetition import repetitions
 from tokenmill.stages.steps.protocol import Answer, Rejected, each_alone
 
@@ -79,7 +80,7 @@ class FinewebQuality:
         return None
 
     def _by_words(self, text: str) -> Rejected | None:
-        ratio = text.count("\n") / len(english().words(text))  # a line has text, so there is a word
+        ratio = share(text.count("\n"), len(english().words(text)))  # no word: one that spaCy cannot hold stands alone
         if ratio > self.new_line_ratio:
             return Rejected("list_ratio", f"{ratio:.4g} line feeds a word, over {self.new_line_ratio}")
         return None
