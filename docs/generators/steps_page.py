@@ -55,7 +55,7 @@ text extraction, language (put `language` with `languages = ["en"]` before it) a
 A list stands in the settings, as `words = ["one", "two"]`, or in a file, as `words = "words.txt"`: one entry a line in
 UTF-8, at most {mib} MiB; empty lines and lines that begin with `#` are left out. A path is relative to the working
 directory. **The content decides, not the path**: its SHA-256 is in the recipe, so a worker whose file has another
-content is refused, as with another tokenizer. The content lies on the stream's control topic; `verify` and `trace` need
+content is refused, as with another tokenizer. The content is on the stream's control topic; `verify` and `trace` need
 no file. Of `decontaminate`, hashes lie there, not the evaluation texts.
 
 ## Verdicts beside datatrove

@@ -18,7 +18,7 @@ from tokenmill.stages.steps.description import describe_step
 from tokenmill.stages.steps.protocol import Answer, Rejected, each_alone
 
 MAX_N: Final = 32
-"""Most words of a sequence: each is put together anew at every word, so a larger one costs more of time and memory."""
+"""Most words of a sequence: each is put together again at every word, so a larger one costs more of time and memory."""
 _PARAGRAPH_ENDS: Final = re.compile(r"\n{2,}")
 _LINE_ENDS: Final = re.compile(r"\n+")
 

@@ -1,7 +1,7 @@
 """A list that a step reads from a file of the user's: its content decides, its path does not.
 
 A worker reads the file where the settings name it. What it makes of the content, in one canonical form, has a SHA-256
-that is in the recipe, and lies on the stream's control topic. So the recipe of a worker with another content has
+that is in the recipe, and is on the stream's control topic. So the recipe of a worker with another content has
 another fingerprint and is refused, and who verifies a stream elsewhere needs no file.
 """
 

@@ -1,7 +1,7 @@
 """The step ``url``: documents whose address is on a list, or has words of a list, are filtered out.
 
-The rules are those of datatrove's ``URLFilter``, without the lists that it brings. It tells registered domains from
-others by the public suffix list; here an entry stands for itself and all that ends with it.
+The rules are those of datatrove's ``URLFilter``, without the lists that it brings. It finds registered domains
+by the public suffix list; here an entry stands for itself and all that ends with it.
 """
 
 import re

@@ -141,7 +141,13 @@ def task(partition: int, key: bytes = b"one") -> PartitionTask:
     chain = SimpleNamespace(tokens_topic="tokens", genesis=genesis)
     settings = SimpleNamespace(engine="auto")
     found = SimpleNamespace(
-        partition=partition, raw_topic="raw", stages_key=key, chains=[chain], tokenizer=None, settings=settings
+        partition=partition,
+        raw_topic="raw",
+        stages_key=key,
+        chains=[chain],
+        tokenizer=None,
+        settings=settings,
+        lists={},
     )
     return cast("PartitionTask", found)
 
