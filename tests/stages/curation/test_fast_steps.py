@@ -92,10 +92,7 @@ def test_chunks_are_forgotten_where_the_table_is_full(monkeypatch: pytest.Monkey
     """More chunks than it holds come in one text, and then in many: answers stay right."""
     words = fast[0].words  # type: ignore[attr-defined]
     monkeypatch.setattr("tokenmill.stages.curation.word_split.MOST_ENTRIES", 50)
-    monkeypatch.setattr(words, "table", words._empty())
-    words._parts.clear()
-    words._places.clear()
-    words._runs.clear()
+    words.forget()
     texts = [
         " ".join(f"word{number}a foo:) ) {number}." for number in range(low, low + 90)) for low in range(0, 900, 60)
     ]
