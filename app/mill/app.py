@@ -66,6 +66,8 @@ class Mill(StreamWorker[RawPartition]):
             engine = plan.stages.engine
             ENGINE.labels(plan.raw_topic, engine.kind).set(1)
             log.info("tokenizer engine", topic=plan.raw_topic, engine=engine.kind, why=plan.stages.engine_refused)
+            if plan.stages.steps_refused:
+                log.warning("plain steps", topic=plan.raw_topic, why=plan.stages.steps_refused)
         streams = sorted((stream, plan) for plan in plans for stream in plan.recipes)
         settled: dict[str, list[Settled]] = {plan.raw_topic: [] for plan in plans}
         for stream, plan in streams:

@@ -64,6 +64,8 @@ class Stages:
     engine: Engine
     engine_refused: str = ""
     """Why a faster engine is not used; empty where the fastest is, or the reference was asked for."""
+    steps_refused: str = ""
+    """Why steps that have kernels run without them; empty where they do not, or plain steps were asked for."""
     allow_flush: bool = True
     """Whether records may fill open blocks; where not, those that ask for it are tombstones."""
 

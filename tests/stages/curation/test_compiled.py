@@ -1,0 +1,59 @@
+"""Where the machine code of kernels is kept."""
+
+from pathlib import Path
+
+import pytest
+
+from tokenmill.stages.curation import compiled
+from tokenmill.stages.curation.compiled import kernel_folder
+
+
+@pytest.fixture(autouse=True)
+def _anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(compiled, "__file__", str(tmp_path / "package" / "compiled.py"))
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "kernel.py").write_text("one")
+
+
+def test_code_is_kept_beside_the_sources(tmp_path: Path) -> None:
+    """In a folder that is there when the call returns."""
+    folder = kernel_folder.__wrapped__()
+    assert folder is not None
+    assert folder.is_dir()
+    assert folder.parent == tmp_path / "package" / "__pycache__"
+
+
+def test_other_sources_have_another_folder(tmp_path: Path) -> None:
+    """A kernel's code holds that of what it calls in other files."""
+    before = kernel_folder.__wrapped__()
+    (tmp_path / "package" / "kernel.py").write_text("two")
+    assert kernel_folder.__wrapped__() != before
+
+
+def test_the_variable_of_numba_decides(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where it is set."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "elsewhere"))
+    folder = kernel_folder.__wrapped__()
+    assert folder is not None
+    assert folder.parent == tmp_path / "elsewhere"
+
+
+def test_code_that_an_image_brings_is_copied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Numba reads only folders that it can write."""
+    brought = kernel_folder.__wrapped__()
+    assert brought is not None
+    (brought / "code").write_text("machine code")
+    real = compiled._writable
+    monkeypatch.setattr(compiled, "_writable", lambda folder: None if folder == brought else real(folder))
+    own = kernel_folder.__wrapped__()
+    assert own is not None
+    assert own.is_relative_to(tmp_path / "home")
+    assert (own / "code").read_text() == "machine code"
+
+
+def test_without_any_folder_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are compiled by each process then."""
+    monkeypatch.setattr(compiled, "_writable", lambda _folder: None)
+    assert kernel_folder.__wrapped__() is None

@@ -1,0 +1,29 @@
+"""Whether steps get kernels: they do where numba is installed and kernels and references agree."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from tokenmill.errors import SettingsError
+from tokenmill.stages.steps.protocol import Step
+
+WITH_KERNELS: Final = frozenset(
+    {"c4_paragraph", "c4_quality", "fineweb_quality", "gopher_quality", "gopher_repetition"}
+)
+"""Steps that have a kernel, with most parameters."""
+
+
+def faster_steps(steps: Sequence[Step]) -> tuple[tuple[Step, ...], str]:
+    """Return the steps, with kernels where these can be used; and why not, or nothing where they are.
+
+    Nothing is imported where no step has a kernel.
+    """
+    if not any(step.name in WITH_KERNELS for step in steps):
+        return tuple(steps), ""
+    try:
+        from tokenmill.stages.curation.fast_steps import with_kernels  # noqa: PLC0415 - optional, and slow to load
+    except ImportError as error:
+        return tuple(steps), f"numba cannot be loaded ({error}): steps take a hundred times as long"
+    try:
+        return with_kernels(steps), ""
+    except SettingsError as error:
+        return tuple(steps), f"{error}: steps take a hundred times as long"

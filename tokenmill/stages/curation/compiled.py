@@ -1,0 +1,64 @@
+"""How this package's kernels are compiled: to machine code when first called, by numba, and kept on disk.
+
+Compiling all of them takes a minute; a process that finds the code loads it in a second. Kernels run outside the
+interpreter's lock.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from shutil import copytree
+from tempfile import TemporaryFile
+from typing import Any, TypeVar
+
+import numba
+
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+
+
+def compiled(function: Kernel) -> Kernel:
+    """Return ``function`` as machine code. Division by zero gives infinity or NaN, as in numpy."""
+    folder = kernel_folder()
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(folder or "")
+    try:
+        kernel: Kernel = numba.njit(nogil=True, cache=folder is not None, error_model="numpy")(function)
+    finally:
+        numba.config.CACHE_DIR = before
+    return kernel
+
+
+@cache
+def kernel_folder() -> Path | None:
+    """Return the folder for the machine code of these sources; None where no folder can be written.
+
+    It is in ``NUMBA_CACHE_DIR`` where that is set; else in ``__pycache__`` beside the sources; else, where nobody may
+    write there, in ``~/.cache/tokenmill``, with what is in the other one, which an image brings. Its name has the hash
+    of all sources, for numba looks only at the file that a kernel is in, and not at those of what the kernel calls.
+    """
+    here = Path(__file__).parent
+    sources = (file.name.encode() + file.read_bytes() for file in sorted(here.glob("*.py")))
+    name = "kernels-" + sha256(b"".join(sources)).hexdigest()[:16]
+    brought = here / "__pycache__" / name
+    if os.environ.get("NUMBA_CACHE_DIR"):
+        return _writable(Path(os.environ["NUMBA_CACHE_DIR"]) / name)
+    if _writable(brought):
+        return brought
+    own = Path("~/.cache/tokenmill").expanduser() / name
+    if brought.is_dir() and not own.exists():
+        with suppress(OSError):  # then they are compiled again
+            copytree(brought, own)
+    return _writable(own)
+
+
+def _writable(folder: Path) -> Path | None:
+    """Make the folder and return it, if files can be written into it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=folder).close()
+    except OSError:
+        return None
+    return folder

@@ -1,0 +1,290 @@
+"""`WordSplit`: texts become parts, whose words are known; one for all steps of a recipe."""
+
+import secrets
+from collections import deque
+from collections.abc import Iterator, Sequence
+from threading import RLock
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill.stages.curation.byte_strings import PADDING, polynomial
+from tokenmill.stages.curation.english_rules import EnglishRules, english_rules, special_sequences
+from tokenmill.stages.curation.irregular import find_runs
+from tokenmill.stages.curation.part import TextPart, find_chunks
+from tokenmill.stages.curation.punctuation import SYMBOLS
+from tokenmill.stages.curation.word_table import (
+    CHUNK_BEGINS_OPEN,
+    CHUNK_ENDS_OPEN,
+    CHUNK_ODD,
+    CHUNK_REJOINED,
+    MOST_ENTRIES,
+    WORD_ALPHABETIC,
+    WORD_NO_SYMBOL,
+    WORD_PUNCTUATION,
+    WORD_SENTENCE_END,
+    WordTable,
+    count_kinds,
+    empty_table,
+    look_up,
+)
+
+KEPT_PARTS: Final = 4
+"""Parts whose words are kept for the next steps: two of a fetch (before and after ``c4_quality``) and as many of
+another partition."""
+_ENTRY_BYTES: Final = 12
+"""Room for a chunk's bytes, and for its words; both are more than code and docs need."""
+_ENTRY_WORDS: Final = 6
+
+
+class Located(NamedTuple):
+    """Some of the texts that were asked for, in one part."""
+
+    part: TextPart
+    rows: npt.NDArray[np.int64]
+    """Of the texts in the part."""
+    indices: npt.NDArray[np.int64]
+    """Of the texts among those that were asked for."""
+
+
+class WordSplit:
+    """Cuts texts into words as spaCy's blank English pipeline does, and remembers chunks and the latest parts.
+
+    Whoever uses `locate`, `table` or `add` holds `lock` for as long as the parts are used: chunks may be forgotten by
+    the next call.
+    """
+
+    def __init__(self, nlp: Any) -> None:
+        """Take a blank English pipeline with a sentencizer.
+
+        Raises:
+            SettingsError: its rules are not those that the kernels know.
+
+        """
+        self.rules: EnglishRules = english_rules(nlp)
+        self.lock = RLock()
+        self._nlp = nlp
+        self._sentence_ends = frozenset(nlp.get_pipe("sentencizer").punct_chars)
+        sequences = special_sequences(nlp.tokenizer)
+        self._sequences = tuple(sequences)
+        self._firsts = tuple({word for words in sequences.values() for word in words[:-1]})
+        self._seconds = tuple({word for words in sequences.values() for word in words[1:]})
+        self._seed = secrets.randbits(64) | 1
+        self._parts: deque[tuple[list[str], TextPart]] = deque(maxlen=KEPT_PARTS)
+        self._runs: dict[str, list[int]] = {}
+        self._places: dict[int, tuple[int, TextPart]] = {}
+        self.table: WordTable = self._empty()
+
+    def locate(self, texts: Sequence[str]) -> Iterator[Located]:
+        """Return where the texts are, after making a part of those that are in none yet."""
+        places = self._places
+        new = [text for text in texts if id(text) not in places]
+        if new:
+            encoded = [text.encode() for text in new]
+            lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+            ends = np.cumsum(lengths)
+            data = np.frombuffer(b"".join((*encoded, bytes(PADDING))), np.uint8)
+            part = self.split(data, ends - lengths, ends, new, may_forget=len(new) == len(texts))
+            self.add(new, part)
+            if any(id(text) not in places for text in texts):  # they were in a part that had to go
+                self._parts.clear()
+                places.clear()
+                yield from self.locate(texts)
+                return
+        found: dict[int, tuple[TextPart, list[int], list[int]]] = {}
+        for index, text in enumerate(texts):
+            row, part = self._places[id(text)]
+            _, rows, indices = found.setdefault(id(part), (part, [], []))
+            rows.append(row)
+            indices.append(index)
+        for part, rows, indices in found.values():
+            yield Located(part, np.array(rows, np.int64), np.array(indices, np.int64))
+
+    def add(self, texts: list[str], part: TextPart) -> None:
+        """Remember that the part's rows are these texts."""
+        if len(self._parts) == KEPT_PARTS:
+            for text in self._parts[0][0]:
+                place = self._places.get(id(text))
+                if place is not None and place[1] is self._parts[0][1]:
+                    del self._places[id(text)]
+        self._parts.append((texts, part))
+        for row, text in enumerate(texts):
+            self._places[id(text)] = row, part
+
+    def replace(
+        self, left: TextPart, rows: npt.NDArray[np.int64], texts: list[str], indices: npt.NDArray[np.int64]
+    ) -> Iterator[tuple[int, str]]:
+        """Yield what ``rows`` of ``left`` say, stripped, where it is another text, with ``indices[row]``.
+
+        Remembers that these rows are these texts.
+        """
+        known: list[str] = []
+        where: list[int] = []
+        for row, text in zip(rows.tolist(), texts, strict=True):
+            whole = left.data[left.begin[row] : left.end[row]].tobytes().decode()
+            new = whole.strip()
+            if new == text:
+                continue
+            if len(new) == len(whole):
+                known.append(new)
+                where.append(row)
+            yield int(indices[row]), new
+        picks = np.array(where, np.int64)
+        characters = np.fromiter(map(len, known), np.int64, len(known))
+        begin, end, first, last = left.begin[picks], left.end[picks], left.first[picks], left.last[picks]
+        irregular = left.irregular[picks]
+        shared = (left.data, begin, end, characters, first, last, irregular, left.chunk_begin, left.entry, left.gap)
+        self.add(known, TextPart(*shared))
+
+    def split(
+        self,
+        data: npt.NDArray[np.uint8],
+        begin: npt.NDArray[np.int64],
+        end: npt.NDArray[np.int64],
+        texts: Sequence[str] | None = None,
+        *,
+        may_forget: bool = False,
+    ) -> TextPart:
+        """Cut ``data[begin:end]`` of each text into chunks, and learn the words of those that are new.
+
+        Without ``texts``, ``part.characters`` is not filled. ``may_forget``: no other part is used any more.
+        """
+        room = int((end - begin).sum()) // 2 + len(begin) + 1
+        last = np.empty(len(begin), np.int64)
+        chunk_begin, chunk_end, gap = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(room, np.uint8)
+        longest = find_chunks(data, begin, end, last, chunk_begin, chunk_end, gap)
+        count = int(last[-1]) if len(last) else 0
+        chunk_begin, chunk_end, gap = chunk_begin[:count].copy(), chunk_end[:count], gap[:count].copy()
+        size = int((chunk_end - chunk_begin).sum())
+        self._make_room(count, size, words=size, may_forget=may_forget)
+        entry, unknown = np.empty(count, np.int32), np.empty(count, np.int32)
+        scratch = np.empty((3, longest + 1), np.int32)
+        left = look_up(self.table, self.rules, data, chunk_begin, chunk_end, entry, unknown, scratch)
+        if left:
+            self._ask_spacy(unknown[:left].tolist())
+        characters = np.fromiter(map(len, texts), np.int64, len(texts)) if texts is not None else np.zeros(0, np.int64)
+        first = np.append([0], last[:-1])
+        part = TextPart(
+            data, begin, end, characters, first, last, np.zeros(len(begin), np.bool_), chunk_begin, entry, gap
+        )
+        runs = np.empty((count, 2), np.int64)
+        found = find_runs(part, self.table, self.rules, scratch, runs)
+        for first, behind in runs[:found].tolist():
+            self._cut_together(part, first, behind)
+        return part
+
+    def _empty(self) -> WordTable:
+        return empty_table(MOST_ENTRIES, MOST_ENTRIES * _ENTRY_BYTES, MOST_ENTRIES * _ENTRY_WORDS, self._seed)
+
+    def _make_room(self, entries: int, size: int, *, words: int, may_forget: bool = False) -> None:
+        """Have room for so many new chunks with so many bytes, and for words; all is forgotten where it may be."""
+        table = self.table
+        used = table.used
+        needed = (used[0] + entries, used[1] + size, used[2] + words)
+        if all(need <= room for need, room in zip(needed, _rooms(table), strict=True)):
+            return
+        if may_forget:
+            self._parts.clear()
+            self._runs.clear()
+            self._places.clear()
+            needed = (entries, size, words)
+            if len(table.hashes) == MOST_ENTRIES and all(a <= b for a, b in zip(needed, _rooms(table), strict=True)):
+                table.slots[:] = 0
+                used[:] = 0
+                return
+            self.table = self._empty()
+            if all(a <= b for a, b in zip(needed, _rooms(self.table), strict=True)):
+                return
+        self.table = _grown(table if not may_forget else self.table, needed, self._seed)
+
+    def _cut_together(self, part: TextPart, first: int, behind: int) -> None:
+        """Give the chunks ``[first, behind)``, which have one space between them, the words that they have together."""
+        old = part.entry[first:behind].tolist()
+        end = int(part.chunk_begin[behind - 1]) + int(self.table.key_size[old[-1]])
+        text = part.data[part.chunk_begin[first] : end].tobytes().decode()
+        entries = self._runs.get(text)
+        if entries is None:
+            self._make_room(len(old), 0, words=len(text))
+            words = iter(self._words_of(text))
+            entries = [self._twin(entry, words) for entry in old]
+            self._runs[text] = entries
+        part.entry[first:behind] = entries
+
+    def _twin(self, entry: int, words: Iterator[tuple[str, bool]]) -> int:
+        """Make another entry of the same chunk; its words are the next ones."""
+        table = self.table
+        twin = int(table.used[0])
+        table.used[0] += 1
+        copied = (table.hashes, table.key_begin, table.key_size, table.characters, table.flags)
+        for column in (*copied, table.first_hash, table.last_hash):
+            column[twin] = column[entry]
+        own: list[tuple[str, bool]] = []
+        missing = int(table.characters[entry])
+        while missing > 0:
+            own.append(next(words))
+            missing -= len(own[-1][0])
+        self._put_words(twin, own)
+        return twin
+
+    def _ask_spacy(self, entries: list[int]) -> None:
+        """Fill in the words of chunks that the kernel leaves to spaCy."""
+        table = self.table
+        for entry in entries:
+            begin, size = int(table.key_begin[entry]), int(table.key_size[entry])
+            chunk = table.keys[begin : begin + size].tobytes().decode()
+            words = self._words_of(chunk)
+            table.flags[entry] |= self._open_ends(chunk)
+            if "".join(word for word, _ in words) == chunk:
+                self._put_words(entry, words)
+            else:
+                table.flags[entry] |= CHUNK_ODD
+
+    def _words_of(self, text: str) -> list[tuple[str, bool]]:
+        """Return spaCy's words, and whether each is punctuation to it; IS_ALPHA, which it cannot hold, is not kept."""
+        text = text.replace("IS_ALPHA", "IS_ALPHB")
+        with self._nlp.memory_zone():
+            return [(token.text, token.is_punct) for token in self._nlp.tokenizer(text)]
+
+    def _put_words(self, entry: int, words: list[tuple[str, bool]]) -> None:
+        table, at = self.table, int(self.table.used[2])
+        table.first_word[entry], table.words[entry] = at, len(words)
+        for word, is_punctuation in words:
+            encoded = word.encode()
+            data = np.frombuffer(encoded + bytes(PADDING), np.uint8)
+            table.word_hash[at], table.word_power[at] = polynomial(data, 0, len(encoded), table.seed[0])
+            table.word_bytes[at], table.word_characters[at] = len(encoded), len(word)
+            kinds = WORD_ALPHABETIC if any(map(str.isalpha, word)) else 0
+            kinds |= WORD_NO_SYMBOL if any(character not in SYMBOLS for character in word) else 0
+            kinds |= WORD_PUNCTUATION if is_punctuation else 0
+            table.word_flags[at] = kinds | (WORD_SENTENCE_END if word in self._sentence_ends else 0)
+            at += 1
+        table.used[2] = at
+        count_kinds(table, entry)
+
+    def _open_ends(self, chunk: str) -> int:
+        """Return a chunk's flags, some perhaps more than needed: then spaCy cuts the whole text."""
+        flags = CHUNK_ENDS_OPEN if chunk.endswith(self._firsts) else 0
+        flags |= CHUNK_BEGINS_OPEN if chunk.startswith(self._seconds) else 0
+        return flags | (CHUNK_REJOINED if any(text in chunk for text in self._sequences) else 0)
+
+
+def _rooms(table: WordTable) -> tuple[int, int, int]:
+    return len(table.hashes), len(table.keys) - PADDING, len(table.word_hash)
+
+
+def _grown(table: WordTable, needed: tuple[int, int, int], seed: int) -> WordTable:
+    """Return a table with the same entries and with the room that is needed."""
+    entries, keys, words = (max(int(need), room) for need, room in zip(needed, _rooms(table), strict=True))
+    grown = empty_table(entries, keys, words, seed)
+    for name in WordTable._fields:
+        if name not in ("slots", "seed"):
+            old = getattr(table, name)
+            getattr(grown, name)[: len(old)] = old
+    mask = len(grown.slots) - 1
+    for entry in np.unique(table.slots[table.slots > 0]).tolist():  # twins have no slot
+        slot = int(grown.hashes[entry - 1]) & mask
+        while grown.slots[slot]:
+            slot = (slot + 1) & mask
+        grown.slots[slot] = entry
+    return grown
