@@ -61,6 +61,7 @@ def test_every_step_has_a_kernel(fast: tuple[Step, ...]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(curated_texts(), min_size=1, max_size=6))
 @example(["foo:) ) and foo:) )"])
+@example(["0\u2e80the  "])
 @example(["a IS_ALPHA b. " * 9])
 @example(["[1] [2] [3]\nThree words here.\n" * 4])
 def test_kernels_answer_as_the_references(fast: tuple[Step, ...], texts: list[str]) -> None:

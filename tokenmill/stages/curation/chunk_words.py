@@ -217,7 +217,7 @@ def _put_middle(
     """Put the words of what is left between prefixes and suffixes, one if it is ``whole``."""
     at, start = high if whole else low, low
     while at < high:
-        if classes[text[at]] & LETTER:
+        if classes[text[at]] & (LETTER | ICON) == LETTER:
             at += 1
             continue
         length = _infix(classes, text, at, low, high)
