@@ -27,7 +27,7 @@ HAS_TORCH = $(1) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torc
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup env demo test test-quick test-peers test-newest test-stack faults soak bench bench-loader growth latency profile lint format docs lock clean
+.PHONY: help setup env demo test test-quick test-peers test-newest test-stack faults soak bench bench-curation bench-loader growth latency profile lint format docs lock clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -76,6 +76,9 @@ soak: $(VENV)/.installed ## breaks a running service at random for an hour (MINU
 
 bench: $(VENV)/.installed $(VENV)/.test-data ## how fast it is, beside what one would write instead (ARGS="--rounds 5"); some 20 minutes
 	$(BIN)/python -m benchmarks.ingest $(ARGS)
+
+bench-curation: $(VENV)/.installed $(VENV)/.test-data $(VENV)/.peers-curation ## how fast filters are, beside datatrove and no filters (ARGS="--rounds 5"); some 5 minutes
+	$(BIN)/python -m benchmarks.curation $(ARGS)
 
 bench-loader: $(VENV)/.installed $(VENV)/.train $(VENV)/.loader-peers ## how fast trainers read, beside other loaders (ARGS="--rounds 3"); some 15 minutes, 12 GB
 	$(BIN)/python -m benchmarks.loader $(ARGS)

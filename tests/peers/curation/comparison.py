@@ -47,7 +47,7 @@ def compare(folder: Path, *, documents: int, rounds: int, processes: int) -> Com
     folder.mkdir(parents=True, exist_ok=True)
     shards = sorted(folder.glob("*.documents")) or _write_shards(folder, documents, rounds)
     with ThreadPoolExecutor(processes) as pool:
-        list(pool.map(_answer, shards))
+        list(pool.map(_answer, (shards[lane::processes] for lane in range(processes))))
     compared, verdicts = Compared(), [Counter[str]() for _ in VARIANTS]
     for shard in shards:
         _add(compared, verdicts, shard)
@@ -70,17 +70,17 @@ def _write_shards(folder: Path, documents: int, rounds: int) -> list[Path]:
     return sorted(path.rename(path.with_suffix("")) for path in written)
 
 
-def _answer(shard: Path) -> None:
-    """Write both answers for a shard, where they are not there yet."""
+def _answer(shards: list[Path]) -> None:
+    """Write both answers for these shards, where they are not there yet, each in one process."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    for program, packages in (("with_datatrove", [PACKAGES, ROOT]), ("with_tokenmill", [ROOT])):
-        answers, unfinished = shard.with_suffix(f".{program}"), shard.with_suffix(f".{program}.new")
-        if answers.exists():
-            continue
+    programs = {
+        "with_datatrove": ([sys.executable, "-S"], [PACKAGES, ROOT]),  # -S: without the project's packages
+        "with_tokenmill": ([sys.executable], [ROOT]),
+    }
+    for program, (python, packages) in programs.items():
         environment = own | {"PYTHONPATH": os.pathsep.join(map(str, packages))}
-        command = [sys.executable, "-m", f"tests.peers.curation.{program}", str(shard), str(unfinished)]
+        command = [*python, "-m", f"tests.peers.curation.{program}", *map(str, shards)]
         subprocess.run(command, env=environment, cwd=ROOT, check=True)
-        unfinished.rename(answers)
 
 
 def _add(compared: Compared, verdicts: list[Counter[str]], shard: Path) -> None:

@@ -1,12 +1,6 @@
-"""Writes what datatrove's filters make of documents: ``python -m tests.peers.curation.with_datatrove IN OUT``.
+"""Writes what datatrove's filters make of documents: ``python -m tests.peers.curation.with_datatrove FILES…``."""
 
-A line of the input is a list of a document's number and its text, in JSON; a line of the output its number and the
-answer of each variant that is applied to it: a reason, or a list of the text that is kept.
-"""
-
-import json
 import sys
-from pathlib import Path
 from typing import Any, Final
 
 from datatrove.data import Document
@@ -19,7 +13,8 @@ from datatrove.pipeline.filters import (
 )
 from datatrove.utils.text import split_into_words
 
-from tests.peers.curation.variants import VARIANTS, applied
+from tests.peers.curation.shards import Answer, answer_shards
+from tests.peers.curation.variants import VARIANTS
 
 FILTERS: Final[dict[str, Any]] = {
     "gopher_quality": GopherQualityFilter,
@@ -31,17 +26,13 @@ FILTERS: Final[dict[str, Any]] = {
 
 
 def main() -> None:
-    """Answer for all documents of a file."""
+    """Answer for all documents of these files; see `tests.peers.curation.shards`."""
     split_into_words("IS_ALPHA")  # the first one is a word, all later ones are left out (see our words.py)
     filters = [FILTERS[variant.step](**variant.parameters) for variant in VARIANTS]
-    with Path(sys.argv[1]).open() as given, Path(sys.argv[2]).open("w") as written:
-        for line in given:
-            number, text = json.loads(line)
-            answers = {at: answer(filters[at], text) for at, _ in applied(number)}
-            written.write(json.dumps([number, answers]) + "\n")
+    answer_shards(sys.argv[1:], "with_datatrove", lambda at, text: answer(filters[at], text))
 
 
-def answer(step: Any, text: str) -> str | list[str]:
+def answer(step: Any, text: str) -> Answer:
     """Return a filter's answer for one text."""
     document = Document(text=text, id="")
     try:

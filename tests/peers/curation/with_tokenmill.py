@@ -1,11 +1,10 @@
 """Writes what our plain steps make of documents, as `with_datatrove` does for datatrove's filters."""
 
-import json
 import sys
-from pathlib import Path
 from typing import Any, Final
 
-from tests.peers.curation.variants import VARIANTS, applied
+from tests.peers.curation.shards import Answer, answer_shards
+from tests.peers.curation.variants import VARIANTS
 from tokenmill.documents import Document
 from tokenmill.stages.steps.c4_paragraph import C4Paragraph
 from tokenmill.stages.steps.c4_quality import C4Quality
@@ -26,16 +25,12 @@ OF_DATATROVE: Final = {"too_few_paragraphs": "< 3 paragraphs"}
 
 
 def main() -> None:
-    """Answer for all documents of a file."""
+    """Answer for all documents of these files; see `tests.peers.curation.shards`."""
     steps = [STEPS[variant.step](**variant.parameters) for variant in VARIANTS]
-    with Path(sys.argv[1]).open() as given, Path(sys.argv[2]).open("w") as written:
-        for line in given:
-            number, text = json.loads(line)
-            answers = {at: answer(steps[at], text) for at, _ in applied(number)}
-            written.write(json.dumps([number, answers]) + "\n")
+    answer_shards(sys.argv[1:], "with_tokenmill", lambda at, text: answer(steps[at], text))
 
 
-def answer(step: Step, text: str) -> str | list[str]:
+def answer(step: Step, text: str) -> Answer:
     """Return a step's answer for one text."""
     found = step(Document(text, None, {}))
     return OF_DATATROVE.get(found.reason, found.reason) if isinstance(found, Rejected) else [found.text]

@@ -61,6 +61,7 @@ def test_every_step_has_a_kernel(fast: tuple[Step, ...]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(curated_texts(), min_size=1, max_size=6))
 @example(["foo:) ) and foo:) )"])
+@example(["0\u2e80the  "])
 @example(["a IS_ALPHA b. " * 9])
 @example(["[1] [2] [3]\nThree words here.\n" * 4])
 def test_kernels_answer_as_the_references(fast: tuple[Step, ...], texts: list[str]) -> None:
@@ -92,10 +93,7 @@ def test_chunks_are_forgotten_where_the_table_is_full(monkeypatch: pytest.Monkey
     """More chunks than it holds come in one text, and then in many: answers stay right."""
     words = fast[0].words  # type: ignore[attr-defined]
     monkeypatch.setattr("tokenmill.stages.curation.word_split.MOST_ENTRIES", 50)
-    monkeypatch.setattr(words, "table", words._empty())
-    words._parts.clear()
-    words._places.clear()
-    words._runs.clear()
+    words.forget()
     texts = [
         " ".join(f"word{number}a foo:) ) {number}." for number in range(low, low + 90)) for low in range(0, 900, 60)
     ]

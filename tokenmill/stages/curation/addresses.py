@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from tokenmill.stages.curation.code_points import LEFT_TO_SPACY, Characters, is_digit
+from tokenmill.stages.curation.code_points import LEFT_TO_SPACY, Characters, Classes, is_digit
 from tokenmill.stages.curation.compiled import compiled
-from tokenmill.stages.curation.english_rules import AT_LABEL_END, IN_LABEL, IN_TOP_LEVEL, EnglishRules
+from tokenmill.stages.curation.english_rules import AT_LABEL_END, IN_LABEL, IN_TOP_LEVEL
 
 _DOT, _PLUS, _HYPHEN, _COLON, _SLASH, _AT, _QUESTION, _NUMBER_SIGN, _UNDERSCORE = map(ord, ".+-:/@?#_")
 _LABEL: Final = 64
@@ -14,7 +14,7 @@ _PORT: Final = (2, 5)
 
 
 @compiled
-def is_address(rules: EnglishRules, text: Characters, low: int, high: int) -> int:
+def is_address(classes: Classes, text: Characters, low: int, high: int) -> int:
     """Return whether ``text[low:high]`` is an address by spaCy's expression: 1, 0, or `LEFT_TO_SPACY`.
 
     Its host begins at the beginning, behind a scheme, or behind any ``@``.
@@ -24,7 +24,7 @@ def is_address(rules: EnglishRules, text: Characters, low: int, high: int) -> in
         dot |= text[at] == _DOT
     if not dot:
         return 0
-    answer = _from_host(rules, text, low, high)
+    answer = _from_host(classes, text, low, high)
     at = low
     while at < high and (text[at] in (_PLUS, _HYPHEN, _DOT, _UNDERSCORE) or _is_ascii_alphanumeric(text[at])):
         at += 1
@@ -32,14 +32,14 @@ def is_address(rules: EnglishRules, text: Characters, low: int, high: int) -> in
         if text[at] != _COLON:
             pass
         elif at - low > 1 and answer != 1:
-            answer = _or_left(answer, _from_host(rules, text, at + 3, high))
+            answer = _or_left(answer, _from_host(classes, text, at + 3, high))
     elif at < high and text[at] >= 128 and answer == 0:
         for colon in range(at, high - 2):
             if text[colon] == _COLON and text[colon + 1] == _SLASH and text[colon + 2] == _SLASH:
                 return LEFT_TO_SPACY
     for at in range(low + 1, high):
         if text[at] == _AT and answer != 1:
-            answer = _or_left(answer, _from_host(rules, text, at + 1, high))
+            answer = _or_left(answer, _from_host(classes, text, at + 1, high))
     return answer
 
 
@@ -49,10 +49,10 @@ def _or_left(one: int, other: int) -> int:
 
 
 @compiled
-def _from_host(rules: EnglishRules, text: Characters, low: int, high: int) -> int:
+def _from_host(classes: Classes, text: Characters, low: int, high: int) -> int:
     """Return whether ``text[low:high]`` is a host and what may follow it."""
     end, dots, digits = low, 0, True
-    while end < high and (text[end] == _DOT or rules.classes[text[end]] & (IN_LABEL | IN_TOP_LEVEL)):
+    while end < high and (text[end] == _DOT or classes[text[end]] & (IN_LABEL | IN_TOP_LEVEL)):
         dots += text[end] == _DOT
         digits &= text[end] == _DOT or is_digit(text[end])
         end += 1
@@ -64,7 +64,7 @@ def _from_host(rules: EnglishRules, text: Characters, low: int, high: int) -> in
         return 0
     if digits:
         return LEFT_TO_SPACY if dots == 3 else 0
-    return _is_host(rules, text, low, end)
+    return _is_host(classes, text, low, end)
 
 
 @compiled
@@ -86,7 +86,7 @@ def _is_end_of_host(text: Characters, end: int, high: int) -> bool:
 
 
 @compiled
-def _is_host(rules: EnglishRules, text: Characters, low: int, high: int) -> int:
+def _is_host(classes: Classes, text: Characters, low: int, high: int) -> int:
     """Return 1 if ``text[low:high]`` is a host name of two labels or more, else 0."""
     begin = low
     for at in range(low, high):
@@ -94,15 +94,15 @@ def _is_host(rules: EnglishRules, text: Characters, low: int, high: int) -> int:
             continue
         if not 1 <= at - begin <= _LABEL:
             return 0
-        if not (rules.classes[text[begin]] & AT_LABEL_END and rules.classes[text[at - 1]] & AT_LABEL_END):
+        if not (classes[text[begin]] & AT_LABEL_END and classes[text[at - 1]] & AT_LABEL_END):
             return 0
         for inside in range(begin, at):
-            if not rules.classes[text[inside]] & IN_LABEL:
+            if not classes[text[inside]] & IN_LABEL:
                 return 0
         begin = at + 1
     if begin == low or not _TOP_LEVEL[0] <= high - begin <= _TOP_LEVEL[1]:
         return 0
     for inside in range(begin, high):
-        if not rules.classes[text[inside]] & IN_TOP_LEVEL:
+        if not classes[text[inside]] & IN_TOP_LEVEL:
             return 0
     return 1

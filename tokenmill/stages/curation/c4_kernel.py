@@ -94,7 +94,7 @@ def _keep_lines(
         line = place + (place > start)
         low = part.chunk_begin[first]
         high = part.chunk_begin[chunk - 1] + table.key_size[part.entry[chunk - 1]]
-        behind = _copy_line(data, low, high, rules, limits.remove_citations, kept, line)
+        behind = _copy_line(data, low, high, rules.classes, limits.remove_citations, kept, line)
         if limits.filter_no_terminal_punct and not _ends_a_sentence(kept, line, behind):
             continue
         found = _look_for_phrases(kept, line, behind)
@@ -118,12 +118,12 @@ def _keep_lines(
 
 @compiled
 def _copy_line(
-    data: Bytes, low: int, high: int, rules: EnglishRules, remove_citations: bool, kept: Bytes, place: int
+    data: Bytes, low: int, high: int, classes: npt.NDArray[np.uint16], remove_citations: bool, kept: Bytes, place: int
 ) -> int:
     r"""Copy a line, without what ``\[\d*]|\[edit]|\[citation needed]`` matches; return where the copy ends."""
     while low < high:
         if data[low] == _OPEN and remove_citations:
-            length = _citation(data, low, high, rules)
+            length = _citation(data, low, high, classes)
             if length:
                 low += length
                 continue
@@ -134,7 +134,7 @@ def _copy_line(
 
 
 @compiled
-def _citation(data: Bytes, low: int, high: int, rules: EnglishRules) -> int:
+def _citation(data: Bytes, low: int, high: int, classes: npt.NDArray[np.uint16]) -> int:
     at = low + 1
     if at >= high:
         return 0
@@ -143,7 +143,7 @@ def _citation(data: Bytes, low: int, high: int, rules: EnglishRules) -> int:
     if _has_at(data, at, high, _CITATION_NEEDED):
         return 1 + len(_CITATION_NEEDED)
     while at < high and data[at] != _CLOSE:
-        length = _digit(data, at, rules)
+        length = _digit(data, at, classes)
         if length == 0:
             return 0
         at += length
@@ -151,7 +151,7 @@ def _citation(data: Bytes, low: int, high: int, rules: EnglishRules) -> int:
 
 
 @compiled
-def _digit(data: Bytes, at: int, rules: EnglishRules) -> int:
+def _digit(data: Bytes, at: int, classes: npt.NDArray[np.uint16]) -> int:
     """Return the length of the digit that begins here; 0 if there is none."""
     value = np.int32(data[at])
     size = 1 if value < 0x80 else (2 if value < 0xE0 else (3 if value < 0xF0 else 4))
@@ -159,7 +159,7 @@ def _digit(data: Bytes, at: int, rules: EnglishRules) -> int:
         value &= 0x1F if size == 2 else (0x0F if size == 3 else 0x07)
         for byte in range(at + 1, at + size):
             value = (value << 6) | np.int32(data[byte] & 0x3F)
-    return size if rules.classes[value] & DIGIT else 0
+    return size if classes[value] & DIGIT else 0
 
 
 @compiled
@@ -212,18 +212,19 @@ def _look_for_phrases(data: Bytes, begin: int, end: int) -> int:
         elif byte == 0xE2:
             found |= _HAS_KELVIN if data[at + 1] == 0x84 and data[at + 2] == 0xAA else 0
         byte |= 0x20
-        if byte == 0x75:
+        next_byte = data[at + 1] | 0x20  # the array is longer than the line
+        if byte == 0x75 and next_byte == 0x73:
             uses = _has_lower_at(data, at, end, _USES) or _has_lower_at(data, at, end, _USE_OF)
             found |= _HAS_POLICY if uses or _has_lower_at(data, at, end, _USE) else 0
-        elif byte == 0x74:
+        elif byte == 0x74 and next_byte == 0x65:
             found |= _HAS_POLICY if _has_lower_at(data, at, end, _TERMS) else 0
-        elif byte == 0x70:
+        elif byte == 0x70 and next_byte == 0x72:
             found |= _HAS_POLICY if _has_lower_at(data, at, end, _PRIVACY) else 0
-        elif byte == 0x63:
+        elif byte == 0x63 and next_byte == 0x6F:
             found |= _HAS_POLICY if _has_lower_at(data, at, end, _COOKIE) else 0
-        elif byte == 0x6C:
+        elif byte == 0x6C and next_byte == 0x6F:
             found |= _HAS_LOREM if _has_lower_at(data, at, end, _LOREM) else 0
-        elif byte == 0x6A:
+        elif byte == 0x6A and next_byte == 0x61:
             found |= _HAS_JAVASCRIPT if _has_lower_at(data, at, end, _JAVASCRIPT) else 0
     return found
 

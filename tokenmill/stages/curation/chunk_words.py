@@ -15,6 +15,8 @@ from tokenmill.stages.curation.code_points import (
     HASH_STEP,
     LEFT_TO_SPACY,
     Characters,
+    Classes,
+    Hashes,
     hash_of,
     is_digit,
     is_in,
@@ -30,6 +32,7 @@ from tokenmill.stages.curation.english_rules import (
     UPPER,
     UPPER_OR_QUOTE,
     EnglishRules,
+    SpecialCases,
 )
 
 NOTHING_TO_JOIN: Final = -2
@@ -45,19 +48,19 @@ _KEPT: Final = 20
 
 
 @compiled
-def special_case(rules: EnglishRules, text: Characters, low: int, high: int) -> int:
+def special_case(cases: SpecialCases, text: Characters, low: int, high: int) -> int:
     """Return the number of ``text[low:high]`` among the special cases; -1 if it is none."""
     size = high - low
-    if size <= 0 or size > rules.longest_special_case:
+    if size <= 0 or size > cases.longest:
         return -1
-    mask = np.uint64(len(rules.special_slots) - 1)
+    mask = np.uint64(len(cases.slots) - 1)
     slot = hash_of(text, low, high) & mask
-    while rules.special_slots[slot]:
-        number = rules.special_slots[slot] - 1
-        begin = rules.special_begin[number]
-        if rules.special_begin[number + 1] - begin == size:
+    while cases.slots[slot]:
+        number = cases.slots[slot] - 1
+        begin = cases.begin[number]
+        if cases.begin[number + 1] - begin == size:
             same = 0
-            while same < size and rules.special_text[begin + same] == text[low + same]:
+            while same < size and cases.text[begin + same] == text[low + same]:
                 same += 1
             if same == size:
                 return number
@@ -66,19 +69,19 @@ def special_case(rules: EnglishRules, text: Characters, low: int, high: int) -> 
 
 
 @compiled
-def _put_special(rules: EnglishRules, number: int, low: int, ends: Characters, words: int) -> int:
+def _put_special(cases: SpecialCases, number: int, low: int, ends: Characters, words: int) -> int:
     """Put the words of a special case that begins at ``low`` behind ``words`` others; return how many there are."""
-    for at in range(rules.special_first[number], rules.special_first[number + 1]):
-        ends[words] = low + rules.special_ends[at]
+    for at in range(cases.first[number], cases.first[number + 1]):
+        ends[words] = low + cases.ends[at]
         words += 1
     return words
 
 
 @compiled
-def _prefix(rules: EnglishRules, text: Characters, low: int, high: int) -> int:
+def _prefix(classes: Classes, text: Characters, low: int, high: int) -> int:
     """Return the length of the prefix of ``text[low:high]``; 0 without one."""
     first = text[low]
-    if rules.classes[first] & PREFIX:
+    if classes[first] & PREFIX:
         return 1
     if first == _PLUS:
         return 0 if low + 1 < high and is_digit(text[low + 1]) else 1
@@ -95,7 +98,7 @@ def _prefix(rules: EnglishRules, text: Characters, low: int, high: int) -> int:
 
 
 @compiled
-def _suffix(rules: EnglishRules, text: Characters, low: int, high: int) -> int:
+def _suffix(classes: Classes, units: Hashes, longest_unit: int, text: Characters, low: int, high: int) -> int:
     """Return the length of the suffix of ``text[low:high]``, the longest one; 0 without one."""
     if low >= high:
         return 0
@@ -107,32 +110,32 @@ def _suffix(rules: EnglishRules, text: Characters, low: int, high: int) -> int:
             begin -= 1
         if high - begin > 1:
             return high - begin
-        if high - low > 1 and rules.classes[before] & BEFORE_STOP:
+        if high - low > 1 and classes[before] & BEFORE_STOP:
             found = 1
         elif high - low > 2:
             two = text[high - 3]
-            if (rules.classes[before] & UPPER and rules.classes[two] & UPPER) or (
+            if (classes[before] & UPPER and classes[two] & UPPER) or (
                 two == _DEGREE and before in (70, 102, 67, 99, 75, 107)
             ):
                 found = 1
-    elif rules.classes[last] & SUFFIX or (last == _PLUS and is_digit(before)):
+    elif classes[last] & SUFFIX or (last == _PLUS and is_digit(before)):
         found = 1
     if last == _ELLIPSIS and before == _ELLIPSIS:
         found = 2
     if last in (_SMALL_S, _BIG_S) and before in (_APOSTROPHE, _CURLY):
         found = 2
-    for length in range(1, min(rules.longest_unit, high - low - 1) + 1):
+    for length in range(1, min(longest_unit, high - low - 1) + 1):
         if length > found and is_digit(text[high - length - 1]):
-            if is_in(rules.units, hash_of(text, high - length, high)):
+            if is_in(units, hash_of(text, high - length, high)):
                 found = length
     return found
 
 
 @compiled
-def _infix(rules: EnglishRules, text: Characters, at: int, low: int, high: int) -> int:
+def _infix(classes: Classes, text: Characters, at: int, low: int, high: int) -> int:
     """Return the length of the infix at ``at`` of ``text[low:high]``; 0 without one."""
     this = text[at]
-    kind = rules.classes[this]
+    kind = classes[this]
     if kind & ICON:
         return 1
     if kind & LETTER or is_digit(this):
@@ -145,11 +148,11 @@ def _infix(rules: EnglishRules, text: Characters, at: int, low: int, high: int) 
     if at == low or at + 1 >= high:
         return 0
     before, behind = text[at - 1], text[at + 1]
-    letter_before, letter_behind = rules.classes[before] & LETTER, rules.classes[behind] & LETTER
+    letter_before, letter_behind = classes[before] & LETTER, classes[behind] & LETTER
     if this in (_PLUS, _HYPHEN, _STAR, _CARET) and is_digit(before) and (is_digit(behind) or behind == _HYPHEN):
         return 1
     if this == _DOT:
-        return 1 if rules.classes[before] & LOWER_OR_QUOTE and rules.classes[behind] & UPPER_OR_QUOTE else 0
+        return 1 if classes[before] & LOWER_OR_QUOTE and classes[behind] & UPPER_OR_QUOTE else 0
     if this == _COMMA:
         return 1 if letter_before and letter_behind else 0
     if not (letter_before or is_digit(before)):
@@ -161,7 +164,7 @@ def _infix(rules: EnglishRules, text: Characters, at: int, low: int, high: int) 
         length = 1
         while length < longest and at + length < high and text[at + length] == this:
             length += 1
-        return length if at + length < high and rules.classes[text[at + length]] & LETTER else 0
+        return length if at + length < high and classes[text[at + length]] & LETTER else 0
     return 0
 
 
@@ -174,15 +177,15 @@ def cut_chunk(rules: EnglishRules, text: Characters, size: int, ends: Characters
     """
     low, high, words, behind, last, special = 0, size, 0, 0, 0, -1
     while low < high and high - low != last:
-        special = special_case(rules, text, low, high)
+        special = special_case(rules.special, text, low, high)
         if special >= 0:
             break
         last = high - low
-        prefix = _prefix(rules, text, low, high)
-        special = special_case(rules, text, low + prefix, high) if prefix else -1
-        suffix = _suffix(rules, text, low + prefix, high) if special < 0 else 0
-        if suffix and special_case(rules, text, low, high - suffix) >= 0:
-            special, prefix = special_case(rules, text, low, high - suffix), 0
+        prefix = _prefix(rules.classes, text, low, high)
+        special = special_case(rules.special, text, low + prefix, high) if prefix else -1
+        suffix = _suffix(rules.classes, rules.units, rules.longest_unit, text, low + prefix, high) if special < 0 else 0
+        if suffix and special_case(rules.special, text, low, high - suffix) >= 0:
+            special, prefix = special_case(rules.special, text, low, high - suffix), 0
         if prefix:
             low += prefix
             ends[words] = low
@@ -194,12 +197,12 @@ def cut_chunk(rules: EnglishRules, text: Characters, size: int, ends: Characters
         if special >= 0:
             break
     if special >= 0:
-        words = _put_special(rules, special, low, ends, words)
+        words = _put_special(rules.special, special, low, ends, words)
     elif low < high:
-        url = is_address(rules, text, low, high)
+        url = is_address(rules.classes, text, low, high)
         if url == LEFT_TO_SPACY:
             return LEFT_TO_SPACY
-        words = _put_middle(rules, text, low, high, ends, words, url == 1)
+        words = _put_middle(rules.classes, text, low, high, ends, words, url == 1)
     while behind:
         behind -= 1
         ends[words] = suffixes[behind]
@@ -209,12 +212,15 @@ def cut_chunk(rules: EnglishRules, text: Characters, size: int, ends: Characters
 
 @compiled
 def _put_middle(
-    rules: EnglishRules, text: Characters, low: int, high: int, ends: Characters, words: int, whole: bool
+    classes: Classes, text: Characters, low: int, high: int, ends: Characters, words: int, whole: bool
 ) -> int:
     """Put the words of what is left between prefixes and suffixes, one if it is ``whole``."""
     at, start = high if whole else low, low
     while at < high:
-        length = _infix(rules, text, at, low, high)
+        if classes[text[at]] & (LETTER | ICON) == LETTER:
+            at += 1
+            continue
+        length = _infix(classes, text, at, low, high)
         if length and at > low:
             if at > start:
                 ends[words] = at
@@ -259,24 +265,24 @@ def rejoin(rules: EnglishRules, text: Characters, ends: Characters, count: int, 
                 found[number] |= _SEEN
             if not taken:
                 found[first] |= length << _KEPT
-    return _join_kept(rules, text, ends, count, found)
+    return _join_kept(rules.special, text, ends, count, found)
 
 
 @compiled
-def _join_kept(rules: EnglishRules, text: Characters, ends: Characters, count: int, found: Characters) -> int:
+def _join_kept(cases: SpecialCases, text: Characters, ends: Characters, count: int, found: Characters) -> int:
     words, number, low = 0, 0, 0
     while number < count:
         length = found[number] >> _KEPT
         high = ends[number + length - 1] if length else ends[number]
-        special = special_case(rules, text, low, high) if length else -1
+        special = special_case(cases, text, low, high) if length else -1
         if special < 0:
             for at in range(number, number + max(length, 1)):
                 ends[words] = ends[at]
                 words += 1
         else:
-            if rules.special_first[special + 1] - rules.special_first[special] > length:
+            if cases.first[special + 1] - cases.first[special] > length:
                 return LEFT_TO_SPACY
-            words = _put_special(rules, special, low, ends, words)
+            words = _put_special(cases, special, low, ends, words)
         low = high
         number += max(length, 1)
     return words

@@ -14,6 +14,8 @@ HASH_START: Final = np.uint64(HASH_SEED)
 HASH_STEP: Final = np.uint64(HASH_FACTOR)
 
 Characters = npt.NDArray[np.int32]
+Classes = npt.NDArray[np.uint16]
+Hashes = npt.NDArray[np.uint64]
 
 
 @compiled

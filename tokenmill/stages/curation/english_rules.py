@@ -56,21 +56,31 @@ KNOWN_RULES: Final = "3b070276bf3e6482b0d0ccbff90352272746e94226d145bd983372cbe5
 """SHA-256 of spaCy's expressions that the kernel was written for."""
 
 
+class SpecialCases(NamedTuple):
+    """The strings that spaCy cuts by a list."""
+
+    slots: npt.NDArray[np.int32]
+    """Their numbers, counted from 1, by hash."""
+    begin: npt.NDArray[np.int32]
+    """Shape ``[strings + 1]``: where each begins in ``text``."""
+    text: npt.NDArray[np.int32]
+    """Code points of all strings."""
+    first: npt.NDArray[np.int32]
+    """Shape ``[strings + 1]``: where each string's words begin in ``ends``."""
+    ends: npt.NDArray[np.int32]
+    """Where each word ends in its string."""
+    longest: int
+
+
 class EnglishRules(NamedTuple):
-    """Tables of the kernel that cuts chunks; sets are hash tables of `string_hash`, with 0 where a place is free."""
+    """Tables of the kernel that cuts chunks; sets are hash tables of `string_hash`, with 0 where a place is free.
+
+    What a kernel calls often gets the one table that it needs: passing all of them takes longer than most of it does.
+    """
 
     classes: npt.NDArray[np.uint16]
     """Shape ``[0x110000]``: the bits above of each character."""
-    special_slots: npt.NDArray[np.int32]
-    """The strings that spaCy cuts by a list, numbered from 1, by hash."""
-    special_begin: npt.NDArray[np.int32]
-    """Shape ``[strings + 1]``: where each begins in ``special_text``."""
-    special_text: npt.NDArray[np.int32]
-    """Code points of all strings."""
-    special_first: npt.NDArray[np.int32]
-    """Shape ``[strings + 1]``: where each string's words begin in ``special_ends``."""
-    special_ends: npt.NDArray[np.int32]
-    """Where each word ends in its string."""
+    special: SpecialCases
     units: npt.NDArray[np.uint64]
     """Units and currencies, which are suffixes behind a digit."""
     patterns: npt.NDArray[np.uint64]
@@ -83,7 +93,6 @@ class EnglishRules(NamedTuple):
     """Words of these sequences that are not the first one."""
     pairs: npt.NDArray[np.uint64]
     """`sequence_hash` of two words that stand beside each other in such a sequence."""
-    longest_special_case: int
     longest_sequence: int
     """In words."""
     longest_unit: int
@@ -189,18 +198,13 @@ def english_rules(nlp: Any) -> EnglishRules:
     slots, begin, text, first, ends = _special_cases(tokenizer.rules)
     return EnglishRules(
         classes=classes,
-        special_slots=slots,
-        special_begin=begin,
-        special_text=text,
-        special_first=first,
-        special_ends=ends,
+        special=SpecialCases(slots, begin, text, first, ends, max(map(len, tokenizer.rules))),
         units=_hash_set(map(string_hash, units)),
         patterns=_hash_set(map(sequence_hash, sequences)),
         beginnings=_hash_set(sequence_hash(words[:end]) for words in sequences for end in range(1, len(words))),
         firsts=_hash_set(string_hash(word) for words in sequences for word in words[:-1]),
         seconds=_hash_set(string_hash(word) for words in sequences for word in words[1:]),
         pairs=_hash_set(sequence_hash(pair) for words in sequences for pair in pairwise(words)),
-        longest_special_case=max(map(len, tokenizer.rules)),
         longest_sequence=max(map(len, sequences)),
         longest_unit=max(map(len, units)),
     )

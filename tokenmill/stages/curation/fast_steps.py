@@ -92,12 +92,13 @@ class FastStep:
 
     def _answers(self, documents: DocumentColumns, judgements: dict[int, Judgement]) -> Iterator[tuple[int, Answer]]:
         for at in sorted(judgements):
-            document, judgement = documents.at(at), judgements[at]
-            if isinstance(judgement, str):
-                yield at, document._replace(text=judgement)
-            elif judgement is not None:
+            judgement = judgements[at]
+            if isinstance(judgement, Rejected):
                 yield at, judgement
-            elif (answer := self.reference(document)) is not document:
+                continue
+            document = documents.at(at)
+            answer = self.reference(document) if judgement is None else document._replace(text=judgement)
+            if answer is not document:
                 yield at, answer
 
 

@@ -88,8 +88,7 @@ class WordSplit:
             part = self.split(data, ends - lengths, ends, new, may_forget=len(new) == len(texts))
             self.add(new, part)
             if any(id(text) not in places for text in texts):  # they were in a part that had to go
-                self._parts.clear()
-                places.clear()
+                self._drop_parts()
                 yield from self.locate(texts)
                 return
         found: dict[int, tuple[TextPart, list[int], list[int]]] = {}
@@ -174,6 +173,16 @@ class WordSplit:
             self._cut_together(part, first, behind)
         return part
 
+    def forget(self) -> None:
+        """Forget all chunks and parts."""
+        self._drop_parts()
+        self._runs.clear()
+        self.table = self._empty()
+
+    def _drop_parts(self) -> None:
+        self._parts.clear()
+        self._places.clear()
+
     def _empty(self) -> WordTable:
         return empty_table(MOST_ENTRIES, MOST_ENTRIES * _ENTRY_BYTES, MOST_ENTRIES * _ENTRY_WORDS, self._seed)
 
@@ -185,9 +194,8 @@ class WordSplit:
         if all(need <= room for need, room in zip(needed, _rooms(table), strict=True)):
             return
         if may_forget:
-            self._parts.clear()
+            self._drop_parts()
             self._runs.clear()
-            self._places.clear()
             needed = (entries, size, words)
             if len(table.hashes) == MOST_ENTRIES and all(a <= b for a, b in zip(needed, _rooms(table), strict=True)):
                 table.slots[:] = 0

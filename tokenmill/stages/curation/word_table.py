@@ -174,7 +174,7 @@ def _learn(
     table.flags[entry] |= CHUNK_BEGINS_OPEN if is_in(rules.seconds, table.first_hash[entry]) else 0
     joined = rejoin(rules, text, ends, count, scratch[2])
     if joined != NOTHING_TO_JOIN:
-        if special_case(rules, text, 0, characters) < 0:
+        if special_case(rules.special, text, 0, characters) < 0:
             table.flags[entry] |= CHUNK_REJOINED
         if joined == LEFT_TO_SPACY:
             return False
