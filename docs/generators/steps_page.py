@@ -56,7 +56,7 @@ A list stands in the settings, as `words = ["one", "two"]`, or in a file, as `wo
 UTF-8, at most {mib} MiB; empty lines and lines that begin with `#` are left out. A path is relative to the working
 directory. **The content decides, not the path**: its SHA-256 is in the recipe, so a worker whose file has another
 content is refused, as with another tokenizer. The content is on the stream's control topic; `verify` and `trace` need
-no file. Of `decontaminate`, hashes lie there, not the evaluation texts.
+no file. Of `decontaminate`, only hashes are there, not the evaluation texts.
 
 ## Verdicts beside datatrove
 
