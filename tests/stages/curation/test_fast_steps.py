@@ -93,6 +93,7 @@ def test_chunks_are_forgotten_where_the_table_is_full(monkeypatch: pytest.Monkey
     """More chunks than it holds come in one text, and then in many: answers stay right."""
     words = fast[0].words  # type: ignore[attr-defined]
     monkeypatch.setattr("tokenmill.stages.curation.word_split.MOST_ENTRIES", 50)
+    monkeypatch.setattr("tokenmill.stages.curation.word_table.TABLE_ENTRIES", 8)
     words.forget()
     texts = [
         " ".join(f"word{number}a foo:) ) {number}." for number in range(low, low + 90)) for low in range(0, 900, 60)
@@ -101,6 +102,7 @@ def test_chunks_are_forgotten_where_the_table_is_full(monkeypatch: pytest.Monkey
         for text in texts:
             assert list(step.many(columns([text]))) == list(each_alone(reference, columns([text])))
     assert len(words.table.hashes) < 1000
+    assert words.table.used[0] < 600
 
 
 def _wrong(_split: WordSplit, texts: list[str]) -> Iterator[tuple[int, Judgement]]:

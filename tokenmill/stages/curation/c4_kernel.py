@@ -10,7 +10,16 @@ from tokenmill.stages.curation.compiled import compiled
 from tokenmill.stages.curation.english_rules import DIGIT, EnglishRules
 from tokenmill.stages.curation.part import CUT, WHITE, TextPart, count_characters, line_break
 from tokenmill.stages.curation.verdicts import ASK, KEEP
-from tokenmill.stages.curation.word_table import WORD_PUNCTUATION, WORD_SENTENCE_END, WordTable
+from tokenmill.stages.curation.word_table import (
+    BYTES,
+    CHARACTERS,
+    FIRST_WORD,
+    WORD_PUNCTUATION,
+    WORD_SENTENCE_END,
+    WORDS,
+    WordTable,
+    word_flags,
+)
 from tokenmill.stages.steps.c4_paragraph import MIN_PARAGRAPH_CHARACTERS, MIN_PARAGRAPHS
 
 REASONS: Final = ("lorem_ipsum", "curly_bracket", "too_few_sentences")
@@ -83,7 +92,7 @@ def _keep_lines(
         while chunk < last and part.chunk_begin[chunk] < at:
             whole = part.gap[chunk] != CUT
             words += whole
-            size = table.characters[part.entry[chunk]] + (0 if whole else size)
+            size = table.chunks[part.entry[chunk], CHARACTERS] + (0 if whole else size)
             longest = max(longest, size)
             chunk += 1
         at += length
@@ -93,7 +102,7 @@ def _keep_lines(
             continue
         line = place + (place > start)
         low = part.chunk_begin[first]
-        high = part.chunk_begin[chunk - 1] + table.key_size[part.entry[chunk - 1]]
+        high = part.chunk_begin[chunk - 1] + table.chunks[part.entry[chunk - 1], BYTES]
         behind = _copy_line(data, low, high, rules.classes, limits.remove_citations, kept, line)
         if limits.filter_no_terminal_punct and not _ends_a_sentence(kept, line, behind):
             continue
@@ -261,14 +270,16 @@ def _sentences(part: TextPart, table: WordTable, row: int, least: int) -> int:
             if ended and part.chunk_begin[chunk] > place and part.gap[chunk] == WHITE:
                 sentences += 1
                 ended = False
-            for word in range(table.first_word[entry], table.first_word[entry] + table.words[entry]):
-                flags = table.word_flags[word]
+            for word in range(
+                table.chunks[entry, FIRST_WORD], table.chunks[entry, FIRST_WORD] + table.chunks[entry, WORDS]
+            ):
+                flags = word_flags(table.words, word)
                 if flags & WORD_SENTENCE_END:
                     ended = True
                 elif ended and not flags & WORD_PUNCTUATION:
                     sentences += 1
                     ended = False
-            place = part.chunk_begin[chunk] + table.key_size[entry]
+            place = part.chunk_begin[chunk] + table.chunks[entry, BYTES]
             chunk += 1
         if ended and high - place > 0 and not (high - place == 1 and data[place] == _SPACE):
             sentences += 1  # the white space behind the last word is a word by itself

@@ -10,7 +10,7 @@ from tokenmill.stages.curation.compiled import compiled
 from tokenmill.stages.curation.part import TextPart, count_characters
 from tokenmill.stages.curation.repeated_strings import Numbers, Slots, repeated
 from tokenmill.stages.curation.verdicts import ASK, KEEP
-from tokenmill.stages.curation.word_table import WordTable
+from tokenmill.stages.curation.word_table import WORDS, WordTable
 
 REASONS: Final = ("empty", "line_punct_ratio", "short_line_ratio", "char_dup_ratio", "list_ratio")
 EMPTY, LINE_PUNCT, SHORT_LINE, CHAR_DUP, LIST = range(1, 6)
@@ -81,7 +81,7 @@ def _judge(
         return ASK
     words = 0
     for number in range(part.first[row], last):
-        words += table.words[part.entry[number]]
+        words += table.chunks[part.entry[number], WORDS]
     if words == 0:
         return ASK
     return LIST if new_lines / words > limits.new_line_ratio else KEEP

@@ -11,14 +11,15 @@ from tokenmill.stages.curation.chunk_words import cut_chunk
 from tokenmill.stages.curation.code_points import HASH_START, HASH_STEP, Characters, hash_of, is_in
 from tokenmill.stages.curation.compiled import compiled
 from tokenmill.stages.curation.english_rules import EnglishRules
+from tokenmill.stages.curation.learning import decode
 from tokenmill.stages.curation.part import SPACE, TextPart
 from tokenmill.stages.curation.word_table import (
+    BYTES,
     CHUNK_BEGINS_OPEN,
     CHUNK_ENDS_OPEN,
     CHUNK_ODD,
     CHUNK_REJOINED,
     WordTable,
-    decode,
 )
 
 
@@ -120,7 +121,7 @@ def _is_spanned(
 def _cut(part: TextPart, table: WordTable, rules: EnglishRules, chunk: int, scratch: Characters) -> int:
     """Cut a chunk into ``scratch`` before anything is put together; return the number of words, negative if unknown."""
     begin = part.chunk_begin[chunk]
-    characters = decode(part.data, begin, begin + table.key_size[part.entry[chunk]], scratch[0])
+    characters = decode(part.data, begin, begin + table.chunks[part.entry[chunk], BYTES], scratch[0])
     return cut_chunk(rules, scratch[0], characters, scratch[1], scratch[2])
 
 

@@ -16,9 +16,10 @@ from tokenmill.stages.curation.quality_kernel import REASONS as QUALITY_REASONS
 from tokenmill.stages.curation.quality_kernel import QualityLimits, judge_quality
 from tokenmill.stages.curation.repeated_strings import slots_for
 from tokenmill.stages.curation.repetition_kernel import REASONS as REPETITION_REASONS
-from tokenmill.stages.curation.repetition_kernel import RepetitionLimits, Room, judge_repetition
+from tokenmill.stages.curation.repetition_kernel import RepetitionLimits, Room, judge_repetition, most_items
 from tokenmill.stages.curation.verdicts import ASK, KEEP
 from tokenmill.stages.curation.word_split import Located, WordSplit
+from tokenmill.stages.curation.word_table import WordTable
 from tokenmill.stages.steps.c4_paragraph import C4Paragraph
 from tokenmill.stages.steps.c4_quality import C4Quality
 from tokenmill.stages.steps.fineweb_quality import FinewebQuality
@@ -81,7 +82,7 @@ def _repetition(step: GopherRepetition) -> Judge:
 
     def judge(split: WordSplit, texts: list[str]) -> Iterator[tuple[int, Judgement]]:
         for located in split.locate(texts):
-            verdicts, room = _blank(located), _room(located)
+            verdicts, room = _blank(located), _room(located, split.table)
             judge_repetition(located.part, split.table, located.rows, limits, verdicts, room)
             yield from _named(located, verdicts, reasons)
 
@@ -100,7 +101,7 @@ def _fineweb(step: FinewebQuality) -> Judge:
 
     def judge(split: WordSplit, texts: list[str]) -> Iterator[tuple[int, Judgement]]:
         for located in split.locate(texts):
-            verdicts, room = _blank(located), _room(located)
+            verdicts, room = _blank(located), _room(located, split.table)
             part, rows = located.part, located.rows
             judge_fineweb(part, split.table, rows, limits, verdicts, room.begin, room.end, room.slots)
             yield from _named(located, verdicts, FINEWEB_REASONS)
@@ -154,10 +155,11 @@ def _named(located: Located, verdicts: Verdicts, reasons: tuple[str, ...]) -> It
         yield int(located.indices[at]), None if number == ASK else Rejected(reasons[number - 1])
 
 
-def _room(located: Located) -> Room:
-    """Return room for the longest text, which has at most as many words and lines as bytes, and one more."""
+def _room(located: Located, table: WordTable) -> Room:
+    """Return room for the texts' words and lines."""
     part, rows = located.part, located.rows
-    size = int((part.end[rows] - part.begin[rows]).max(initial=0)) + 2
+    size = most_items(part, table, rows) + 2
+    longest = int((part.end[rows] - part.begin[rows]).max(initial=0))
     return Room(
         begin=np.empty(size, np.int64),
         end=np.empty(size, np.int64),
@@ -167,5 +169,5 @@ def _room(located: Located) -> Room:
         n_grams=np.empty(size, np.uint64),
         counts=np.empty(size, np.int32),
         slots=np.empty(slots_for(size), np.int32),
-        joined=np.empty(size + PADDING, np.uint8),
+        joined=np.empty(longest + PADDING, np.uint8),
     )

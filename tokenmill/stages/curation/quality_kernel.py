@@ -9,7 +9,16 @@ from tokenmill.stages.curation.byte_strings import Bytes, equal_bytes
 from tokenmill.stages.curation.compiled import compiled
 from tokenmill.stages.curation.part import TextPart, line_break
 from tokenmill.stages.curation.verdicts import ASK, KEEP
-from tokenmill.stages.curation.word_table import WordTable
+from tokenmill.stages.curation.word_table import (
+    ALPHABETIC_WORDS,
+    BYTES,
+    FIRST_WORD,
+    FULL_CHARACTERS,
+    FULL_WORDS,
+    WORDS,
+    WordTable,
+    word_bytes,
+)
 
 REASONS: Final = (
     "gopher_short_doc",
@@ -61,10 +70,10 @@ def _judge(part: TextPart, table: WordTable, row: int, limits: QualityLimits) ->
     words = full = characters = alphabetic = 0
     for chunk in range(part.first[row], part.last[row]):
         entry = part.entry[chunk]
-        words += table.words[entry]
-        full += table.full_words[entry]
-        characters += table.full_characters[entry]
-        alphabetic += table.alphabetic[entry]
+        words += table.chunks[entry, WORDS]
+        full += table.chunks[entry, FULL_WORDS]
+        characters += table.chunks[entry, FULL_CHARACTERS]
+        alphabetic += table.chunks[entry, ALPHABETIC_WORDS]
     if limits.min_doc_words and full < limits.min_doc_words:
         return SHORT
     if limits.max_doc_words and full > limits.max_doc_words:
@@ -147,7 +156,7 @@ def _is_bullet(data: Bytes, at: int) -> bool:
 @compiled
 def _ends_with_ellipsis(part: TextPart, table: WordTable, row: int, chunk: int) -> bool:
     """Return whether the text has an ellipsis, U+2026 or three stops, at the end of the chunk."""
-    begin = part.chunk_begin[chunk] + table.key_size[part.entry[chunk]] - 3
+    begin = part.chunk_begin[chunk] + table.chunks[part.entry[chunk], BYTES] - 3
     if begin < part.begin[row]:
         return False
     three_dots = part.data[begin] == _DOT and part.data[begin + 1] == _DOT and part.data[begin + 2] == _DOT
@@ -162,8 +171,10 @@ def _has_stop_words(part: TextPart, table: WordTable, row: int, limits: QualityL
     for chunk in range(part.first[row], part.last[row]):
         entry = part.entry[chunk]
         place = part.chunk_begin[chunk]
-        for word in range(table.first_word[entry], table.first_word[entry] + table.words[entry]):
-            size = table.word_bytes[word]
+        for word in range(
+            table.chunks[entry, FIRST_WORD], table.chunks[entry, FIRST_WORD] + table.chunks[entry, WORDS]
+        ):
+            size = word_bytes(table.words, word)
             for stop in range(stops):
                 begin = limits.stop_begin[stop]
                 if limits.stop_begin[stop + 1] - begin == size and not seen[stop]:

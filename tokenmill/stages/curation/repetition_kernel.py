@@ -10,7 +10,16 @@ from tokenmill.stages.curation.compiled import compiled
 from tokenmill.stages.curation.part import TextPart
 from tokenmill.stages.curation.repeated_strings import Numbers, Slots, repeated, slots_for
 from tokenmill.stages.curation.verdicts import ASK, KEEP
-from tokenmill.stages.curation.word_table import WordTable
+from tokenmill.stages.curation.word_table import (
+    BYTES,
+    FIRST_WORD,
+    HASH,
+    POWER,
+    WORDS,
+    WordTable,
+    word_bytes,
+    word_characters,
+)
 
 REASONS: Final = ("empty", "dup_para_frac", "dup_para_char_frac", "dup_line_frac", "dup_line_char_frac")
 """Behind them come those of the n-grams, ``top_{n}_gram`` and ``duplicated_{n}_n_grams``, in the parameters' order."""
@@ -56,6 +65,21 @@ class Room(NamedTuple):
 
 
 @compiled
+def most_items(part: TextPart, table: WordTable, rows: npt.NDArray[np.int64]) -> int:
+    """Return the most words of a row, or lines if a row has more of them."""
+    most = 0
+    for row in rows:
+        words = 0
+        lines = 1
+        for chunk in range(part.first[row], part.last[row]):
+            words += table.chunks[part.entry[chunk], WORDS]
+        for at in range(part.begin[row], part.end[row]):
+            lines += part.data[at] == _NEW_LINE
+        most = max(most, words, lines)
+    return most
+
+
+@compiled
 def judge_repetition(
     part: TextPart,
     table: WordTable,
@@ -84,7 +108,7 @@ def _judge_lines(part: TextPart, table: WordTable, row: int, limits: RepetitionL
         count = 1
         room.begin[0] = room.end[0] = low
         if first < last:
-            end = part.chunk_begin[last - 1] + table.key_size[part.entry[last - 1]]
+            end = part.chunk_begin[last - 1] + table.chunks[part.entry[last - 1], BYTES]
             count = _split(data, part.chunk_begin[first], end, 2, room)
         elements, again = repeated(data, room.begin, room.end, count, room.slots, seed)
         if limits.dup_para_frac and elements / count > limits.dup_para_frac:
@@ -148,14 +172,14 @@ def _join(part: TextPart, table: WordTable, row: int, room: Room) -> int:
     count = place = characters = 0
     for chunk in range(part.first[row], part.last[row]):
         entry, begin = part.entry[chunk], part.chunk_begin[chunk]
-        for at in range(table.key_size[entry]):
+        for at in range(table.chunks[entry, BYTES]):
             room.joined[place + at] = part.data[begin + at]
-        first = table.first_word[entry]
-        for word in range(first, first + table.words[entry]):
+        first = table.chunks[entry, FIRST_WORD]
+        for word in range(first, first + table.chunks[entry, WORDS]):
             room.begin[count], room.characters[count] = place, characters
-            room.hashes[count], room.powers[count] = table.word_hash[word], table.word_power[word]
-            place += table.word_bytes[word]
-            characters += table.word_characters[word]
+            room.hashes[count], room.powers[count] = table.words[word, HASH], table.words[word, POWER]
+            place += word_bytes(table.words, word)
+            characters += word_characters(table.words, word)
             count += 1
     room.begin[count], room.characters[count] = place, characters
     return count

@@ -12,30 +12,35 @@ import numpy.typing as npt
 from tokenmill.stages.curation.byte_strings import PADDING, polynomial
 from tokenmill.stages.curation.english_rules import EnglishRules, english_rules, special_sequences
 from tokenmill.stages.curation.irregular import find_runs
+from tokenmill.stages.curation.learning import look_up
 from tokenmill.stages.curation.part import TextPart, find_chunks
 from tokenmill.stages.curation.punctuation import SYMBOLS
 from tokenmill.stages.curation.word_table import (
+    BYTES,
+    CHARACTERS,
     CHUNK_BEGINS_OPEN,
     CHUNK_ENDS_OPEN,
     CHUNK_ODD,
     CHUNK_REJOINED,
+    FIRST_WORD,
+    KEY,
     MOST_ENTRIES,
     WORD_ALPHABETIC,
     WORD_NO_SYMBOL,
     WORD_PUNCTUATION,
     WORD_SENTENCE_END,
+    WORDS,
     WordTable,
     count_kinds,
+    emptied,
     empty_table,
-    look_up,
+    put_word,
+    with_room,
 )
 
 KEPT_PARTS: Final = 4
 """Parts whose words are kept for the next steps: two of a fetch (before and after ``c4_quality``) and as many of
 another partition."""
-_ENTRY_BYTES: Final = 12
-"""Room for a chunk's bytes, and for its words; both are more than code and docs need."""
-_ENTRY_WORDS: Final = 6
 
 
 class Located(NamedTuple):
@@ -74,7 +79,7 @@ class WordSplit:
         self._parts: deque[tuple[list[str], TextPart]] = deque(maxlen=KEPT_PARTS)
         self._runs: dict[str, list[int]] = {}
         self._places: dict[int, tuple[int, TextPart]] = {}
-        self.table: WordTable = self._empty()
+        self.table: WordTable = empty_table(self._seed)
 
     def locate(self, texts: Sequence[str]) -> Iterator[Located]:
         """Return where the texts are, after making a part of those that are in none yet."""
@@ -155,13 +160,19 @@ class WordSplit:
         longest = find_chunks(data, begin, end, last, chunk_begin, chunk_end, gap)
         count = int(last[-1]) if len(last) else 0
         chunk_begin, chunk_end, gap = chunk_begin[:count].copy(), chunk_end[:count], gap[:count].copy()
-        size = int((chunk_end - chunk_begin).sum())
-        self._make_room(count, size, words=size, may_forget=may_forget)
+        if may_forget and self.table.used[0] > MOST_ENTRIES:
+            self.forget()
         entry, unknown = np.empty(count, np.int32), np.empty(count, np.int32)
         scratch = np.empty((3, longest + 1), np.int32)
-        left = look_up(self.table, self.rules, data, chunk_begin, chunk_end, entry, unknown, scratch)
-        if left:
+        done = 0
+        while True:
+            table = self.table
+            done, left = look_up(table, self.rules, data, chunk_begin, chunk_end, done, entry, unknown, scratch)
             self._ask_spacy(unknown[:left].tolist())
+            if done == count:
+                break
+            size = int(chunk_end[done] - chunk_begin[done])
+            self.table = with_room(table, 1, size, size)
         characters = np.fromiter(map(len, texts), np.int64, len(texts)) if texts is not None else np.zeros(0, np.int64)
         first = np.append([0], last[:-1])
         part = TextPart(
@@ -177,43 +188,20 @@ class WordSplit:
         """Forget all chunks and parts."""
         self._drop_parts()
         self._runs.clear()
-        self.table = self._empty()
+        self.table = emptied(self.table)
 
     def _drop_parts(self) -> None:
         self._parts.clear()
         self._places.clear()
 
-    def _empty(self) -> WordTable:
-        return empty_table(MOST_ENTRIES, MOST_ENTRIES * _ENTRY_BYTES, MOST_ENTRIES * _ENTRY_WORDS, self._seed)
-
-    def _make_room(self, entries: int, size: int, *, words: int, may_forget: bool = False) -> None:
-        """Have room for so many new chunks with so many bytes, and for words; all is forgotten where it may be."""
-        table = self.table
-        used = table.used
-        needed = (used[0] + entries, used[1] + size, used[2] + words)
-        if all(need <= room for need, room in zip(needed, _rooms(table), strict=True)):
-            return
-        if may_forget:
-            self._drop_parts()
-            self._runs.clear()
-            needed = (entries, size, words)
-            if len(table.hashes) == MOST_ENTRIES and all(a <= b for a, b in zip(needed, _rooms(table), strict=True)):
-                table.slots[:] = 0
-                used[:] = 0
-                return
-            self.table = self._empty()
-            if all(a <= b for a, b in zip(needed, _rooms(self.table), strict=True)):
-                return
-        self.table = _grown(table if not may_forget else self.table, needed, self._seed)
-
     def _cut_together(self, part: TextPart, first: int, behind: int) -> None:
         """Give the chunks ``[first, behind)``, which have one space between them, the words that they have together."""
         old = part.entry[first:behind].tolist()
-        end = int(part.chunk_begin[behind - 1]) + int(self.table.key_size[old[-1]])
+        end = int(part.chunk_begin[behind - 1]) + int(self.table.chunks[old[-1], BYTES])
         text = part.data[part.chunk_begin[first] : end].tobytes().decode()
         entries = self._runs.get(text)
         if entries is None:
-            self._make_room(len(old), 0, words=len(text))
+            self.table = with_room(self.table, len(old), 0, len(text))
             words = iter(self._words_of(text))
             entries = [self._twin(entry, words) for entry in old]
             self._runs[text] = entries
@@ -224,11 +212,11 @@ class WordSplit:
         table = self.table
         twin = int(table.used[0])
         table.used[0] += 1
-        copied = (table.hashes, table.key_begin, table.key_size, table.characters, table.flags)
-        for column in (*copied, table.first_hash, table.last_hash):
+        for column in (table.chunks, table.flags, table.first_hash, table.last_hash):
             column[twin] = column[entry]
+        table.hashes[twin] = 0
         own: list[tuple[str, bool]] = []
-        missing = int(table.characters[entry])
+        missing = int(table.chunks[entry, CHARACTERS])
         while missing > 0:
             own.append(next(words))
             missing -= len(own[-1][0])
@@ -239,7 +227,7 @@ class WordSplit:
         """Fill in the words of chunks that the kernel leaves to spaCy."""
         table = self.table
         for entry in entries:
-            begin, size = int(table.key_begin[entry]), int(table.key_size[entry])
+            begin, size = int(table.chunks[entry, KEY]), int(table.chunks[entry, BYTES])
             chunk = table.keys[begin : begin + size].tobytes().decode()
             words = self._words_of(chunk)
             table.flags[entry] |= self._open_ends(chunk)
@@ -256,16 +244,16 @@ class WordSplit:
 
     def _put_words(self, entry: int, words: list[tuple[str, bool]]) -> None:
         table, at = self.table, int(self.table.used[2])
-        table.first_word[entry], table.words[entry] = at, len(words)
+        table.chunks[entry, FIRST_WORD], table.chunks[entry, WORDS] = at, len(words)
         for word, is_punctuation in words:
             encoded = word.encode()
             data = np.frombuffer(encoded + bytes(PADDING), np.uint8)
-            table.word_hash[at], table.word_power[at] = polynomial(data, 0, len(encoded), table.seed[0])
-            table.word_bytes[at], table.word_characters[at] = len(encoded), len(word)
             kinds = WORD_ALPHABETIC if any(map(str.isalpha, word)) else 0
             kinds |= WORD_NO_SYMBOL if any(character not in SYMBOLS for character in word) else 0
             kinds |= WORD_PUNCTUATION if is_punctuation else 0
-            table.word_flags[at] = kinds | (WORD_SENTENCE_END if word in self._sentence_ends else 0)
+            kinds |= WORD_SENTENCE_END if word in self._sentence_ends else 0
+            value, power = polynomial(data, 0, len(encoded), table.seed[0])
+            put_word(table, at, np.uint64(value), np.uint64(power), len(encoded), len(word), kinds)
             at += 1
         table.used[2] = at
         count_kinds(table, entry)
@@ -275,24 +263,3 @@ class WordSplit:
         flags = CHUNK_ENDS_OPEN if chunk.endswith(self._firsts) else 0
         flags |= CHUNK_BEGINS_OPEN if chunk.startswith(self._seconds) else 0
         return flags | (CHUNK_REJOINED if any(text in chunk for text in self._sequences) else 0)
-
-
-def _rooms(table: WordTable) -> tuple[int, int, int]:
-    return len(table.hashes), len(table.keys) - PADDING, len(table.word_hash)
-
-
-def _grown(table: WordTable, needed: tuple[int, int, int], seed: int) -> WordTable:
-    """Return a table with the same entries and with the room that is needed."""
-    entries, keys, words = (max(int(need), room) for need, room in zip(needed, _rooms(table), strict=True))
-    grown = empty_table(entries, keys, words, seed)
-    for name in WordTable._fields:
-        if name not in ("slots", "seed"):
-            old = getattr(table, name)
-            getattr(grown, name)[: len(old)] = old
-    mask = len(grown.slots) - 1
-    for entry in np.unique(table.slots[table.slots > 0]).tolist():  # twins have no slot
-        slot = int(grown.hashes[entry - 1]) & mask
-        while grown.slots[slot]:
-            slot = (slot + 1) & mask
-        grown.slots[slot] = entry
-    return grown
