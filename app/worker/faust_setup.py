@@ -55,6 +55,8 @@ OVERRIDDEN: Final[Parts] = {
     (BaseConsumer, "_new_offset"): ["self", "tp"],
     (driver.Producer, "_new_producer"): ["self", "transactional_id"],
     (driver.Producer, "_settings_extra"): ["self"],
+    (Conductor, "on_partitions_assigned"): ["self", "assigned"],
+    (driver.Transport, "Conductor"): ["app", "kwargs"],
     (driver.Transport, "Consumer"): ["args", "kwargs"],
     (driver.Transport, "Producer"): ["transport", "loop", "kwargs"],
     (faust.App, "on_first_start"): ["self"],
@@ -82,6 +84,7 @@ CALLED: Final[Parts] = {
     (AIOKafkaConsumer, "pause"): ["self", "partitions"],
     (AIOKafkaConsumer, "seek"): ["self", "partition", "offset"],
     (Assignment, "state_value"): ["self", "tp"],
+    (Conductor, "discard"): ["self", "topic"],
 }
 """What it calls that is private, or of which more is wanted than is documented."""
 

@@ -1,10 +1,10 @@
 """The partitions that a worker owns: taken over, started each in its own time, fed, and given up together."""
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 
 import structlog
 from aiokafka import TopicPartition
@@ -100,11 +100,15 @@ class Partitions(Generic[P]):
 
         This is all that an agent's actor does, for one partition. When the partition moves to another worker, Faust
         cancels it in the middle of whatever it does. It ends in order then: Faust would take a cancelled actor for one
-        that crashed, start it again, and end the worker at the second in 10 ms.
+        that crashed, start it again, and end the worker at the second in 10 ms. The stream is closed on return: left to
+        the garbage collector, it could still be registered for its partition at the next assignment, and Faust ends a
+        worker over that.
         """
+        stream = cast("AsyncGenerator[FetchedBatch, None]", aiter(batches))
         with suppress(asyncio.CancelledError):
-            async for batch in batches:
-                await self.feed(batch)
+            async with aclosing(stream):
+                async for batch in stream:
+                    await self.feed(batch)
 
     async def feed(self, batch: FetchedBatch) -> None:
         """Hand a batch to its partition, if it is still owned; an error ends the process."""

@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol, cast
 import aiokafka
 import faust
 from aiokafka import TopicPartition
+from faust.transport.conductor import Conductor
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from faust.types.tuples import ConsumerMessage
@@ -205,9 +206,25 @@ class DurableProducer(driver.Producer):
         return leader_and_connection(self._ensure_producer(), TopicPartition(tp.topic, tp.partition))
 
 
-class BatchTransport(driver.Transport):
-    """Faust's aiokafka transport with the two classes above."""
+class AssignedConductor(Conductor):
+    """A conductor that forgets the streams of lost partitions by itself, whatever their actors are still doing.
 
+    Faust's ends the worker over a stream that is registered for a partition that is not assigned: one whose actor is
+    being stopped by two tasks at once, a rebalance and the end of the worker, of which the second waits for nothing.
+    """
+
+    async def on_partitions_assigned(self, assigned: set[TP]) -> None:
+        """Know the streams of these partitions, and no others."""
+        for stream in list(self):
+            if not assigned.issuperset(stream.active_partitions or ()):
+                self.discard(stream)
+        await super().on_partitions_assigned(assigned)
+
+
+class BatchTransport(driver.Transport):
+    """Faust's aiokafka transport with the three classes above."""
+
+    Conductor = AssignedConductor
     Consumer = BatchConsumer
     Producer = DurableProducer
 

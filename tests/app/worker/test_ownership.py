@@ -155,6 +155,34 @@ async def test_an_actor_that_is_cancelled_ends_in_order(made: list[Scripted]) ->
     assert not task.cancelled()
 
 
+async def test_an_actor_that_is_cancelled_while_it_writes_has_closed_its_stream(made: list[Scripted]) -> None:
+    """At once: Faust ends a worker whose stream is still registered for a lost partition at the next assignment."""
+    owner = handler(made)
+    writing, closed = asyncio.Event(), asyncio.Event()
+
+    async def batches() -> AsyncIterator[FetchedBatch]:
+        try:
+            yield FetchedBatch(ONE, [], 0, 1)
+        finally:
+            closed.set()
+
+    async def write(_: FetchedBatch) -> None:
+        writing.set()
+        await asyncio.Event().wait()
+
+    await owner.assigned({ONE})
+    made[0].feed = write  # type: ignore[assignment, method-assign]
+    task = asyncio.create_task(owner.feed_all(batches()))
+    closed_in_time = []
+    task.add_done_callback(lambda _: closed_in_time.append(closed.is_set()))
+    await writing.wait()
+    task.cancel()
+    await task
+    await rest()
+    assert closed_in_time == [True]
+    owner.revoked()
+
+
 async def test_what_halted_resumes_again_once(made: list[Scripted]) -> None:
     """Only where the reason may have ended, and not while it is still at it."""
     owner = handler(made)

@@ -25,7 +25,7 @@ from tokenmill.app.worker import consumer_thread as thread_module
 from tokenmill.app.worker import transport
 from tokenmill.app.worker.consumer_thread import ConsumerThread, PausingListener, StampedRecords
 from tokenmill.app.worker.faust_setup import ATTRIBUTES, CALLED, OVERRIDDEN, VERSIONS, check_faust, warn_of_versions
-from tokenmill.app.worker.transport import BatchApp, BatchConsumer, BatchTransport, DurableProducer
+from tokenmill.app.worker.transport import AssignedConductor, BatchApp, BatchConsumer, BatchTransport, DurableProducer
 
 FAUST, AIOKAFKA = ("faust-streaming", "0.15.3"), ("aiokafka", "0.14.0")
 RECORDS = 3000
@@ -92,7 +92,8 @@ def test_missing_part_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "own", [PausingListener, ConsumerThread, BatchConsumer, DurableProducer, BatchTransport, BatchApp]
+    "own",
+    [PausingListener, ConsumerThread, BatchConsumer, AssignedConductor, DurableProducer, BatchTransport, BatchApp],
 )
 def test_every_override_is_among_the_parts_that_are_checked(own: type) -> None:
     """Whatever one of the transport's classes has by the same name as the class of Faust's below it."""
@@ -245,6 +246,25 @@ async def test_a_worker_that_is_stopped_during_a_rebalance_does_not_crash(batch_
     await asyncio.wait_for(polled.wait(), 10)
     await fetcher.stop()
     assert not fetcher.crashed
+
+
+async def test_a_stream_of_a_lost_partition_whose_actor_has_not_ended_crashes_no_worker() -> None:
+    """As where a worker is stopped during a rebalance: it gets nothing more, and the others get their own."""
+    app = BatchApp("conductor", broker="kafka://127.0.0.1:1", loop=asyncio.get_running_loop())
+    source = app.topic("raw")
+    kept, lost = {TP("raw", 0)}, {TP("raw", 1)}
+    streams: dict[str, Any] = {
+        name: source.clone(active_partitions=tps) for name, tps in (("kept", kept), ("lost", lost))
+    }
+    conductor = AssignedConductor(app, loop=app.loop)
+    for stream in streams.values():
+        conductor.add(stream)
+    await conductor.on_partitions_assigned(kept | lost)
+    assert conductor._tp_index == {TP("raw", 0): {streams["kept"]}, TP("raw", 1): {streams["lost"]}}
+    await conductor.on_partitions_assigned(kept)
+    assert conductor._tp_index == {TP("raw", 0): {streams["kept"]}}
+    assert list(conductor) == [streams["kept"]]
+    app.batch_consumer._thread.thread_loop.close()  # never started
 
 
 @pytest.fixture
