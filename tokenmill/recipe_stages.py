@@ -10,7 +10,7 @@ from tokenmill.milling.outcomes import Stages
 from tokenmill.recipe import Recipe
 from tokenmill.recipe_differences import differences
 from tokenmill.stages.curation.choosing import faster_steps
-from tokenmill.stages.decoding import SchemaSource, open_decoder
+from tokenmill.stages.decoding import Decoder, SchemaSource, open_decoder
 from tokenmill.stages.document_frame import NONE, TemplateName, Wanted, document_frame
 from tokenmill.stages.engines import (
     AUTO,
@@ -65,22 +65,32 @@ def open_stages(
     if engine != REFERENCE:
         steps, refused = faster_steps(steps)
     return Stages(
-        decoder=open_decoder(
-            recipe.decode,
-            text_fields=recipe.text_fields,
-            id_field=recipe.id_field,
-            metadata_fields=recipe.metadata_fields,
-            max_text_bytes=recipe.max_text_bytes,
-            max_id_bytes=recipe.max_id_bytes,
-            max_fields_bytes=recipe.max_fields_bytes,
-            schemas=schemas,
-        ),
+        decoder=decoder_of(recipe, schemas),
         splits=SplitRule(recipe.shards, dict(recipe.splits), recipe.split_by),
         steps=steps,
         steps_refused=refused,
         engine=choice.engine,
         engine_refused=choice.refused,
         allow_flush=recipe.allow_flush,
+    )
+
+
+def decoder_of(recipe: Recipe, schemas: SchemaSource | None = None) -> Decoder:
+    """Return the decoder of the recipe's raw topic; ``schemas`` is as for `open_stages`.
+
+    Raises:
+        SettingsError: it needs a schema registry, and there is none; or a library that is not installed.
+
+    """
+    return open_decoder(
+        recipe.decode,
+        text_fields=recipe.text_fields,
+        id_field=recipe.id_field,
+        metadata_fields=recipe.metadata_fields,
+        max_text_bytes=recipe.max_text_bytes,
+        max_id_bytes=recipe.max_id_bytes,
+        max_fields_bytes=recipe.max_fields_bytes,
+        schemas=schemas,
     )
 
 

@@ -79,13 +79,13 @@ class Retention:
         """Return the figures as sentences that can be pasted."""
         totals = self.totals
         lines = [
-            f"Data retention: {self.share:.1%} ({totals.kept:,} of {self.documents:,} documents)".replace("%", " %"),
+            f"Data retention: {_percent(self.share)} ({totals.kept:,} of {self.documents:,} documents)",
             f"Tokens kept: {totals.tokens:,}, on average {self.average_tokens:,.1f} a document",
-            f"Efficiency: {self.efficiency:.1%} of tokens in blocks are documents'".replace("%", " %"),
+            f"Efficiency: {_percent(self.efficiency)} of tokens in blocks are documents'",
         ]
         entered = totals.figures.entered
         if self.kept_bytes is not None and entered.size:
-            share = f"{self.kept_bytes / entered.size:.1%}".replace("%", " %")
+            share = _percent(self.kept_bytes / entered.size)
             lines.insert(1, f"Text retention: {share} ({self.kept_bytes:,} of {entered.size:,} bytes)")
         if self.tokens_per_second is not None:
             lines.append(f"Speed: {self.tokens_per_second:,.0f} tokens a second over {self.seconds:,.0f} s")
@@ -112,6 +112,10 @@ def kept_line(totals: Totals) -> str:
     retention = Retention(totals)
     dropped = ", ".join(f"{row.documents:,} {row.reason}" for row in sorted(retention.funnel(), key=_rarity))
     return f"kept {totals.kept:,} of {retention.documents:,} documents" + (f": {dropped}" if dropped else "")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def _rarity(row: FunnelRow) -> tuple[int, str]:

@@ -182,8 +182,9 @@ class OutcomeColumns:
                 self.others.append((index, stages.dropped(self.records[index], split, label, answer)))
             if notes is not None:
                 notes.step(stays, documents.texts, changed, self.others[before:])
-            documents = documents.changed(changed).chosen(stays)
-            indices, owners = indices[stays], owners[stays]
+            documents = documents.changed(changed)
+            if not stays.all():
+                indices, documents, owners = indices[stays], documents.chosen(stays), owners[stays]
         if notes is not None:
             self.passages.update(notes.passages(names))
         return KeptDocuments(indices, documents), owners

@@ -1,7 +1,7 @@
 """What becomes of a record: one outcome each, a function of its bytes, its offset and the recipe alone."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -68,17 +68,16 @@ class Stages:
     """Why steps that have kernels run without them; empty where they do not, or plain steps were asked for."""
     allow_flush: bool = True
     """Whether records may fill open blocks; where not, those that ask for it are tombstones."""
+    labels: tuple[str, ...] = field(init=False)
+    """Each step's name; the second and later ones of a name are numbered (`step_labels`)."""
+    counted_labels: tuple[str, ...] = field(init=False)
+    """The labels of all steps where the totals have figures of each: where there is more than the short forms."""
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Each step's name; the second and later ones of a name are numbered (`step_labels`)."""
-        return step_labels(step.name for step in self.steps)
-
-    @property
-    def counted_labels(self) -> tuple[str, ...]:
-        """The labels of all steps where the totals have figures of each: where there is more than the short forms."""
-        labels = self.labels
-        return () if SHORT_FORMS.issuperset(labels) else labels
+    def __post_init__(self) -> None:
+        """Name the steps once, for they are asked for with each record."""
+        labels = step_labels(step.name for step in self.steps)
+        object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "counted_labels", () if SHORT_FORMS.issuperset(labels) else labels)
 
     @property
     def custom(self) -> bool:

@@ -217,13 +217,8 @@ def _joined(parts: Sequence[Integers]) -> Integers:
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
-def text_size(text: str) -> int:
-    """Return the bytes of a text in UTF-8."""
-    return len(text) if text.isascii() else len(text.encode())
-
-
 def text_sizes(texts: Sequence[str]) -> Integers:
-    """Return `text_size` of each; shape ``[texts]``."""
+    """Return the bytes of each text in UTF-8; shape ``[texts]``."""
     sizes = np.fromiter(map(len, texts), np.int64, len(texts))
     for at in np.flatnonzero(~np.fromiter(map(str.isascii, texts), np.bool_, len(texts))).tolist():
         sizes[at] = len(texts[at].encode())

@@ -21,8 +21,8 @@ from tokenmill.errors import (
     StoreError,
     TopicError,
 )
-from tokenmill.recipe import Recipe
-from tokenmill.stages.decoding import Decoder, open_decoder
+from tokenmill.recipe_stages import decoder_of
+from tokenmill.stages.decoding import Decoder
 from tokenmill.stages.engines import RAW_BYTES, REFERENCE, Engine, TokenizerFile, open_engine
 from tokenmill.store import StreamInfo, open_partition, read_stream
 from tokenmill.store.layout import TOKENIZER_FILE, SegmentPaths, partition_directory, stream_directory
@@ -254,7 +254,7 @@ async def _records(settings: Settings, found: FoundBlock, partition: int) -> tup
     """Return the records of the block's pieces by offset, and which are gone."""
     recipe = found.genesis.recipe
     try:
-        decoder = decoder_of(settings, recipe)
+        decoder = decoder_of(recipe, schemas_for_command(settings, recipe.decode))
     except SettingsError as error:  # no registry is set, say: the block is worth more than its records' texts
         return {}, str(error)
     wanted = sorted({piece.offset for piece in found.pieces})
@@ -279,25 +279,6 @@ async def record_at(client: AIOKafkaConsumer, partition: TopicPartition, offset:
     except SourceError:
         return None
     return record if record is None or record.offset == offset else None
-
-
-def decoder_of(settings: Settings, recipe: Recipe) -> Decoder:
-    """Return the decoder of the recipe's raw topic.
-
-    Raises:
-        SettingsError: it needs a schema registry, and none is set; or a library that is not installed.
-
-    """
-    return open_decoder(
-        recipe.decode,
-        text_fields=recipe.text_fields,
-        id_field=recipe.id_field,
-        metadata_fields=recipe.metadata_fields,
-        max_text_bytes=recipe.max_text_bytes,
-        max_id_bytes=recipe.max_id_bytes,
-        max_fields_bytes=recipe.max_fields_bytes,
-        schemas=schemas_for_command(settings, recipe.decode),
-    )
 
 
 def record_text(record: Any, decoder: Decoder | None) -> RecordText:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from aiokafka import TopicPartition
 
 from tokenmill.milling.outcomes import NO_TOKENS, Kind, Outcome, Stages
-from tokenmill.recipe_stages import reopen_stages
+from tokenmill.recipe_stages import decoder_of, reopen_stages
 from tokenmill.stages.engines import REFERENCE
 
 from ...kafka.clients import consumer
@@ -14,7 +14,7 @@ from ...kafka.control_topic import require_topic
 from ...kafka.schema_registry import schemas_for_command
 from ...kafka.settled_streams import lists_of, settled_stream, tokenizer_of
 from ...settings import Settings
-from .block_trace import RecordText, decoder_of, record_at, record_text
+from .block_trace import RecordText, record_at, record_text
 
 Place = tuple[int, int]
 """Partition and offset."""
@@ -42,7 +42,7 @@ async def record_texts(settings: Settings, stream: str, places: Iterable[Place])
 
     """
     recipe = (await settled_stream(settings, stream)).genesis.recipe
-    decoder = decoder_of(settings, recipe)
+    decoder = decoder_of(recipe, schemas_for_command(settings, recipe.decode))
     found: dict[Place, RecordText] = {}
     async with consumer(settings) as client:
         await require_topic(client, recipe.raw_topic)

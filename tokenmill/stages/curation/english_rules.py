@@ -7,7 +7,7 @@ in a table of all characters. `english_rules` checks that the installed spaCy ha
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from hashlib import sha256
 from itertools import pairwise
@@ -173,8 +173,8 @@ def _classes() -> npt.NDArray[np.uint16]:
     return table
 
 
-def english_rules(nlp: Any) -> EnglishRules:
-    """Return the tables of a blank English pipeline with a sentencizer.
+def english_rules(nlp: Any, sequences: Collection[tuple[str, ...]]) -> EnglishRules:
+    """Return the tables of a blank English pipeline with a sentencizer; ``sequences`` are its `special_sequences`.
 
     Raises:
         SettingsError: spaCy's expressions are others than those that the kernel knows.
@@ -190,7 +190,6 @@ def english_rules(nlp: Any) -> EnglishRules:
 
     classes = _classes().copy()
     classes[[ord(mark) for mark in nlp.get_pipe("sentencizer").punct_chars]] |= SENTENCE_END
-    sequences = list(special_sequences(tokenizer).values())
     if any(" " in text.strip() for text in tokenizer.rules):
         raise SettingsError("this spaCy cuts English words in another way (a special case has a space)")
     unescaped = [mark.replace("\\", "") for mark in char_classes.LIST_CURRENCY]
@@ -215,13 +214,9 @@ def _special_cases(rules: Mapping[str, list[dict[int, str]]]) -> Iterator[npt.ND
     from spacy.attrs import ORTH  # noqa: PLC0415 - comes with an extra
 
     cases = {text: [case[ORTH] for case in words] for text, words in rules.items()}
-    size = 1 << (4 * len(cases)).bit_length()
-    slots = np.zeros(size, np.int32)
+    slots = np.zeros(_slots(len(cases)), np.int32)
     for number, text in enumerate(cases):
-        at = string_hash(text) & (size - 1)
-        while slots[at]:
-            at = (at + 1) & (size - 1)
-        slots[at] = number + 1
+        slots[_free_slot(slots, string_hash(text))] = number + 1
     yield slots
     yield np.cumsum([0, *map(len, cases)], dtype=np.int32)
     yield np.array([ord(character) for text in cases for character in text], np.int32)
@@ -230,13 +225,21 @@ def _special_cases(rules: Mapping[str, list[dict[int, str]]]) -> Iterator[npt.ND
 
 
 def _hash_set(hashes: Iterable[int]) -> npt.NDArray[np.uint64]:
-    """Return an open-addressing table, at most a quarter full, of a power of two."""
     members = set(hashes)
-    size = 1 << (4 * len(members)).bit_length()
-    table = np.zeros(size, np.uint64)
+    table = np.zeros(_slots(len(members)), np.uint64)
     for value in members:
-        at = value & (size - 1)
-        while table[at]:
-            at = (at + 1) & (size - 1)
-        table[at] = value
+        table[_free_slot(table, value)] = value
     return table
+
+
+def _slots(members: int) -> int:
+    """Return the size of an open-addressing table: a power of two, of which at most a quarter is taken."""
+    return 1 << (4 * members).bit_length()
+
+
+def _free_slot(table: npt.NDArray[Any], value: int) -> int:
+    """Return where a hash goes in an open-addressing table."""
+    at = value & (len(table) - 1)
+    while table[at]:
+        at = (at + 1) & (len(table) - 1)
+    return at

@@ -67,11 +67,11 @@ class WordSplit:
             SettingsError: its rules are not those that the kernels know.
 
         """
-        self.rules: EnglishRules = english_rules(nlp)
+        sequences = special_sequences(nlp.tokenizer)
+        self.rules: EnglishRules = english_rules(nlp, sequences.values())
         self.lock = RLock()
         self._nlp = nlp
         self._sentence_ends = frozenset(nlp.get_pipe("sentencizer").punct_chars)
-        sequences = special_sequences(nlp.tokenizer)
         self._sequences = tuple(sequences)
         self._firsts = tuple({word for words in sequences.values() for word in words[:-1]})
         self._seconds = tuple({word for words in sequences.values() for word in words[1:]})
