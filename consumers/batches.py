@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn, Self
 
 import torch
 
-from tokenmill.errors import InputError
+from tokenmill.errors import DamagedError, InputError
 from tokenmill.samples import Position, TrainableSamples, count_views
 from tokenmill.store import OnDamage, open_eras, read_stream
 
@@ -197,12 +197,15 @@ class Batches:
         turn, before, skips = self._turn, self._position.step - 1, self._skips
         stop, staging, store_wait, reachable = self._stop, self._staging, self._store_wait, self._reachable
         source = begin_ahead(self._produce(), self._prefetch) if self._prefetch else self._produce()
-        waits, clock = True, perf_counter
+        waits, clock, end, carries, masks = True, perf_counter, End.END, staging.carries, self._mask_loss
         asked = clock()
         while stop is None or not stop():
-            with reachable:
-                made = next(source, End.END)
-            if made is End.END:
+            try:  # a context would cost a tenth of a small batch
+                made = next(source, end)
+            except (OSError, DamagedError):
+                with reachable:
+                    raise
+            if made is end:
                 return
             if made is None:
                 waits = True
@@ -215,9 +218,9 @@ class Batches:
             if waits:
                 waits = False
                 store_wait.end()
-            if staging.carries:
+            if carries:
                 staging.deliver(made._sent)  # noqa: SLF001 - of this package
-            if self._mask_loss:
+            if masks:
                 made.mask_loss()
             if skips:
                 self._missing += self._ranks.batch_size - len(made)

@@ -16,7 +16,7 @@ from tokenmill.store import MapWatch
 _INTERFACE_VERSION: Final = 3
 """Of numpy's array interface: https://numpy.org/doc/stable/reference/arrays.interface.html."""
 
-_STRETCH_BYTES: Final = 256 << 10
+_STRETCH_BYTES: Final = 512 << 10
 """Of rows that are copied in one go: several batches share the call's cost, and they fit into a core's own cache."""
 
 Rows = npt.NDArray[np.unsignedinteger]
@@ -91,7 +91,7 @@ class Gathering:
     def stretches(self, size: int) -> Iterator[Rows]:
         """Yield all rows as batches of ``size``, which divides them, several at a time: ``[batches, size, columns]``.
 
-        Contiguous, in memory that they have together: whoever keeps one batch, keeps 256 KiB.
+        Contiguous, in memory that they have together: whoever keeps one batch, keeps 512 KiB.
         """
         together = self.together(size)
         for start in range(0, len(self._items), together):

@@ -1,11 +1,14 @@
 """Stores with eras for the tests of the training side, and the slow, plain answer to what comes in which order."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from traceback import clear_frames
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tests.store.chains import STREAM, fill, make_chain, make_info, make_store, tokens_of
 from tests.store.eras import make_eras, write_eras
@@ -92,3 +95,15 @@ def rows_of(batches: Iterable[Batch]) -> list[list[int]]:
 def together(ranks: Sequence[Iterable[Batch]]) -> list[list[int]]:
     """Lay the batches of all ranks side by side, step by step; all must have as many."""
     return [row for step in zip(*ranks, strict=True) for row in rows_of(step)]
+
+
+@contextmanager
+def raises_in_workers(error: type[Exception], match: str) -> Iterator[None]:
+    """Expect what a loader's worker raises, and end the loader with it.
+
+    The error that torch raises holds the loader's iterator in a cycle. Whenever Python looks for cycles, in whatever
+    test that is, torch would wait five seconds for each worker.
+    """
+    with pytest.raises(error, match=match) as caught:
+        yield
+    clear_frames(caught.tb)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tests.consumers.scenes import ERAS, era_store, expected, open_batches, rows_of
+from tests.consumers.scenes import ERAS, era_store, expected, open_batches, raises_in_workers, rows_of
 from tests.store.chains import STREAM
 from tokenmill.consumers import Batches, EraDataset, StepDataset, Windows
 from tokenmill.consumers.staging import device_of
@@ -57,7 +57,7 @@ def test_a_gpu_that_is_too_many_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_loader_over_batches_is_told_of_step_datasets(store: Store, options: dict[str, Any]) -> None:
     """Before it starts to read; workers that are not forked as well."""
     batches: Any = open_batches(store)
-    with pytest.raises(TypeError, match="StepDataset of the same arguments"):
+    with raises_in_workers(TypeError, "StepDataset of the same arguments"):
         list(DataLoader(batches, **options))
     with pytest.raises(TypeError, match="StepDataset of the same arguments"):
         pickle.dumps(batches)

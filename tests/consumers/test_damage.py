@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from tests.consumers.scenes import CHAINS, INFO, era_store, expected, open_batches, rows_of
+from tests.consumers.scenes import CHAINS, INFO, era_store, expected, open_batches, raises_in_workers, rows_of
 from tests.store.chains import STREAM, segment_of, tokens_of
 from tokenmill.consumers import EraDataset, StepDataset, Windows, rows
 from tokenmill.consumers.gathering import Gathering, Rows
@@ -101,7 +101,7 @@ def test_a_changed_bit_is_refused_by_default(
 ) -> None:
     """Naming file, block and byte, and what repairs it."""
     monkeypatch.setattr(rows, "_TABLE_BLOCKS", table_blocks)
-    with pytest.raises(DamagedError, match=MESSAGE):
+    with raises_in_workers(DamagedError, MESSAGE):
         LOADERS[name](store)
 
 

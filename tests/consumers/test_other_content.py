@@ -21,6 +21,7 @@ from tests.consumers.scenes import (
     open_batches,
     other_chains,
     other_eras,
+    raises_in_workers,
     rows_of,
     together,
 )
@@ -238,5 +239,5 @@ def test_workers_of_a_stateful_loader_know_it_too(store: Store, elsewhere: dict[
     for other in (elsewhere[2], elsewhere[0]):
         refusing = loader(other)
         refusing.load_state_dict(saved)
-        with pytest.raises(InputError, match="state: era 2"):
+        with raises_in_workers(InputError, "state: era 2"):
             next(iter(refusing))

@@ -18,7 +18,6 @@ Everything here is pure: `scan` sees bytes, never a file.
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
 from struct import Struct
 from typing import Final
 
@@ -122,12 +121,13 @@ def _continues(commit: Commit, blocks: int, docs_bytes: int, block_bytes: int) -
     """Whether a whole record says what the writer would have written after ``blocks`` blocks."""
     if not len(commit.rows):
         return False
-    ends = [docs_bytes, *commit.rows["docs_end"].tolist()]
-    return (
+    ends = commit.rows["docs_end"]
+    return bool(
         commit.blocks == blocks + len(commit.rows)
         and commit.bin_bytes == commit.blocks * block_bytes
         and commit.docs_bytes == ends[-1]
-        and all(before < after for before, after in pairwise(ends))
+        and docs_bytes < ends[0]
+        and (ends[:-1] < ends[1:]).all()
         and commit.chain == chain_after(commit.rows, -1)
     )
 
