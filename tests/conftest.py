@@ -86,13 +86,13 @@ class TopicFactory(Protocol):
 
 @pytest.hookimpl(trylast=True)  # Hypothesis marks its tests in a hook of the same name
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with the tests that wait for real processes: at the end, one process would be left alone with them.
+    """Begin with the tests that wait for real processes, faults first: at the end, one process would be left with them.
 
     A plain run leaves out what it has no means or time for (`needs`). A full run has that, from whatever folder, all
     that has a long form, and the properties, with more examples; not what would be the same again. A quick run leaves
     out whole programs as well, and whatever has a broker or is marked as slow.
     """
-    items.sort(key=lambda item: "faults" not in item.path.parts)
+    items.sort(key=lambda item: ("faults" not in item.path.parts, _is_quick(item)))
     if config.getoption("--full"):
         _keep(config, items, _is_long)
     else:

@@ -49,7 +49,7 @@ def test_a_run_is_served_by_a_server_that_nobody_can_fill(tmp_path: Path) -> Non
             client = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
             client.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
         assert total(scrape(server.port), "tokenmill_trainer_behind_eras", rank="0") == 5
-        assert threading.active_count() == before
+        assert threading.active_count() <= before  # another test's may end meanwhile
     server.stop()
 
 
