@@ -29,6 +29,8 @@ from .progress import ProgressLine, until_interrupted
 
 MOST_EXAMPLES: Final = 100
 """Of each reason: they are held in memory, with the records that they come from."""
+EXACT_BELOW: Final = 100
+"""MB a second; a faster stage is shown without a decimal."""
 
 
 def register(app: typer.Typer) -> None:
@@ -205,7 +207,7 @@ def speed_table(found: TrialResult) -> Table:
     for name, speed in found.speeds.items():
         rate = speed.megabytes_per_second
         changed = f"{found.changes[name]:,}" if name in found.changes else ""
-        shown_rate = "" if rate is None else f"{rate:,.1f}"
+        shown_rate = "" if rate is None else f"{rate:,.{1 if rate < EXACT_BELOW else 0}f}"
         table.add_row(escaped(name), size(speed.text_bytes), shown_rate, f"{speed.seconds:.2f}", changed)
     return table
 

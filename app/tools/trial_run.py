@@ -33,7 +33,7 @@ class TrialProgress(PassedOver):
     bytes: int = 0
     """Of their values."""
     sources: int = 0
-    """Files that were read to the end, or as far as they can be."""
+    """Files that were read, to their ends or up to the limit."""
     bytes_read: int = 0
     """Of the sources, on disk."""
     bytes_total: int = 0
@@ -131,6 +131,8 @@ class TrialRun:
     """Of the values that wait."""
     _source_read: int = 0
     """Bytes that were read of the source under way."""
+    _between: bool = True
+    """Whether the next chunk is the first of a source."""
 
     def __post_init__(self) -> None:
         self.progress = TrialProgress(limit=self.limit, bytes_total=sum(source.size for source in self.sources))
@@ -171,6 +173,8 @@ class TrialRun:
         """Take what a chunk holds; return whether that is all that is wanted."""
         progress, chunk = self.progress, found.chunk
         progress.count_unmet(chunk.unmet)
+        progress.sources += self._between
+        self._between = chunk.last
         for index, item in enumerate(chunk.items):
             if isinstance(item, Refused):
                 progress.refuse(item)
@@ -187,7 +191,6 @@ class TrialRun:
         """Note how far reading is."""
         self._source_read, before = (0 if chunk.last else chunk.bytes_read), self._source_read
         self.progress.bytes_read += chunk.bytes_read - before
-        self.progress.sources += chunk.last
 
 
 async def _taken(reading: "ReadAhead[_Chunk]") -> AsyncIterator[_Chunk | None]:

@@ -29,7 +29,10 @@ class MinChars:
 
     def __call__(self, document: Document) -> Document | Rejected:
         """Return the document, or the reason `TOO_SHORT`."""
-        return document if len(document.text) >= self.characters else Rejected(TOO_SHORT)
+        characters = len(document.text)
+        if characters >= self.characters:
+            return document
+        return Rejected(TOO_SHORT, f"{characters:,} chars, fewer than {self.characters:,}")
 
     def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Rejected]]:
         """Return those that are filtered out."""
