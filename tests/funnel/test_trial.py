@@ -14,12 +14,12 @@ from tests.strategies import feed_sizes, sources, values
 from tokenmill.documents import Document
 from tokenmill.funnel import trial as module
 from tokenmill.funnel.trial import StageSpeed, Trial, TrialResult
-from tokenmill.funnel.tried_documents import SHOWN_CHARACTERS, TriedDocument, beginning_of
-from tokenmill.milling.outcomes import NO_TOKENS, NO_TOKENS_DETAIL, Kind, Stages
+from tokenmill.funnel.tried_documents import SHOWN_CHARACTERS, TriedDocument, beginning_of, where_they_differ
+from tokenmill.milling.outcomes import NO_TOKENS, NO_TOKENS_DETAIL, Kind, Outcome, Stages
 from tokenmill.milling.reference import Reference
 from tokenmill.recipe_stages import open_stages
 from tokenmill.records import Record
-from tokenmill.stages.engines import RAW_BYTES, TokenizerFile
+from tokenmill.stages.engines import RAW_BYTES, EngineName, TokenizerFile
 from tokenmill.stages.steps import Step
 from tokenmill.wire.figures import Amount
 from tokenmill.wire.totals import Totals
@@ -89,7 +89,7 @@ def test_examples_are_what_the_plain_steps_say(
         assert one.text == beginning_of(asked(source, found, one)[1][-1].text)
 
 
-def asked(source: Source, found: Sequence[bytes], one: TriedDocument) -> tuple[module.Outcome, list[Document]]:
+def asked(source: Source, found: Sequence[bytes], one: TriedDocument) -> tuple[Outcome, list[Document]]:
     """Return what the stages say of the record at a document's place, and the document before and after each step."""
     number = int(one.place.removeprefix("file:"))
     passed: list[Document] = []
@@ -124,7 +124,7 @@ def test_changed_texts_are_counted_and_shown(source: Source, steps: Sequence[Ste
     }
     for label, shown in result.changed.items():
         for one in shown:
-            assert module.where_they_differ(*expected[label][one.place]) == (one.text, one.after)
+            assert where_they_differ(*expected[label][one.place]) == (one.text, one.after)
 
 
 def test_a_large_record_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def test_the_tokenizer_is_named_where_it_filters() -> None:
     source = make_source(replace(RECIPE, dtype="uint16", end_of_document=3), engine=tiny_bpe())
     result = tried(source, [SILENT.encode(), b"ab"])
     assert result.rejected == {NO_TOKENS: [TriedDocument("file:0", NO_TOKENS_DETAIL, SILENT)]}
-    assert [one.detail for one in result.kept] == ["1 token"]
+    assert [one.detail for one in result.kept] == ["2 tokens"]
 
 
 def test_dead_letters_are_shown_as_they_came() -> None:
@@ -171,8 +171,9 @@ def test_kernels_and_plain_steps_give_one_result() -> None:
     ]
     found += [b"short", b"lorem ipsum and the cat that is with the others to be.", b"{" * 30]
     results = []
-    for engine in ("auto", "tokenizers"):
-        stages = open_stages(recipe, TokenizerFile(RAW_BYTES, None), engine)  # type: ignore[arg-type]
+    engines: tuple[EngineName, ...] = ("auto", "tokenizers")
+    for engine in engines:
+        stages = open_stages(recipe, TokenizerFile(RAW_BYTES, None), engine)
         values_of = tried(Source(stages, (recipe,)), found).to_dict()
         del values_of["speeds"]
         results.append(values_of)

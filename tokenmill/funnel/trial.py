@@ -191,7 +191,7 @@ class Trial:
                 self._totals[recipe.split], 0, len(part.records)
             )
             left_out += self._behind_steps(part, recipe.split, kept, tokens)
-            self._show_kept(kept, tokens, part, places)
+            self._show_kept(recipe, kept, tokens, places)
             self._show_changed(columns, recipe.split, places)
         for outcome in left_out:
             if outcome.split in self._totals:
@@ -240,12 +240,13 @@ class Trial:
                 outcome = Outcome(record, Kind.KEPT, split)
                 sample.add(record.offset, _Candidate(self._stages, outcome, places[index], step))
 
-    def _show_kept(self, kept: KeptDocuments, tokens: TokenBatch, part: RecordColumns, places: Sequence[str]) -> None:
+    def _show_kept(self, recipe: Recipe, kept: KeptDocuments, tokens: TokenBatch, places: Sequence[str]) -> None:
+        around = len(recipe.begin_of_document) + len(recipe.after)
         lengths = np.diff(tokens.offsets).tolist()
         for index, text, length in zip(kept.indices.tolist(), kept.documents.texts, lengths, strict=True):
-            number = part.records[index].offset
+            number = self._records + index
             if length and self._kept.wants(number):
-                said = f"{length:,} token{'' if length == 1 else 's'}"
+                said = f"{length + around:,} token{'' if length + around == 1 else 's'}"
                 self._kept.add(number, TriedDocument(places[index], said, beginning_of(text)))
 
 

@@ -21,7 +21,7 @@ class TriedDocument(NamedTuple):
     place: str
     """File and line."""
     detail: str
-    """The numbers that decided; of a kept document, its tokens."""
+    """The numbers that decided; of a kept document, its tokens, with those around the text."""
     text: str
     """Its beginning, as it came to the step that dropped it, or as it is kept; of a changed document, a part of it from
     shortly before the first change on, as it came to the step."""

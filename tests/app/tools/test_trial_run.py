@@ -20,7 +20,7 @@ from tokenmill.errors import SettingsError
 from tokenmill.funnel.trial import TrialResult
 from tokenmill.stages.steps.profiles import PROFILES
 
-SHORT = [{"name": "length", "min_words": 3}]
+SHORT = ({"name": "length", "min_words": 3},)
 
 
 def run_of(settings: Settings, *paths: Path, limit: int | None = None, examples: int = 100) -> TrialRun:
@@ -40,6 +40,11 @@ def places(result: TrialResult) -> dict[str, list[str]]:
     """Return where documents come from, without the folder, by what became of them."""
     shown = {**result.rejected, **result.dead_letters, "kept": result.kept}
     return {name: [Path(one.place).name for one in found] for name, found in shown.items()}
+
+
+def steps_of(name: str) -> tuple[dict[str, Any], ...]:
+    """Return the steps that a profile's or step's name stands for."""
+    return Settings.model_validate({"steps": name}).steps
 
 
 def jsonl(path: Path, *values: Any) -> Path:
@@ -96,7 +101,7 @@ def test_a_broken_file_does_not_end_it(tmp_path: Path) -> None:
     data = gzip.compress(b"".join(b'{"text": "%d"}\n' % n for n in range(5_000)))
     (tmp_path / "a.jsonl.gz").write_bytes(data[: len(data) // 2])
     jsonl(tmp_path / "b.jsonl", {"text": "two words"})
-    result, progress = tried(run_of(Settings(steps=[{"name": "length", "min_words": 2}]), tmp_path))
+    result, progress = tried(run_of(Settings(steps=({"name": "length", "min_words": 2},)), tmp_path))
     assert places(result)["kept"] == ["b.jsonl:1"]
     assert progress.broken == 1
     assert "cannot be read to its end" in progress.examples[-1].why
@@ -122,7 +127,12 @@ def test_parts_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     run = TrialRun(plan_trial(own, 3)[1], sources, lambda _: None)
     fed: list[int] = []
     feed = run.trial.feed
-    monkeypatch.setattr(run.trial, "feed", lambda values, places: (fed.append(len(values)), feed(values, places)))
+
+    def noted(values: Sequence[bytes], places: Sequence[str]) -> None:
+        fed.append(len(values))
+        feed(values, places)
+
+    monkeypatch.setattr(run.trial, "feed", noted)
     asyncio.run(run.run())
     assert max(fed) == 1
     assert run.trial.result().totals.pack() == whole.totals.pack()
@@ -174,8 +184,8 @@ def test_its_settings_are_those_of_one_topic() -> None:
     settings = Settings(raw_topics=("a", "b"), topic={"b": {"min_chars": 7, "steps": ["replace_pii"]}}, splits={"x": 1})
     own = trial_settings(settings, "b")
     assert (own.raw_topics, own.min_chars, own.tokenizer, own.splits) == (("b",), 7, "bytes", {"x": 1})
-    assert own.steps == Settings(steps=["replace_pii"]).steps
-    assert trial_settings(settings, "b", "c4").steps == Settings(steps=["c4"]).steps
+    assert own.steps == steps_of("replace_pii")
+    assert trial_settings(settings, "b", "c4").steps == steps_of("c4")
     assert trial_settings(Settings(tokenizer="a/b"), "raw-text").tokenizer == "a/b"
     assert plan_trial(own, 1)[0].recipes.keys() == set(own.streams())
 
