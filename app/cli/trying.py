@@ -234,9 +234,11 @@ def _examples(title: str, documents: Iterable[TriedDocument]) -> Iterator[str]:
     yield title
     for one in documents:
         yield f"  {one.place}{f'  {one.detail}' if one.detail else ''}"
-        yield f"    {'' if one.after is None else '- '}{one.text}"
         if one.after is not None:
+            yield f"    - {one.text}"
             yield f"    + {one.after}"
+        elif one.text:
+            yield f"    {one.text}"
 
 
 class TrialProgressLine(ProgressLine):

@@ -127,6 +127,15 @@ def test_interrupted_it_shows_the_figures_so_far(
     assert f"length.min_words: 5 of {documents // 2} that it drops" in out or documents < 12
 
 
+def test_an_empty_text_takes_no_line(run: Run, tmp_path: Path) -> None:
+    """Its place alone is shown; without a list of steps there are figures of each step all the same."""
+    lines_of(tmp_path / "a.jsonl", "", "not empty")
+    lines = run("a.jsonl").out.splitlines()
+    at = lines.index("empty: 1 that it drops")
+    assert lines[at + 1 : at + 3] == ["  a.jsonl:1", ""]
+    assert ["not_empty", "empty", "1", "50.0%", "0"] in [line.split() for line in lines]
+
+
 def test_a_log_hears_how_far_it_is(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no terminal."""
     monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)

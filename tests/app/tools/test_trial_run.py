@@ -138,6 +138,19 @@ def test_parts_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert run.trial.result().totals.pack() == whole.totals.pack()
 
 
+def test_lines_are_counted_across_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those without a document as well."""
+    lines = [{"text": f"{n}"} if n % 3 else "{broken" for n in range(1, 10_001)]
+    run = run_of(Settings(), jsonl(tmp_path / "a.jsonl", *lines))
+    found: list[tuple[bytes, str]] = []
+    monkeypatch.setattr(run.trial, "feed", lambda values, places: found.extend(zip(values, places, strict=True)))
+    asyncio.run(run.run())
+    numbers = [n for n in range(1, 10_001) if n % 3]
+    assert [place for _, place in found] == [f"{tmp_path}/a.jsonl:{n}" for n in numbers]
+    assert [json.loads(value)["text"] for value, _ in found] == [f"{n}" for n in numbers]
+    assert run.progress.refused == 10_000 - len(numbers)
+
+
 class _Failing:
     name = "failing"
     size = 0
