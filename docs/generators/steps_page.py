@@ -41,6 +41,35 @@ or, where nothing is changed, by name: `steps = ["fineweb-2024"]`, `--steps lang
 Parameters and reasons are named as in datatrove 0.10 where it has them. Totals count a document that is filtered out
 under `step.reason`, as `gopher_quality.gopher_short_doc`; the second step of a name is `regex_2`.
 
+## Try it on files
+
+```bash
+tokenmill try corpus.jsonl --profile fineweb-2024
+tokenmill try 'pages/*.warc.gz' --limit 10000
+tokenmill try notes/ --steps language,gopher --examples 20
+tokenmill try corpus.jsonl --json > funnel.json
+```
+
+runs the recipe of the settings over files, before any of it is in Kafka, and changes nothing. It shows:
+
+- the funnel: what each step drops, by reason, and what is kept, in documents and bytes; dead letters by reason; tokens,
+  lengths and languages of what is kept;
+- the speed of each step, in MB of text a second on one core, and how many texts it changes;
+- examples of each reason (`--examples`, 5), with file and line, the numbers that decided and a beginning of the text;
+  texts that steps changed, before and after, from shortly before the first change on; texts that are kept. They are
+  chosen evenly over all documents, and are the same in each call.
+
+Files are read, and documents are made of them, as [`tokenmill produce`](produce.md) does, with the same `--format`,
+`--field`, `--where` and the like; what it would not send is named, and counted as passed over. Settings are those of
+the service: `tokenmill.toml`, variables, flags. So the figures are those that `tokenmill ledger` shows once the same
+files are produced, and settings that please go to the service as they are. `--profile NAME` puts a profile's steps in
+place of the setting `steps`; `--topic NAME` takes the settings of another one of `raw_topics`. Without a tokenizer,
+tokens are bytes. Where the recipe has no list of steps, there are figures of each step all the same, which messages and
+ledger leave out then.
+
+Memory does not grow with the files. `--limit N` ends after so many documents, and Ctrl-C shows the figures so far: its
+exit code is 130 then.
+
 ## Profiles
 
 {profiles}

@@ -18,6 +18,8 @@ SKIPPED: Final = "skipped"
 """Dead-letter reason of a record that a person put on the skip list."""
 NO_TOKENS: Final = "no_tokens"
 """Filter reason of a text of which the tokenizer makes no token."""
+NO_TOKENS_DETAIL: Final = "the tokenizer makes no token of it"
+"""Why such a document was left out: behind all steps, none of them has anything to say."""
 
 
 class Kind(Enum):
@@ -68,16 +70,20 @@ class Stages:
     """Why steps that have kernels run without them; empty where they do not, or plain steps were asked for."""
     allow_flush: bool = True
     """Whether records may fill open blocks; where not, those that ask for it are tombstones."""
+    every_step_counts: bool = False
+    """Whether the totals have figures of each step even where there are the short forms alone."""
     labels: tuple[str, ...] = field(init=False)
     """Each step's name; the second and later ones of a name are numbered (`step_labels`)."""
     counted_labels: tuple[str, ...] = field(init=False)
-    """The labels of all steps where the totals have figures of each: where there is more than the short forms."""
+    """The labels of all steps where the totals have figures of each: where there is more than the short forms, or
+    `every_step_counts`."""
 
     def __post_init__(self) -> None:
         """Name the steps once, for they are asked for with each record."""
         labels = step_labels(step.name for step in self.steps)
         object.__setattr__(self, "labels", labels)
-        object.__setattr__(self, "counted_labels", () if SHORT_FORMS.issuperset(labels) else labels)
+        counted = self.every_step_counts or not SHORT_FORMS.issuperset(labels)
+        object.__setattr__(self, "counted_labels", labels if counted else ())
 
     @property
     def custom(self) -> bool:

@@ -4,14 +4,13 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.documents import Document
 from tokenmill.errors import InputError
 from tokenmill.milling.columns import OutcomeColumns, RecordColumns
-from tokenmill.milling.outcomes import NO_TOKENS, Kind, Stages
+from tokenmill.milling.outcomes import NO_TOKENS, NO_TOKENS_DETAIL, Kind, Stages
 from tokenmill.recipe_stages import reopen_stages
 from tokenmill.records import SourceRecord
 from tokenmill.wire.dead_letters import RecordPlace
@@ -22,9 +21,6 @@ from ...kafka.schema_registry import schemas_for_command
 from ...kafka.settled_streams import lists_of, settled_streams, tokenizer_of
 from ...kafka.token_topic import published_head
 from ...settings import Settings
-
-NO_DETAIL: Final = "the tokenizer makes no token of it"
-"""Why a document was left out behind all steps, where no step has anything to say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +145,6 @@ class _Search:
         """Ask the steps themselves, one after the other: they say which numbers decided."""
         passed: list[Document] = []
         outcome = self._stages.outcome(record, (), passed)
-        detail = outcome.detail if outcome.kind is Kind.FILTERED else NO_DETAIL
+        detail = outcome.detail if outcome.kind is Kind.FILTERED else NO_TOKENS_DETAIL
         place = RecordPlace(raw.topic, raw.partition, record.offset)
         return RejectedDocument(self._settled.stream.name, place, record.timestamp, reason, detail, passed[-1])

@@ -1,6 +1,6 @@
 """What a source is and what it yields, what every format promises, and the libraries that only some formats need."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from io import BufferedReader
@@ -68,6 +68,14 @@ class ItemChunk(NamedTuple):
     last: bool = False
     """The source ends with it."""
     unmet: Unmet = Unmet()
+    numbers: Sequence[int] = ()
+    """The number of each item's entry in its source, for people (`Place.entry`); 0 where the source is the document,
+    none where nobody counts. A refusal that says why the source ends has none."""
+
+    def where(self, name: str, index: int) -> str:
+        """Return the place of an item in the source of this name, for people: file and line."""
+        number = self.numbers[index] if index < len(self.numbers) else 0
+        return f"{name}:{number}" if number else name
 
 
 class DocumentSource(Protocol):

@@ -44,6 +44,7 @@ class Chunker:
         self._name = name
         self._limit = 0 if one_by_one else CHUNK_BYTES
         self._items: list[Item | Refused] = []
+        self._numbers: list[int] = []
         self.size = 0
         """Bytes of the last chunk, as `CHUNK_BYTES` counts them; once the entries have ended, of `rest`."""
         self.unmet = Unmet()
@@ -51,7 +52,7 @@ class Chunker:
 
     def chunks(self, entries: Iterable[Entry]) -> Iterator[list[Item | Refused]]:
         """Yield the items of full chunks; meanwhile `place` is the end of the chunk. The last items are in `rest`."""
-        items, size, count, limit = self._items, 0, 0, self._limit
+        items, numbers, size, count, limit = self._items, self._numbers, 0, 0, self._limit
         unmet = without_field = 0
         quick = self._shape.quick
         try:
@@ -64,19 +65,21 @@ class Chunker:
                     without_field += item.without_field
                 elif item is not None:
                     items.append(item)
+                    numbers.append(0 if type(content) is Text and content.whole else number)
                     size += len(item.data if isinstance(item, Refused) else item.value)
                 if size >= limit or count >= CHUNK_ENTRIES:
                     self.place, self.size, self.unmet = Place(number, at), size, Unmet(unmet, without_field)
                     self._items = []
                     yield items
-                    items, size, count = self._items, 0, 0
+                    self._numbers = []
+                    items, numbers, size, count = self._items, self._numbers, 0, 0
                     unmet = without_field = 0
         finally:
             self.size, self.unmet = size, Unmet(unmet, without_field)
 
     def chunk(self, items: list[Item | Refused], bytes_read: int, *, last: bool = False) -> ItemChunk:
         """Return the chunk of these items: those that were yielded last, or the `rest`."""
-        return ItemChunk(items, self.place, bytes_read, self.size, last, self.unmet)
+        return ItemChunk(items, self.place, bytes_read, self.size, last, self.unmet, self._numbers)
 
     @property
     def rest(self) -> list[Item | Refused]:

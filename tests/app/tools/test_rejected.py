@@ -1,5 +1,6 @@
 """What steps filter out, on a real broker: counted as it is, shown again from the raw topic, and kept on a topic."""
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ from tokenmill.app.local.broker import Broker
 from tokenmill.app.settings import Settings, rejected_topic
 from tokenmill.app.tools.inspect.record_ledger import read_ledger
 from tokenmill.app.tools.inspect.rejected import RejectedDocument, read_rejected
+from tokenmill.app.tools.produce import Reading, find_sources, shape_for
+from tokenmill.app.tools.trial_run import TrialRun, plan_trial, trial_settings
 from tokenmill.app.tools.verify import verify
 from tokenmill.errors import InputError
 from tokenmill.wire.dead_letters import RecordPlace, decode_dead_letter
@@ -117,6 +120,22 @@ def test_the_ledger_counts_as_a_count_over_the_raw_topic(filtered: Filtered) -> 
     assert ledger.balanced
 
 
+def test_a_trial_of_the_same_documents_counts_the_same(filtered: Filtered, tmp_path: Path) -> None:
+    """`tokenmill try` on a file of them, without Kafka, has the figures of the ledger."""
+    file = tmp_path / "documents.jsonl"
+    file.write_text("".join(json.dumps({"id": "d", "text": text}) + "\n" for text in filtered.texts.values()))
+    settings = trial_settings(filtered.settings, filtered.raw_topic)
+    _, trial = plan_trial(settings, 3)
+    sources = find_sources([str(file)], Reading(shape_for(settings, filtered.raw_topic)))
+    asyncio.run(TrialRun(trial, sources, lambda _: None).run())
+    (stream,) = in_own_loop(lambda: read_ledger(filtered.settings)).streams
+    found = trial.result()
+    assert (found.totals.kept, found.totals.tokens) == (stream.totals.kept, stream.totals.tokens)
+    assert found.totals.figures == stream.totals.figures
+    assert found.retention.funnel() == stream.retention.funnel()
+
+
+@pytest.mark.usefixtures("logging_restored")
 def test_verify_counts_the_same_figures(filtered: Filtered) -> None:
     """By mill and reference; a chain that counted otherwise would be a difference."""
     result = verify(filtered.settings, processes=1, reference=True)

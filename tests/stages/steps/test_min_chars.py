@@ -13,7 +13,9 @@ from tokenmill.stages.steps.protocol import Rejected
 def test_exactly_the_shorter_documents_are_filtered(document: Document, characters: int) -> None:
     """Characters are counted, not bytes."""
     expected = Rejected("min_chars") if len(list(document.text)) < characters else document
-    assert MinChars(characters)(document) == expected
+    found = MinChars(characters)(document)
+    assert found == expected
+    assert isinstance(found, Document) or found.detail == f"{len(document.text)} chars, fewer than {characters}"
 
 
 def test_the_number_is_part_of_what_it_says_of_itself() -> None:

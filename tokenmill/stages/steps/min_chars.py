@@ -29,10 +29,13 @@ class MinChars:
 
     def __call__(self, document: Document) -> Document | Rejected:
         """Return the document, or the reason `TOO_SHORT`."""
-        return document if len(document.text) >= self.characters else Rejected(TOO_SHORT)
+        return document if len(document.text) >= self.characters else self._rejected(document.text)
 
     def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Rejected]]:
         """Return those that are filtered out."""
         return [
-            (index, Rejected(TOO_SHORT)) for index, text in enumerate(documents.texts) if len(text) < self.characters
+            (index, self._rejected(text)) for index, text in enumerate(documents.texts) if len(text) < self.characters
         ]
+
+    def _rejected(self, text: str) -> Rejected:
+        return Rejected(TOO_SHORT, f"{len(text):,} chars, fewer than {self.characters:,}")

@@ -1,4 +1,8 @@
-"""``tokenmill eras`` and ``tokenmill close``: which blocks are trainable together, and that no more will come."""
+"""``tokenmill eras``, ``close``, ``skip`` and ``ignore``: what control topics say, and what people write there.
+
+Which blocks are trainable together, and that no more will come; a record that workers cannot process, a message that no
+reader takes.
+"""
 
 import asyncio
 import time
@@ -14,10 +18,17 @@ from ..kafka.control_topic import read_eras, write_control
 from ..kafka.settled_streams import settled_stream
 from ..mill.era_closing import EraCloser, Extents
 from ..settings import Settings
+from ..tools.skip_and_ignore import ignore, skip
 from .options import OneStream, examples, with_settings
-from .output import AsJson, DryRun, Yes, agree, asks, count, say, show_json, show_table
+from .output import AsJson, DryRun, Yes, agree, asks, count, say, show, show_json, show_table
 
 Last = Annotated[int, typer.Option("--last", help="Show so many, the newest ones.", min=1)]
+RawTopic = Annotated[str, typer.Argument(metavar="RAW_TOPIC", help="The raw topic.", show_default=False)]
+RecordPartition = Annotated[int, typer.Argument(help="The record's partition.", show_default=False)]
+RecordOffset = Annotated[int, typer.Argument(help="The record's offset.", show_default=False)]
+TokenTopic = Annotated[str, typer.Argument(metavar="TOKEN_TOPIC", help="The token topic.", show_default=False)]
+MessagePartition = Annotated[int, typer.Argument(help="The message's partition.", show_default=False)]
+MessageOffset = Annotated[int, typer.Argument(help="The message's offset.", show_default=False)]
 
 
 def register(app: typer.Typer) -> None:
@@ -26,6 +37,10 @@ def register(app: typer.Typer) -> None:
         with_settings(eras_command)
     )
     app.command("close", epilog=examples("tokenmill close raw-text.train"))(with_settings(close_command))
+    app.command("skip", epilog=examples("tokenmill skip raw-text 0 1234"))(with_settings(skip_command))
+    app.command("ignore", epilog=examples("tokenmill ignore tokens.raw-text.train 0 1234"))(
+        with_settings(ignore_command)
+    )
 
 
 def eras_command(settings: Settings, stream: OneStream, *, last: Last = 20, as_json: AsJson = False) -> None:
@@ -61,6 +76,49 @@ def close_command(settings: Settings, stream: OneStream, *, dry: DryRun = False,
     eras = asyncio.run(_close(settings, stream))
     blocks = sum(era.blocks for era in eras)
     say(f"{stream} is closed after {count(len(eras) - 1, 'era')} with {count(blocks, 'block')}")
+
+
+def skip_command(
+    settings: Settings, topic: RawTopic, partition: RecordPartition, offset: RecordOffset, *, as_json: AsJson = False
+) -> None:
+    """Put a record that hangs or kills workers on the skip list: it is dead-lettered without being tried.
+
+    A running mill ends and starts again within seconds, and skips it from then on; `tokenmill inspect` shows the skip
+    list. Refused once a stream has published past the record.
+    """
+    skipped = asyncio.run(skip(settings, topic, partition, offset))
+    if as_json:
+        place = {"topic": topic, "partition": partition, "offset": offset}
+        show_json({**place, "streams": skipped.streams, "passed": skipped.passed})
+        return
+    for name in skipped.streams:
+        show(name)
+    if skipped.passed:
+        say(f"left as they are, for they have passed it: {', '.join(skipped.passed)}")
+    say(f"the mill of {topic}[{partition}] is asked to skip offset {offset}: it starts again within seconds to do so")
+
+
+def ignore_command(
+    settings: Settings,
+    topic: TokenTopic,
+    partition: MessagePartition,
+    offset: MessageOffset,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Let all readers of a token topic pass over a message that none of them takes: it is not the mill's.
+
+    Mills and stores that halted there go on within seconds; `tokenmill inspect stream` shows the ignore list. A message
+    that continues its chain is refused, and is never left out, whatever the list says.
+    """
+    found = asyncio.run(ignore(settings, topic, partition, offset))
+    if as_json:
+        show_json(
+            {"topic": topic, "partition": partition, "offset": offset, "stream": found.stream, "reason": found.reason}
+        )
+        return
+    show(found.stream)
+    say(f"readers of {topic}[{partition}] pass over offset {offset} from now on: {found.reason}")
 
 
 async def _read(settings: Settings, stream: str) -> list[Era]:

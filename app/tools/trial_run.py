@@ -1,0 +1,204 @@
+"""``tokenmill try``: documents of files through the recipe that the settings ask for, on this machine alone."""
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from tokenmill.errors import SettingsError
+from tokenmill.funnel.trial import Trial
+from tokenmill.milling.columns import PART_BYTES, PART_RECORDS
+from tokenmill.spelling import nearest
+from tokenmill.stages.decoding import FORMATS
+from tokenmill.stages.engines import RAW_BYTES
+from tokenmill.stages.steps.profiles import PROFILES
+
+from ..mill.recipes import RawTopicPlan, plan_topic
+from ..settings import Settings
+from ..tasks import in_thread
+from .produce.items import DocumentSource, ItemChunk, Place, Refused
+from .produce.reading_order import ITEM_BYTES, ReadAhead
+from .produce.summary import PassedOver
+
+FEW_SECONDS: Final = 0.5
+"""After so long, what was read is tried even if it is little: a pipe may give a line now and then."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TrialProgress(PassedOver):
+    """How far a trial is, and what was no document: `tokenmill produce` would not send it."""
+
+    documents: int = 0
+    """That went through the recipe."""
+    bytes: int = 0
+    """Of their values."""
+    sources: int = 0
+    """Files that were read, to their ends or up to the limit."""
+    bytes_read: int = 0
+    """Of the sources, on disk."""
+    bytes_total: int = 0
+    """Of all sources whose size is known."""
+    limit: int | None = None
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types."""
+        refused = [{"place": one.where, "detail": one.why} for one in self.examples]
+        return {
+            "sources": self.sources,
+            "seconds": round(self.seconds, 3),
+            "refused": self.refused,
+            "broken": self.broken,
+            "unmet": self.unmet,
+            "without_field": self.without_field,
+            "refusals": refused,
+        }
+
+
+def trial_settings(settings: Settings, topic: str, profile: str | None = None) -> Settings:
+    """Return the settings of one raw topic as a trial takes them: with the steps of a profile, if one is given.
+
+    Where no tokenizer is set, tokens are bytes.
+
+    Raises:
+        SettingsError: there is no such raw topic, profile or step, or its records are not what files hold.
+
+    """
+    if topic not in settings.raw_topics:
+        raise SettingsError(f"{topic} is not in raw_topics ({', '.join(settings.raw_topics)}): name one of these")
+    own = settings.for_topic(topic)
+    if own.decode in FORMATS:
+        raise SettingsError(
+            f'decode = "{own.decode}": records of {topic} name a schema, and files are read as JSON or text: '
+            "try its steps with --decode auto"
+        )
+    values: dict[str, Any] = {name: getattr(own, name) for name in type(own).model_fields}
+    if profile is not None:
+        if profile not in PROFILES:
+            known = ", ".join(PROFILES)
+            raise SettingsError(
+                f"--profile {profile}: there is no such profile{nearest(profile, PROFILES)}; there are {known}. "
+                "--steps takes steps and several profiles"
+            )
+        values["steps"] = PROFILES[profile].steps
+    values |= {} if own.tokenizer else {"tokenizer": RAW_BYTES}
+    checked = type(own).model_validate(values)
+    update = {name: getattr(checked, name) for name in type(own).model_fields}
+    return settings.model_copy(update={**update, "raw_topics": (topic,), "topic": {}})
+
+
+def plan_trial(settings: Settings, examples: int) -> tuple[RawTopicPlan, Trial]:
+    """Return how the only raw topic of the settings is milled, and a trial of that.
+
+    Raises:
+        SettingsError: a setting cannot be used.
+
+    """
+    plan = plan_topic(settings, settings.raw_topics[0])
+    return plan, Trial(plan.stages, plan.recipes.values(), examples)
+
+
+class _Chunk(NamedTuple):
+    name: str
+    """Of the source."""
+    chunk: ItemChunk
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes in memory."""
+        return ITEM_BYTES * len(self.chunk.items) + 2 * self.chunk.size
+
+
+def _chunks(sources: Sequence[DocumentSource]) -> Iterator[_Chunk]:
+    for source in sources:
+        for chunk in source.chunks(Place()):
+            yield _Chunk(source.name, chunk)
+
+
+@dataclass(slots=True)
+class TrialRun:
+    """Reads sources, one after the other, and tries what they hold."""
+
+    trial: Trial
+    sources: Sequence[DocumentSource]
+    report: Callable[[TrialProgress], None]
+    limit: int | None = None
+    """Documents after which it ends."""
+    progress: TrialProgress = field(init=False)
+    _values: list[bytes] = field(default_factory=list)
+    _places: list[str] = field(default_factory=list)
+    _bytes: int = 0
+    """Of the values that wait."""
+    _source_read: int = 0
+    """Bytes that were read of the source under way."""
+    _between: bool = True
+    """Whether the next chunk is the first of a source."""
+
+    def __post_init__(self) -> None:
+        self.progress = TrialProgress(limit=self.limit, bytes_total=sum(source.size for source in self.sources))
+
+    async def run(self) -> None:
+        """On return all sources are tried, or as many documents as the limit allows.
+
+        Cancelled, it ends between two parts; `rest` then tries what was read.
+
+        Raises:
+            EngineError: a fast engine or kernel differs from its reference.
+            InputError: a library is missing that reading needs.
+
+        """
+        began, fed = time.monotonic(), time.monotonic()
+        with ReadAhead(_chunks(self.sources)) as reading:
+            async for found in _taken(reading):
+                if found is not None and self._take(found):
+                    break
+                due = time.monotonic() - fed > FEW_SECONDS
+                if self._bytes >= PART_BYTES or len(self._values) >= PART_RECORDS or (due and self._values):
+                    await in_thread(self.rest)
+                    fed = time.monotonic()
+                self.progress.seconds = time.monotonic() - began
+                self.report(self.progress)
+            await in_thread(self.rest)
+        self.progress.seconds = time.monotonic() - began
+
+    def rest(self) -> None:
+        """Try what was read and not tried yet."""
+        values, places = self._values, self._places
+        self._values, self._places, self._bytes = [], [], 0
+        self.trial.feed(values, places)
+        self.progress.documents += len(values)
+        self.progress.bytes += sum(map(len, values))
+
+    def _take(self, found: _Chunk) -> bool:
+        """Take what a chunk holds; return whether that is all that is wanted."""
+        progress, chunk = self.progress, found.chunk
+        progress.count_unmet(chunk.unmet)
+        progress.sources += self._between
+        self._between = chunk.last
+        for index, item in enumerate(chunk.items):
+            if isinstance(item, Refused):
+                progress.refuse(item)
+                continue
+            if self.limit is not None and progress.documents + len(self._values) >= self.limit:
+                return True
+            self._values.append(item.value)
+            self._places.append(chunk.where(found.name, index))
+            self._bytes += len(item.value)
+        self._note(chunk)
+        return False
+
+    def _note(self, chunk: ItemChunk) -> None:
+        """Note how far reading is."""
+        self._source_read, before = (0 if chunk.last else chunk.bytes_read), self._source_read
+        self.progress.bytes_read += chunk.bytes_read - before
+
+
+async def _taken(reading: "ReadAhead[_Chunk]") -> AsyncIterator[_Chunk | None]:
+    """Yield what is read; None where nothing has come for a while."""
+    while True:
+        found = await reading.take(FEW_SECONDS)
+        if found is None and reading.ended:
+            found = await reading.take(0)  # raises what reading raised
+            if found is None:
+                return
+        yield found

@@ -1,0 +1,311 @@
+"""A recipe tried on values of records, without Kafka: the figures that its streams would have, speeds, and examples.
+
+The figures are counted by the code that counts a chain's (`ChainOutcomes.count`). Blocks are not made.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from tokenmill.bounds import divide
+from tokenmill.documents import Document
+from tokenmill.funnel.retention import Retention
+from tokenmill.funnel.tried_documents import EvenSample, TriedDocument, beginning_of, where_they_differ
+from tokenmill.milling.chain_outcomes import ChainOutcomes
+from tokenmill.milling.columns import KeptDocuments, OutcomeColumns, RecordColumns
+from tokenmill.milling.outcomes import NO_TOKENS, NO_TOKENS_DETAIL, Kind, Outcome, Stages
+from tokenmill.milling.partition_mill import BATCH_CHARACTERS
+from tokenmill.recipe import Recipe
+from tokenmill.records import Record
+from tokenmill.stages.document_columns import DocumentColumns
+from tokenmill.stages.engines import TokenBatch, joined
+from tokenmill.stages.native_calls import NativeCode
+from tokenmill.stages.steps import Rejected, Step
+from tokenmill.stages.steps.protocol import Answer
+from tokenmill.wire.totals import Totals
+
+HELD_BYTES: Final = 1 << 16
+"""Of the value of a record that may become an example: until the end, when the plain steps are asked about those that
+are left. They take a hundred times as long as kernels. Of a larger record they are asked at once."""
+_TRYING: Final = NativeCode("native code that tries documents")
+
+
+class StageSpeed(NamedTuple):
+    """What one stage took."""
+
+    text_bytes: int
+    """That came to it; of decoding, bytes of values."""
+    seconds: float
+
+    @property
+    def megabytes_per_second(self) -> float | None:
+        """Text MB (10**6 bytes) a second; None where no time was taken."""
+        return self.text_bytes / self.seconds / 1e6 if self.seconds > 0 and self.text_bytes else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types."""
+        speed = self.megabytes_per_second
+        return {**self._asdict(), "megabytes_per_second": None if speed is None else round(speed, 3)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """What became of the documents so far."""
+
+    splits: Mapping[str, Totals]
+    """The totals of each split, as its stream would have them after the same records."""
+    records: int
+    speeds: Mapping[str, StageSpeed]
+    """Of decoding, of each step by its label, of tokenizing."""
+    rejected: Mapping[str, Sequence[TriedDocument]]
+    """Examples of what steps and tokenizer filtered out, by reason in the order of the funnel."""
+    dead_letters: Mapping[str, Sequence[TriedDocument]]
+    """Examples of what could not become a document, by reason."""
+    changes: Mapping[str, int]
+    """How many texts each step changed, by its label; steps that changed none are left out."""
+    changed: Mapping[str, Sequence[TriedDocument]]
+    """Examples of these."""
+    kept: Sequence[TriedDocument]
+
+    @property
+    def totals(self) -> Totals:
+        """The sum of all splits'."""
+        return sum(self.splits.values(), Totals())
+
+    @property
+    def retention(self) -> Retention:
+        """What these say."""
+        return Retention(self.totals)
+
+    @property
+    def unowned(self) -> int:
+        """Records that are in no split."""
+        owned = (one.kept + one.filtered.total() + one.dead_lettered.total() for one in self.splits.values())
+        return self.records - sum(owned)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON types."""
+        totals = self.totals
+        return {
+            "records": self.records,
+            "in_no_split": self.unowned,
+            "dead_lettered": dict(totals.dead_lettered),
+            "retention": self.retention.to_dict(),
+            "languages": {name: amount.documents for name, amount in totals.figures.languages.items()},
+            "splits": {split: found.to_dict() for split, found in self.splits.items()},
+            "speeds": {name: speed.to_dict() for name, speed in self.speeds.items()},
+            "changes": dict(self.changes),
+            "examples": {
+                "rejected": _listed(self.rejected),
+                "dead_lettered": _listed(self.dead_letters),
+                "changed": _listed(self.changed),
+                "kept": [one.to_dict() for one in self.kept],
+            },
+        }
+
+
+class Trial:
+    """Takes values of records, part by part; memory does not grow with their number."""
+
+    def __init__(self, stages: Stages, recipes: Iterable[Recipe], examples: int = 5) -> None:
+        """Try the ``stages`` of one raw topic for the recipes of its splits; show so many ``examples`` of each kind."""
+        self._steps = [_TimedStep(step) for step in stages.steps]
+        self._stages = replace(stages, steps=self._steps, every_step_counts=True)
+        self._recipes = tuple(recipes)
+        self._totals = {recipe.split: Totals() for recipe in self._recipes}
+        self._records = self._value_bytes = 0
+        self._decoding = self._tokenizing = 0.0
+        self._changes: Counter[str] = Counter()
+        self._examples = examples
+        self._left_out: dict[tuple[Kind, str], EvenSample[_Candidate]] = {}
+        self._changed: dict[str, EvenSample[_Candidate]] = {}
+        self._kept: EvenSample[TriedDocument] = EvenSample(examples)
+
+    @property
+    def records(self) -> int:
+        """Values so far."""
+        return self._records
+
+    @property
+    def kept(self) -> int:
+        """Documents that are kept so far."""
+        return sum(totals.kept for totals in self._totals.values())
+
+    def feed(self, values: Sequence[bytes], places: Sequence[str]) -> None:
+        """Try the values of consecutive records; ``places`` say where each comes from.
+
+        Raises:
+            EngineError: a fast engine or kernel differs from its reference on one of the documents.
+            PanicError: native code panicked, not over a text.
+
+        """
+        first = self._records
+        fetch = RecordColumns.of([Record(first + at, -1, None, value) for at, value in enumerate(values)])
+        for low, high in fetch.parts():
+            with _TRYING:
+                self._try_part(fetch.part(low, high), places[low:high])
+
+    def result(self) -> TrialResult:
+        """Return what became of all values so far; more may follow."""
+        totals = sum(self._totals.values(), Totals())
+        order = {row.reason: number for number, row in enumerate(Retention(totals).funnel())}
+        shown = {key: [one.shown() for one in sample.items()] for key, sample in self._left_out.items()}
+        filtered = sorted((reason for kind, reason in shown if kind is Kind.FILTERED), key=lambda one: order[one])
+        refused = sorted(reason for kind, reason in shown if kind is Kind.DEAD_LETTERED)
+        changed = {label: [one.shown() for one in sample.items()] for label, sample in self._changed.items()}
+        return TrialResult(
+            splits={split: found.copy() for split, found in self._totals.items()},
+            records=self._records,
+            speeds=self._speeds(totals),
+            rejected={reason: shown[Kind.FILTERED, reason] for reason in filtered},
+            dead_letters={reason: shown[Kind.DEAD_LETTERED, reason] for reason in refused},
+            changes=dict(self._changes),
+            changed={label: changed[label] for label in self._stages.labels if label in changed},
+            kept=self._kept.items(),
+        )
+
+    def _speeds(self, totals: Totals) -> dict[str, StageSpeed]:
+        steps = totals.figures.steps
+        came = {step.step: step.taken.size for step in steps}
+        timed = zip(self._stages.labels, self._steps, strict=True)
+        return {
+            "decoding": StageSpeed(self._value_bytes, self._decoding),
+            **{label: StageSpeed(came.get(label, 0), step.seconds) for label, step in timed},
+            "tokenizing": StageSpeed(steps[-1].passed.size if steps else 0, self._tokenizing),
+        }
+
+    def _try_part(self, part: RecordColumns, places: Sequence[str]) -> None:
+        began, before = perf_counter(), sum(step.seconds for step in self._steps)
+        columns = OutcomeColumns.sort(self._stages, part)
+        stepped = sum(step.seconds for step in self._steps) - before
+        self._decoding += perf_counter() - began - stepped
+        left_out = [outcome for _, outcome in columns.others]
+        for recipe in self._recipes:
+            kept = columns.kept[recipe.split]
+            tokens = self._encode(kept.documents.texts)
+            ChainOutcomes.of(recipe, part, columns, kept, tokens).count(
+                self._totals[recipe.split], 0, len(part.records)
+            )
+            left_out += self._behind_steps(part, recipe.split, kept, tokens)
+            self._show_kept(recipe, kept, tokens, places)
+            self._show_changed(columns, recipe.split, places)
+        for outcome in left_out:
+            if outcome.split in self._totals:
+                self._show_left_out(outcome, places[outcome.record.offset - int(part.offsets[0])])
+        self._records += len(part.records)
+        self._value_bytes += int(part.sizes.sum())
+
+    def _encode(self, texts: Sequence[str]) -> TokenBatch:
+        began = perf_counter()
+        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+        ranges = divide(lengths, items=len(texts), room=BATCH_CHARACTERS)
+        found = joined([self._stages.engine.encode(texts[low:high]) for low, high in ranges])
+        self._tokenizing += perf_counter() - began
+        return found
+
+    def _behind_steps(self, part: RecordColumns, split: str, kept: KeptDocuments, tokens: TokenBatch) -> list[Outcome]:
+        """Return the outcomes of documents that the tokenizer filtered out, or fails on."""
+        silent = [part.records[at] for at in kept.indices[tokens.silent].tolist()]
+        return [
+            *(Outcome(record, Kind.FILTERED, split, NO_TOKENS, NO_TOKENS_DETAIL) for record in silent),
+            *(
+                self._stages.refused(part.records[int(kept.indices[at])], split, error)
+                for at, error in tokens.failed.items()
+            ),
+        ]
+
+    def _show_left_out(self, outcome: Outcome, place: str) -> None:
+        key, number = (outcome.kind, outcome.reason), outcome.record.offset
+        sample = self._left_out.get(key)
+        if sample is None:
+            sample = self._left_out[key] = EvenSample(self._examples)
+        if sample.wants(number):
+            sample.add(number, _Candidate(self._stages, outcome, place))
+
+    def _show_changed(self, columns: OutcomeColumns, split: str, places: Sequence[str]) -> None:
+        passage = columns.passages.get(split)
+        if passage is None:
+            return
+        for index, step in zip(passage.changes.indices.tolist(), passage.changes.steps.tolist(), strict=True):
+            label, record = passage.labels[step], columns.records[index]
+            self._changes[label] += 1
+            sample = self._changed.get(label)
+            if sample is None:
+                sample = self._changed[label] = EvenSample(self._examples)
+            if sample.wants(record.offset):
+                outcome = Outcome(record, Kind.KEPT, split)
+                sample.add(record.offset, _Candidate(self._stages, outcome, places[index], step))
+
+    def _show_kept(self, recipe: Recipe, kept: KeptDocuments, tokens: TokenBatch, places: Sequence[str]) -> None:
+        around = len(recipe.begin_of_document) + len(recipe.after)
+        lengths = np.diff(tokens.offsets).tolist()
+        for index, text, length in zip(kept.indices.tolist(), kept.documents.texts, lengths, strict=True):
+            number = self._records + index
+            if length and self._kept.wants(number):
+                said = f"{length + around:,} token{'' if length + around == 1 else 's'}"
+                self._kept.add(number, TriedDocument(places[index], said, beginning_of(text)))
+
+
+class _Candidate:
+    """A document that may be shown: the plain steps are asked about it when it is."""
+
+    def __init__(self, stages: Stages, outcome: Outcome, place: str, step: int | None = None) -> None:
+        """Hold what became of a record; ``step`` is the number of the step that changed it, where that is shown."""
+        self._stages, self._outcome, self._place, self._step = stages, outcome, place, step
+        self._shown: TriedDocument | None = None
+        if len(outcome.record.value or b"") > HELD_BYTES:
+            self.shown()
+
+    def shown(self) -> TriedDocument:
+        """Return what people see of it."""
+        if self._shown is None:
+            self._shown = self._made()
+            self._outcome = self._outcome._replace(record=Record(self._outcome.record.offset, -1, None, None))
+        return self._shown
+
+    def _made(self) -> TriedDocument:
+        held, passed = self._outcome, list[Document]()
+        again = self._stages.outcome(held.record, (), passed)
+        if self._step is not None:
+            before, after = where_they_differ(passed[self._step].text, passed[self._step + 1].text)
+            return TriedDocument(self._place, "", before, after)
+        detail = again.detail if again.reason == held.reason else held.detail
+        if passed:
+            return TriedDocument(self._place, detail, beginning_of(passed[-1].text))
+        return TriedDocument(self._place, detail, beginning_of((held.record.value or b"").decode(errors="replace")))
+
+
+class _TimedStep:
+    """A step that knows how long it worked over many documents; its answers are the step's."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self.seconds = 0.0
+
+    @property
+    def name(self) -> str:
+        """The step's."""
+        return self._step.name
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the step says of itself."""
+        return self._step.describe()
+
+    def __call__(self, document: Document) -> Document | Rejected:
+        """Return the step's answer, untimed: it is asked for to be shown."""
+        return self._step(document)
+
+    def many(self, documents: DocumentColumns) -> Iterable[tuple[int, Answer]]:
+        """Return the step's answers, all of them made within the time that is counted."""
+        began = perf_counter()
+        answers = list(self._step.many(documents))
+        self.seconds += perf_counter() - began
+        return answers
+
+
+def _listed(examples: Mapping[str, Sequence[TriedDocument]]) -> dict[str, list[dict[str, Any]]]:
+    return {name: [one.to_dict() for one in found] for name, found in examples.items()}
