@@ -87,7 +87,7 @@ class Batches:
             widen: False leaves x and y in the dtype that the tokens have on disk (torch.uint8, uint16 or uint32), as
                 overlapping views of one tensor, for those who convert them themselves; see also ``Batch.rows``.
             worker: number and count of the processes that read this rank's steps in turns; `StepDataset` gives them.
-            check: hold what is read against the blocks' CRCs, and refuse damage, for an eighth to a quarter more time.
+            check: hold what is read against the blocks' CRCs, and refuse damage, for a tenth to a third more time.
                 False trains on whatever the files hold.
             on_damage: "skip" checks, and leaves damaged blocks out: a batch is smaller by them (one that would hold
                 none is left out), ``skipped`` counts them, and the log names them. Steps stay what they are, so ranks
