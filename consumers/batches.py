@@ -211,9 +211,8 @@ class Batches:
                 waits = True
                 reachable.require()
                 store_wait.wait(self._awaited())
-                now = clock()
-                self._waited += now - asked
-                asked = now
+                began, asked = asked, clock()
+                self._waited += asked - began
                 continue
             if waits:
                 waits = False
