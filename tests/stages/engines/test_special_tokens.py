@@ -1,9 +1,9 @@
 """Special tokens around texts and in them: the ids of whole documents are those of `tokenizers`, with either engine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -42,7 +42,15 @@ KINDS: Final = {
 CASES: Final = [(name, engine) for name, marks in KINDS.items() for engine in marks.engines]
 MODES: Final[tuple[SpecialTokens, ...]] = ("text", "tokens")
 
-on_all_kinds = pytest.mark.parametrize("name", KINDS)
+LARGE: Final = {"tekken", "llama 3"}
+"""Vocabularies that take seconds to open."""
+
+
+def _params(cases: Iterable[tuple[str, ...]]) -> list[Any]:
+    return [pytest.param(*case, marks=[pytest.mark.slow] * (case[0] in LARGE)) for case in cases]
+
+
+on_all_kinds = pytest.mark.parametrize("name", _params((name,) for name in KINDS))
 
 
 @cache
@@ -83,7 +91,7 @@ def _assert_right(name: str, engine: EngineName, special: SpecialTokens, value: 
     assert _milled(_source(name, engine, special), value) == right, value[:80]
 
 
-@pytest.mark.parametrize(("name", "engine"), CASES)
+@pytest.mark.parametrize(("name", "engine"), _params(CASES))
 @pytest.mark.parametrize("special", MODES)
 @pytest.mark.slow
 def test_documents_of_the_collection_have_the_librarys_ids(
@@ -94,7 +102,7 @@ def test_documents_of_the_collection_have_the_librarys_ids(
         _assert_right(name, engine, special, value)
 
 
-@pytest.mark.parametrize(("name", "engine"), CASES)
+@pytest.mark.parametrize(("name", "engine"), _params(CASES))
 @pytest.mark.parametrize("special", MODES)
 @given(data=st.data())
 @pytest.mark.slow
@@ -116,14 +124,14 @@ def test_the_recipe_has_what_stands_around_a_document(name: str) -> None:
     assert names(recipe.padding_id) == (*marks.after, marks.padding or names(0))[0]
 
 
-@pytest.mark.parametrize("name", ["gpt-neox", "tekken"])
+@pytest.mark.parametrize("name", _params([("gpt-neox",), ("tekken",)]))
 def test_a_tokenizer_that_adds_nothing_has_no_template(name: str) -> None:
     """And says so, rather than to leave documents as they are."""
     with pytest.raises(SettingsError, match="the tokenizer has no template"):
         complete(RECIPE, TokenizerFile(name, KINDS[name].content()), None, template="tokenizer")
 
 
-@pytest.mark.parametrize(("name", "engine"), CASES)
+@pytest.mark.parametrize(("name", "engine"), _params(CASES))
 def test_a_special_token_in_a_text_is_one_only_where_it_was_asked_for(name: str, engine: EngineName) -> None:
     """By its id; and by no id that it has as text."""
     library = _library(name, "text")
