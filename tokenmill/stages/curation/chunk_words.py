@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from tokenmill.stages.curation import english_rules
 from tokenmill.stages.curation.addresses import is_address
 from tokenmill.stages.curation.code_points import (
     HASH_START,
@@ -36,6 +37,7 @@ from tokenmill.stages.curation.english_rules import (
 )
 
 NOTHING_TO_JOIN: Final = -2
+ends_of: Final = compiled(english_rules.ends_of)
 _DOT, _COMMA, _PLUS, _DOLLAR, _HYPHEN = map(ord, ".,+$-")
 _ELLIPSIS, _DEGREE, _LONG_DASH, _SHORT_DASH, _TILDE = map(ord, "…°—–~")  # noqa: RUF001 - as spaCy has them
 _APOSTROPHE, _CURLY, _SMALL_S, _BIG_S = map(ord, "'’sS")  # noqa: RUF001 - as spaCy has them
@@ -52,6 +54,8 @@ def special_case(cases: SpecialCases, text: Characters, low: int, high: int) -> 
     """Return the number of ``text[low:high]`` among the special cases; -1 if it is none."""
     size = high - low
     if size <= 0 or size > cases.longest:
+        return -1
+    if not (cases.ends_of_sizes[ends_of(text[low], text[high - 1])] >> np.uint64(min(size, 63))) & np.uint64(1):
         return -1
     mask = np.uint64(len(cases.slots) - 1)
     slot = hash_of(text, low, high) & mask

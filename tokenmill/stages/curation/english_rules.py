@@ -70,6 +70,8 @@ class SpecialCases(NamedTuple):
     ends: npt.NDArray[np.int32]
     """Where each word ends in its string."""
     longest: int
+    ends_of_sizes: npt.NDArray[np.uint64]
+    """Shape ``[2 ** 14]``: the sizes of strings with such a first and last character (`ends_of`), a bit for each."""
 
 
 class EnglishRules(NamedTuple):
@@ -96,6 +98,11 @@ class EnglishRules(NamedTuple):
     longest_sequence: int
     """In words."""
     longest_unit: int
+
+
+def ends_of(first: int, last: int) -> int:
+    """Return seven bits of each of two code points."""
+    return (first & 127) << 7 | (last & 127)
 
 
 def string_hash(text: str) -> int:
@@ -195,9 +202,12 @@ def english_rules(nlp: Any, sequences: Collection[tuple[str, ...]]) -> EnglishRu
     unescaped = [mark.replace("\\", "") for mark in char_classes.LIST_CURRENCY]
     units = [*char_classes.UNITS.split("|"), *unescaped]
     slots, begin, text, first, ends = _special_cases(tokenizer.rules)
+    sizes = np.zeros(1 << 14, np.uint64)
+    for case in tokenizer.rules:
+        sizes[ends_of(ord(case[0]), ord(case[-1]))] |= np.uint64(1 << min(len(case), 63))
     return EnglishRules(
         classes=classes,
-        special=SpecialCases(slots, begin, text, first, ends, max(map(len, tokenizer.rules))),
+        special=SpecialCases(slots, begin, text, first, ends, max(map(len, tokenizer.rules)), sizes),
         units=_hash_set(map(string_hash, units)),
         patterns=_hash_set(map(sequence_hash, sequences)),
         beginnings=_hash_set(sequence_hash(words[:end]) for words in sequences for end in range(1, len(words))),

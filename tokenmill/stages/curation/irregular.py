@@ -25,14 +25,19 @@ from tokenmill.stages.curation.word_table import (
 
 @compiled
 def find_runs(
-    part: TextPart, table: WordTable, rules: EnglishRules, scratch: Characters, runs: npt.NDArray[np.int64]
+    part: TextPart,
+    table: WordTable,
+    rules: EnglishRules,
+    scratch: Characters,
+    around: npt.NDArray[np.uint64],
+    runs: npt.NDArray[np.int64],
 ) -> int:
     """Find chunks whose words depend on those beside them, in runs of ``[first, last)``; return how many there are.
 
     No sequence reaches over a run's ends, so its words depend on nothing else. ``scratch`` has the shape
-    ``[3, bytes of the longest chunk]``, ``runs`` the shape ``[chunks, 2]``.
+    ``[3, bytes of the longest chunk]``, ``around`` room for twice the words of the longest sequence, ``runs`` the shape
+    ``[chunks, 2]``.
     """
-    around = np.empty(2 * rules.longest_sequence, np.uint64)
     count = 0
     for text in range(len(part.begin)):
         odd, chunk, last = False, part.first[text], part.last[text]

@@ -54,13 +54,13 @@ def _quality(step: GopherQuality) -> Judge:
         *(step.max_non_alpha_words_ratio, step.min_stop_words),
     )
     stop_words = sorted({word.encode() for word in step.stop_words})
-    data = np.frombuffer(b"".join(stop_words) + bytes(PADDING), np.uint8)
+    data = np.frombuffer(bytearray().join((*stop_words, bytes(PADDING))), np.uint8)
     limits = QualityLimits._make((*_numbers(bounds), data, np.cumsum([0, *map(len, stop_words)], dtype=np.int64)))
 
     def judge(split: WordSplit, texts: list[str]) -> Iterator[tuple[int, Judgement]]:
         for located in split.locate(texts):
-            verdicts = _blank(located)
-            judge_quality(located.part, split.table, located.rows, limits, verdicts)
+            verdicts, seen = _blank(located), np.empty(len(stop_words), np.bool_)
+            judge_quality(located.part, split.table, located.rows, limits, verdicts, seen)
             yield from _named(located, verdicts, QUALITY_REASONS)
 
     return judge
@@ -169,5 +169,6 @@ def _room(located: Located, table: WordTable) -> Room:
         n_grams=np.empty(size, np.uint64),
         counts=np.empty(size, np.int32),
         slots=np.empty(slots_for(size), np.int32),
+        blocks=np.empty(slots_for(size) // 2, np.uint64),
         joined=np.empty(longest + PADDING, np.uint8),
     )

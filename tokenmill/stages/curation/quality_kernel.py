@@ -57,16 +57,21 @@ class QualityLimits(NamedTuple):
 
 @compiled
 def judge_quality(
-    part: TextPart, table: WordTable, rows: npt.NDArray[np.int64], limits: QualityLimits, verdicts: npt.NDArray[np.int8]
+    part: TextPart,
+    table: WordTable,
+    rows: npt.NDArray[np.int64],
+    limits: QualityLimits,
+    verdicts: npt.NDArray[np.int8],
+    seen: npt.NDArray[np.bool_],
 ) -> None:
-    """Fill the verdict of each row."""
+    """Fill the verdict of each row; ``seen`` has room for as many values as there are stop words."""
     for number in range(len(rows)):
         row = rows[number]
-        verdicts[number] = ASK if part.irregular[row] else _judge(part, table, row, limits)
+        verdicts[number] = ASK if part.irregular[row] else _judge(part, table, row, limits, seen)
 
 
 @compiled
-def _judge(part: TextPart, table: WordTable, row: int, limits: QualityLimits) -> int:
+def _judge(part: TextPart, table: WordTable, row: int, limits: QualityLimits, seen: npt.NDArray[np.bool_]) -> int:
     words = full = characters = alphabetic = 0
     for chunk in range(part.first[row], part.last[row]):
         entry = part.entry[chunk]
@@ -89,7 +94,7 @@ def _judge(part: TextPart, table: WordTable, row: int, limits: QualityLimits) ->
         return verdict
     if limits.max_non_alpha_words_ratio and alphabetic / words < limits.max_non_alpha_words_ratio:
         return ALPHA
-    if limits.min_stop_words and not _has_stop_words(part, table, row, limits):
+    if limits.min_stop_words and not _has_stop_words(part, table, row, limits, seen):
         return STOP_WORDS
     return KEEP
 
@@ -164,10 +169,13 @@ def _ends_with_ellipsis(part: TextPart, table: WordTable, row: int, chunk: int) 
 
 
 @compiled
-def _has_stop_words(part: TextPart, table: WordTable, row: int, limits: QualityLimits) -> bool:
+def _has_stop_words(
+    part: TextPart, table: WordTable, row: int, limits: QualityLimits, seen: npt.NDArray[np.bool_]
+) -> bool:
     """Return whether enough different stop words are among the text's words."""
     stops = len(limits.stop_begin) - 1
-    seen, found = np.zeros(stops, np.bool_), 0
+    seen[:] = False
+    found = 0
     for chunk in range(part.first[row], part.last[row]):
         entry = part.entry[chunk]
         place = part.chunk_begin[chunk]

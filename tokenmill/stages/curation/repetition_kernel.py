@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from tokenmill.stages.curation.byte_strings import Bytes, equal_bytes
 from tokenmill.stages.curation.compiled import compiled
-from tokenmill.stages.curation.part import TextPart
+from tokenmill.stages.curation.part import WHITE, TextPart
 from tokenmill.stages.curation.repeated_strings import Numbers, Slots, repeated, slots_for
 from tokenmill.stages.curation.verdicts import ASK, KEEP
 from tokenmill.stages.curation.word_table import (
@@ -28,8 +28,9 @@ EMPTY, PARA, PARA_CHAR, LINE, LINE_CHAR, TOP = range(1, 7)
 _NEW_LINE: Final = ord("\n")
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT: Final = np.uint64(29)
-_HALF: Final = np.uint64(32)
-_MARK: Final = np.uint64(0x7FFFFFFF)
+_ONE: Final = np.uint64(1)
+_SIX_BITS: Final = np.uint64(63)
+_BIT_PLACES: Final = (np.uint64(58), np.uint64(52), np.uint64(46))
 
 
 class RepetitionLimits(NamedTuple):
@@ -60,6 +61,8 @@ class Room(NamedTuple):
     """Hashes of n-grams."""
     counts: npt.NDArray[np.int32]
     slots: Slots
+    blocks: npt.NDArray[np.uint64]
+    """A Bloom filter: one number for each word at least, a power of two of them."""
     joined: Bytes
     """A text without its white space, and eight bytes more."""
 
@@ -68,8 +71,8 @@ class Room(NamedTuple):
 def most_items(part: TextPart, table: WordTable, rows: npt.NDArray[np.int64]) -> int:
     """Return the most words of a row, or lines if a row has more of them."""
     most = 0
-    for row in rows:
-        words = 0
+    for number in range(len(rows)):
+        row, words = rows[number], 0
         lines = 1
         for chunk in range(part.first[row], part.last[row]):
             words += table.chunks[part.entry[chunk], WORDS]
@@ -99,24 +102,23 @@ def judge_repetition(
 
 @compiled
 def _judge_lines(part: TextPart, table: WordTable, row: int, limits: RepetitionLimits, room: Room) -> int:
-    data, low, high, characters = part.data, part.begin[row], part.end[row], part.characters[row]
-    if low == high:
+    data, characters = part.data, part.characters[row]
+    if part.begin[row] == part.end[row]:
         return EMPTY
     seed = table.seed[0]
     if limits.dup_para_frac or limits.dup_para_char_frac:
-        first, last = part.first[row], part.last[row]
         count = 1
-        room.begin[0] = room.end[0] = low
-        if first < last:
-            end = part.chunk_begin[last - 1] + table.chunks[part.entry[last - 1], BYTES]
-            count = _split(data, part.chunk_begin[first], end, 2, room)
+        room.begin[0] = room.end[0] = part.begin[row]
+        if part.first[row] < part.last[row]:
+            low, high = part.chunk_begin[part.first[row]], _end_of(part, table, part.last[row] - 1)
+            count = _split(part, table, row, low, high, 2, room)
         elements, again = repeated(data, room.begin, room.end, count, room.slots, seed)
         if limits.dup_para_frac and elements / count > limits.dup_para_frac:
             return PARA
         if limits.dup_para_char_frac and again / characters > limits.dup_para_char_frac:
             return PARA_CHAR
     if limits.dup_line_frac or limits.dup_line_char_frac:
-        count = _split(data, low, high, 1, room)
+        count = _split(part, table, row, part.begin[row], part.end[row], 1, room)
         elements, again = repeated(data, room.begin, room.end, count, room.slots, seed)
         if limits.dup_line_frac and elements / count > limits.dup_line_frac:
             return LINE
@@ -126,10 +128,33 @@ def _judge_lines(part: TextPart, table: WordTable, row: int, limits: RepetitionL
 
 
 @compiled
-def _split(data: Bytes, low: int, high: int, least: int, room: Room) -> int:
-    """Split at each run of ``least`` line feeds or more; return how many pieces there are."""
-    count, at = 0, low
+def _end_of(part: TextPart, table: WordTable, chunk: int) -> int:
+    return int(part.chunk_begin[chunk] + table.chunks[part.entry[chunk], BYTES])
+
+
+@compiled
+def _split(part: TextPart, table: WordTable, row: int, low: int, high: int, least: int, room: Room) -> int:
+    """Split a row's ``[low, high)``, which has all its chunks, at each run of ``least`` line feeds or more.
+
+    Line feeds are between chunks, so nothing else is read. Returns how many pieces there are.
+    """
+    count, behind = 0, low
     room.begin[0] = low
+    for chunk in range(part.first[row], part.last[row]):
+        if part.gap[chunk] == WHITE:
+            if chunk > part.first[row]:
+                behind = _end_of(part, table, chunk - 1)
+            count = _split_gap(part.data, behind, part.chunk_begin[chunk], least, count, room)
+    if part.first[row] < part.last[row]:
+        behind = _end_of(part, table, part.last[row] - 1)
+    count = _split_gap(part.data, behind, high, least, count, room)
+    room.end[count] = high
+    return count + 1
+
+
+@compiled
+def _split_gap(data: Bytes, at: int, high: int, least: int, count: int, room: Room) -> int:
+    """Put the pieces that end in ``[at, high)`` behind ``count`` others; return how many have ended."""
     while at < high:
         if data[at] != _NEW_LINE:
             at += 1
@@ -141,39 +166,51 @@ def _split(data: Bytes, low: int, high: int, least: int, room: Room) -> int:
             room.end[count] = start
             count += 1
             room.begin[count] = at
-    room.end[count] = high
-    return count + 1
+    return count
 
 
 @compiled
 def _judge_words(part: TextPart, table: WordTable, row: int, limits: RepetitionLimits, room: Room) -> int:
-    words = _join(part, table, row, room)
+    words = _put_words(part, table, row, room)
     characters = part.characters[row]
-    joined = 0
+    joined, copied = 0, False
     for rule in range(len(limits.top_n)):
         n, share = limits.top_n[rule], limits.top_share[rule]
         if n > words:
             continue
         joined = _hash_n_grams(words, n, joined, room)
-        if _most_in_top(words, n, room) / characters > share and _top(words, n, room) / characters > share:
-            return TOP + rule
+        if _most_in_top(words, n, room) / characters > share:
+            copied = copied or _copy_chunks(part, table, row, room)
+            if _top(words, n, room) / characters > share:
+                return TOP + rule
     for rule in range(len(limits.dup_n)):
         n, share = limits.dup_n[rule], limits.dup_share[rule]
         joined = _hash_n_grams(words, n, joined, room)
         if _most_duplicated(words, n, room) / characters > share:
+            copied = copied or _copy_chunks(part, table, row, room)
             if _duplicated(words, n, room) / characters > share:
                 return TOP + len(limits.top_n) + rule
     return KEEP
 
 
 @compiled
-def _join(part: TextPart, table: WordTable, row: int, room: Room) -> int:
-    """Put the text's words into ``room``, one after the other; return their number."""
+def _copy_chunks(part: TextPart, table: WordTable, row: int, room: Room) -> bool:
+    """Put the text without its white space into ``room.joined``; return True. Only comparing n-grams needs it."""
+    place = 0
+    for chunk in range(part.first[row], part.last[row]):
+        begin = part.chunk_begin[chunk]
+        for at in range(table.chunks[part.entry[chunk], BYTES]):
+            room.joined[place + at] = part.data[begin + at]
+        place += table.chunks[part.entry[chunk], BYTES]
+    return True
+
+
+@compiled
+def _put_words(part: TextPart, table: WordTable, row: int, room: Room) -> int:
+    """Put where the text's words are in ``room.joined`` and their hashes into ``room``; return their number."""
     count = place = characters = 0
     for chunk in range(part.first[row], part.last[row]):
-        entry, begin = part.entry[chunk], part.chunk_begin[chunk]
-        for at in range(table.chunks[entry, BYTES]):
-            room.joined[place + at] = part.data[begin + at]
+        entry = part.entry[chunk]
         first = table.chunks[entry, FIRST_WORD]
         for word in range(first, first + table.chunks[entry, WORDS]):
             room.begin[count], room.characters[count] = place, characters
@@ -262,26 +299,25 @@ def _mixed(value: np.uint64) -> np.uint64:
 
 @compiled
 def _most_duplicated(words: int, n: int, room: Room) -> int:
-    """Return what `_duplicated` gives at most: the characters of all words in n-grams whose hash came before.
+    """Return what `_duplicated` gives at most: the characters of all words in n-grams that may have come before.
 
-    32 bits of a hash tell n-grams apart here, and n-grams overlap.
+    A Bloom filter says whether they may, with three bits of one number for each n-gram, and n-grams overlap here.
     """
-    size = slots_for(words)
-    slots = room.slots
-    slots[:size] = 0
+    size = slots_for(words) // 2
+    blocks = room.blocks
+    blocks[:size] = 0
     mask = np.uint64(size - 1)
     covered = again = 0
     for first in range(words - n + 1):
         value = _mixed(room.n_grams[first])
-        mark = np.int32((value >> _HALF) & _MARK) | np.int32(1)
-        slot = value & mask
-        while slots[slot] != 0 and slots[slot] != mark:
-            slot = (slot + np.uint64(1)) & mask
-        if slots[slot] == mark:
+        bits = (_ONE << (value >> _BIT_PLACES[0])) | (_ONE << ((value >> _BIT_PLACES[1]) & _SIX_BITS))
+        bits |= _ONE << ((value >> _BIT_PLACES[2]) & _SIX_BITS)
+        block = value & mask
+        if blocks[block] & bits == bits:
             again += room.characters[first + n] - room.characters[max(first, covered)]
             covered = first + n
         else:
-            slots[slot] = mark
+            blocks[block] |= bits
     return again
 
 

@@ -3,6 +3,7 @@
 import secrets
 from collections import deque
 from collections.abc import Iterator, Sequence
+from operator import is_
 from threading import RLock
 from typing import Any, Final, NamedTuple
 
@@ -79,31 +80,40 @@ class WordSplit:
         self._parts: deque[tuple[list[str], TextPart]] = deque(maxlen=KEPT_PARTS)
         self._runs: dict[str, list[int]] = {}
         self._places: dict[int, tuple[int, TextPart]] = {}
+        self._located: tuple[list[str], list[Located]] = ([], [])
         self.table: WordTable = empty_table(self._seed)
 
     def locate(self, texts: Sequence[str]) -> Iterator[Located]:
         """Return where the texts are, after making a part of those that are in none yet."""
+        known = self._located[0]
+        if len(texts) == len(known) and all(map(is_, texts, known)):
+            yield from self._located[1]
+            return
+        located = list(self._find(texts))
+        self._located = list(texts), located
+        yield from located
+
+    def _find(self, texts: Sequence[str]) -> Iterator[Located]:
         places = self._places
         new = [text for text in texts if id(text) not in places]
         if new:
             encoded = [text.encode() for text in new]
             lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
             ends = np.cumsum(lengths)
-            data = np.frombuffer(b"".join((*encoded, bytes(PADDING))), np.uint8)
+            data = np.frombuffer(bytearray().join((*encoded, bytes(PADDING))), np.uint8)  # of the kernels' one type
             part = self.split(data, ends - lengths, ends, new, may_forget=len(new) == len(texts))
             self.add(new, part)
             if any(id(text) not in places for text in texts):  # they were in a part that had to go
                 self._drop_parts()
-                yield from self.locate(texts)
+                yield from self._find(texts)
                 return
-        found: dict[int, tuple[TextPart, list[int], list[int]]] = {}
-        for index, text in enumerate(texts):
-            row, part = self._places[id(text)]
-            _, rows, indices = found.setdefault(id(part), (part, [], []))
-            rows.append(row)
-            indices.append(index)
-        for part, rows, indices in found.values():
-            yield Located(part, np.array(rows, np.int64), np.array(indices, np.int64))
+        found = [places[id(text)] for text in texts]
+        rows = np.fromiter((row for row, _ in found), np.int64, len(found))
+        owners = np.fromiter((id(part) for _, part in found), np.uint64, len(found))
+        parts = {id(part): part for _, part in found}
+        for owner, part in parts.items():
+            indices = np.flatnonzero(owners == owner)
+            yield Located(part, rows[indices], indices)
 
     def add(self, texts: list[str], part: TextPart) -> None:
         """Remember that the part's rows are these texts."""
@@ -179,7 +189,8 @@ class WordSplit:
             data, begin, end, characters, first, last, np.zeros(len(begin), np.bool_), chunk_begin, entry, gap
         )
         runs = np.empty((count, 2), np.int64)
-        found = find_runs(part, self.table, self.rules, scratch, runs)
+        around = np.empty(2 * self.rules.longest_sequence, np.uint64)
+        found = find_runs(part, self.table, self.rules, scratch, around, runs)
         for first, behind in runs[:found].tolist():
             self._cut_together(part, first, behind)
         return part
@@ -191,6 +202,7 @@ class WordSplit:
         self.table = emptied(self.table)
 
     def _drop_parts(self) -> None:
+        self._located = [], []
         self._parts.clear()
         self._places.clear()
 
@@ -247,7 +259,7 @@ class WordSplit:
         table.chunks[entry, FIRST_WORD], table.chunks[entry, WORDS] = at, len(words)
         for word, is_punctuation in words:
             encoded = word.encode()
-            data = np.frombuffer(encoded + bytes(PADDING), np.uint8)
+            data = np.frombuffer(bytearray(encoded + bytes(PADDING)), np.uint8)
             kinds = WORD_ALPHABETIC if any(map(str.isalpha, word)) else 0
             kinds |= WORD_NO_SYMBOL if any(character not in SYMBOLS for character in word) else 0
             kinds |= WORD_PUNCTUATION if is_punctuation else 0
