@@ -22,8 +22,9 @@ from tokenmill.store.retiring import retire
 
 INFO: Final = make_info(block_tokens=17, segment_blocks=16)
 """As in `WRITE`."""
-LOOKS: Final = 200
-"""Reads of a changed block, 10 ms apart: readers look at the files under them some twenty times a second."""
+NOTICED_SECONDS: Final = 60
+"""Readers look at the files under them some twenty times a second, but for a hundredth of the time at most: one look
+that waited for a processor for 50 ms is followed by five seconds without any."""
 KEPT: Final = 96
 """Blocks that retiring leaves at least."""
 
@@ -128,7 +129,8 @@ def _damage_and_repair(store: Path, follower: Follower, donor: ChainDonor, trial
 
 def _read_again_and_again(reader: PartitionReader, number: int) -> None:
     """Read a block that was sound: it is checked again once the file's change was noticed."""
-    for _ in range(LOOKS):
+    until = time.monotonic() + NOTICED_SECONDS
+    while time.monotonic() < until:
         reader.read(number)
         time.sleep(0.01)
 

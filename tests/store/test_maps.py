@@ -4,7 +4,10 @@ import ctypes
 import errno
 import gc
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +22,14 @@ def path(tmp_path: Path) -> Path:
     """Return a file of 10,000 bytes, three pages, where a segment would be."""
     path = tmp_path / "000000000000.bin"
     path.write_bytes(bytes(range(250)) * 40)
+    settle(path)
     return path
+
+
+def settle(path: Path) -> None:
+    """Wait until a change of a file would give it another time."""
+    while not maps.is_settled((0, 0, 0, path.stat().st_ctime_ns)):
+        time.sleep(0.005)
 
 
 @pytest.fixture(autouse=True)
@@ -112,6 +122,35 @@ def test_a_file_that_was_changed_in_place_is_another_one_and_one_that_grew_is_no
             file.write(b"x")
             file.flush()
     assert not MapWatch().look([array])
+
+
+def _in_ticks(call: Callable[..., os.stat_result]) -> Callable[..., SimpleNamespace]:
+    """Give a file's time of change as kernels before 6.13 do, whose clock goes on a hundred times a second."""
+
+    def seen(of: int | Path) -> SimpleNamespace:
+        found = call(of)
+        named = {name: getattr(found, name) for name in ("st_dev", "st_ino", "st_size", "st_mode")}
+        return SimpleNamespace(**named, st_ctime_ns=found.st_ctime_ns // 10_000_000 * 10_000_000)
+
+    return seen
+
+
+def test_a_change_in_the_moment_of_mapping_is_seen_though_the_time_of_the_file_is_the_same(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a segment has it whose writer was killed, and that was changed before the kernel's clock had gone on."""
+    monkeypatch.setattr(os, "fstat", _in_ticks(os.fstat))
+    monkeypatch.setattr(Path, "stat", _in_ticks(Path.stat))
+    changed = -1
+    while changed != path.stat().st_ctime_ns:
+        path.write_bytes(bytes(10_000))
+        file = FileMap(path, 10_000)
+        changed = file.identity[-1]
+        with path.open("r+b") as changing:
+            changing.write(b"x")
+    settle(path)
+    assert not file.is_current()
+    assert FileMap(path, 10_000).is_current()
 
 
 def test_looking_takes_a_bounded_part_of_the_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

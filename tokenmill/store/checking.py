@@ -11,14 +11,13 @@ these must be). Where a copy is not of whole blocks, these are looked at in plac
 """
 
 from functools import lru_cache
-from time import time_ns
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from zlib_ng.zlib_ng import crc32
 
-from tokenmill.store.maps import Identity
+from tokenmill.store.maps import Identity, is_settled
 from tokenmill.store.views import Tokens
 
 _RUN_BYTES: Final = 128 << 10
@@ -32,8 +31,6 @@ _DENSE: Final = 4
 """A run is worth reading whole if one in so many of its blocks is wanted; more of them will be."""
 _REMEMBERED_BYTES: Final = 64 << 20
 """Marks of one byte a block that are kept for readers to come: of 131 GB of tokens in blocks of 2 kB."""
-_CLOCK_TICK_NS: Final = 20_000_000
-"""Two changes of a file within a tick of the kernel's clock may have the same time: it has 100 a second at least."""
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Marks: TypeAlias = npt.NDArray[np.bool_]
@@ -51,7 +48,7 @@ def marks_of(identity: Identity, blocks: int) -> Marks:
     marks = _remembered.get(identity)
     if marks is None or len(marks) != blocks:
         marks = np.zeros(blocks, np.bool_)
-        if time_ns() - identity[-1] > _CLOCK_TICK_NS:
+        if is_settled(identity):
             if sum(map(len, list(_remembered.values()))) + blocks > _REMEMBERED_BYTES:
                 _remembered.clear()  # to go through more than that again and again would find none of them, anyway
             _remembered[identity] = marks

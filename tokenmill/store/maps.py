@@ -13,7 +13,7 @@ import os
 import weakref
 from collections.abc import Iterable
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +26,8 @@ _LOOK_SECONDS: Final = 0.05
 """How long what was seen of a file's length is believed: a microsecond for each file, twenty times a second."""
 _LOOK_SHARE: Final = 100
 """Of the time, the part that looking may take where there are thousands of files: one in so many."""
+_CLOCK_TICK_NS: Final = 20_000_000
+"""Two changes of a file within a tick of the kernel's clock may have the same time: it has 100 a second at least."""
 
 _SYSTEM: Final = ctypes.CDLL(None, use_errno=True)
 _mmap = _SYSTEM.mmap
@@ -38,7 +40,15 @@ _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _FAILED: Final = ctypes.c_void_p(-1).value
 
 Identity = tuple[int, int, int, int]
-"""Device, inode, length and last change of a file: with the same ones, it holds the same bytes."""
+"""Device, inode, length and last change of a file: with the same ones, it holds the same bytes, if it is settled."""
+
+
+def is_settled(identity: Identity) -> bool:
+    """Return whether each change of the file from now on gives it another identity: none can be within its last tick.
+
+    As Git does it with the files of its index, see "racy-git" in its documentation.
+    """
+    return time_ns() - identity[-1] > _CLOCK_TICK_NS
 
 
 class FileMap:
@@ -71,6 +81,7 @@ class FileMap:
             os.close(descriptor)
         self.identity: Identity = (seen.st_dev, seen.st_ino, seen.st_size, seen.st_ctime_ns)
         self.size = seen.st_size
+        self._settled = is_settled(self.identity)
         weakref.finalize(self, _munmap, self._address, seen.st_size).atexit = False  # others may still read then
 
     @property
@@ -87,6 +98,8 @@ class FileMap:
     def is_current(self) -> bool:
         """Return whether the file of that name still is this one, or it was removed; bytes behind its end may be new.
 
+        Where it was mapped in the same moment that it was changed in, it is another one, once that moment has passed.
+
         Raises:
             DamagedError: it is, and was cut off: to read behind its end would end the process.
 
@@ -99,7 +112,9 @@ class FileMap:
             return False
         if seen.st_size < self.wanted:
             raise self._cut(seen.st_size)
-        return seen.st_size != self.size or seen.st_ctime_ns == self.identity[-1]
+        if seen.st_size != self.size:
+            return True
+        return seen.st_ctime_ns == self.identity[-1] and (self._settled or not is_settled(self.identity))
 
     def _cut(self, size: int) -> DamagedError:
         return damaged(self.path, f"it has {size} bytes, but {self.wanted} were committed")
