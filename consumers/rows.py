@@ -10,7 +10,7 @@ from zlib_ng.zlib_ng import crc32
 
 from tokenmill.errors import DamagedError
 from tokenmill.samples import EraOrder, Numbers, Ranks, Samples, TrainableSamples, join
-from tokenmill.store import MapWatch, PartitionReader
+from tokenmill.store import MapWatch
 from tokenmill.store.checking import Crcs, crcs_of_runs
 
 from .gathering import Addresses, Gathering, Rows, addresses_of, rows_of
@@ -132,8 +132,8 @@ class _EraTable:
         self._checks_copies = trainable.checks and order.views == 1
         self._starts = np.full(order.blocks, _UNKNOWN, np.int64)
         self._crcs = np.empty(order.blocks if self._checks_copies else 0, np.uint32)
-        self._sound = np.full(order.blocks, self._checks_copies or not trainable.checks)
-        """Which of the blocks need not be checked in place (any more)."""
+        self._sound = np.zeros(order.blocks, np.bool_) if trainable.checks and not self._checks_copies else None
+        """Which of the blocks need not be checked in place any more; None: none needs it."""
         counts = [stop - first for _, first, stop in order.ranges]
         self._ranges = list(zip(order.ranges, accumulate(counts, initial=0)))  # noqa: B905 - one sum more than ranges
         """With each partition's blocks, how many there are in the partitions before."""
@@ -145,15 +145,14 @@ class _EraTable:
             DamagedError: a block of theirs is missing, or not what was committed.
 
         """
-        blocks, views = (items, 0) if self._views == 1 else np.divmod(items, self._views)
+        blocks, views = (items, None) if self._views == 1 else np.divmod(items, self._views)
         starts = self._starts[blocks]
         if starts.min(initial=0) < 0:
             self._map(blocks[starts < 0])
             starts = self._starts[blocks]
-        unknown = blocks[~self._sound[blocks]]
-        if len(unknown):
-            self._check(unknown)
-        found: Addresses = starts + views * view_bytes
+        if self._sound is not None and len(unknown := blocks[~self._sound[blocks]]):
+            self._check(unknown, self._sound)
+        found: Addresses = starts if views is None else starts + views * view_bytes
         return found
 
     def crcs(self, items: Numbers) -> Crcs | None:
@@ -162,10 +161,15 @@ class _EraTable:
 
     def _map(self, blocks: Numbers) -> None:
         """Map the segments that hold these blocks."""
-        for reader, mine, (first, stop), begin in self._by_partition(blocks):
+        asked = np.zeros(len(self._starts), np.bool_)
+        asked[blocks] = True
+        for (partition, first, stop), begin in self._ranges:
+            reader = self._trainable.reader(partition)
             size = reader.info.segment_blocks
-            for segment in np.unique((mine + first - begin) // size).tolist():
-                bounds = max(segment * size, first), min((segment + 1) * size, stop)
+            segments = np.arange(first - first % size, stop, size)
+            mine = np.logical_or.reduceat(asked[begin : begin + stop - first], np.maximum(segments - first, 0))
+            for segment in segments[mine].tolist():
+                bounds = max(segment, first), min(segment + size, stop)
                 span = slice(begin + bounds[0] - first, begin + bounds[1] - first)
                 if self._checks_copies:
                     tokens, self._crcs[span] = next(reader.between_with_crcs(*bounds))
@@ -174,21 +178,13 @@ class _EraTable:
                 self._starts[span] = rows_of(tokens)
                 self.maps.append(tokens)
 
-    def _check(self, blocks: Numbers) -> None:
+    def _check(self, blocks: Numbers, sound: npt.NDArray[np.bool_]) -> None:
         """Refuse damage to these blocks; note what became known of others beside them."""
-        for reader, mine, (first, stop), begin in self._by_partition(blocks):
-            for segment, marks in reader.sound(mine + first - begin):
-                low, high = max(segment, first), min(segment + len(marks), stop)
-                self._sound[begin + low - first : begin + high - first] = marks[low - segment : high - segment]
-
-    def _by_partition(self, blocks: Numbers) -> Iterator[tuple[PartitionReader, Numbers, tuple[int, int], int]]:
-        """Yield each partition's reader, those of the blocks that are its own, its blocks in the era, and where these
-        begin in the era.
-        """  # noqa: D205 - one sentence
         for (partition, first, stop), begin in self._ranges:
             mine = blocks[(begin <= blocks) & (blocks < begin + stop - first)]
-            if len(mine):
-                yield self._trainable.reader(partition), mine, (first, stop), begin
+            for segment, marks in self._trainable.reader(partition).sound(mine + first - begin) if len(mine) else ():
+                low, high = max(segment, first), min(segment + len(marks), stop)
+                sound[begin + low - first : begin + high - first] = marks[low - segment : high - segment]
 
 
 class RowReader:
