@@ -7,7 +7,7 @@ from tokenmill.errors import SettingsError
 from tokenmill.stages.steps.protocol import Step
 
 WITH_KERNELS: Final = frozenset(
-    {"c4_paragraph", "c4_quality", "fineweb_quality", "gopher_quality", "gopher_repetition"}
+    {"c4_paragraph", "c4_quality", "fineweb_quality", "gopher_quality", "gopher_repetition", "language"}
 )
 """Steps that have a kernel, with most parameters."""
 
@@ -22,8 +22,8 @@ def faster_steps(steps: Sequence[Step]) -> tuple[tuple[Step, ...], str]:
     try:
         from tokenmill.stages.curation.fast_steps import with_kernels  # noqa: PLC0415 - optional, and slow to load
     except ImportError as error:
-        return tuple(steps), f"numba cannot be loaded ({error}): steps take a hundred times as long"
+        return tuple(steps), f"numba cannot be loaded ({error}): steps take ten to a hundred times as long"
     try:
         return with_kernels(steps), ""
     except SettingsError as error:
-        return tuple(steps), f"{error}: steps take a hundred times as long"
+        return tuple(steps), f"{error}: steps take ten to a hundred times as long"

@@ -9,11 +9,13 @@ import numpy as np
 
 from tokenmill.documents import Document
 from tokenmill.errors import EngineError, SettingsError
+from tokenmill.stages.curation.fast_language import FastLanguage
 from tokenmill.stages.curation.judges import Judge, Judgement, judge_of
 from tokenmill.stages.curation.part import hash_texts
 from tokenmill.stages.curation.probe import CURATION_PROBE
 from tokenmill.stages.curation.word_split import Located, WordSplit
 from tokenmill.stages.document_columns import DocumentColumns
+from tokenmill.stages.steps.language import LanguageStep
 from tokenmill.stages.steps.protocol import Answer, Rejected, Step
 
 SAMPLE_ONE_IN: Final = 8192
@@ -126,6 +128,9 @@ def with_kernels(steps: Sequence[Step]) -> tuple[Step, ...]:
     """
     faster: list[Step] = []
     for step in steps:
+        if isinstance(step, LanguageStep):
+            faster.append(_with_language_kernel(step))
+            continue
         judge = judge_of(step)
         if judge is None:
             faster.append(step)
@@ -137,6 +142,15 @@ def with_kernels(steps: Sequence[Step]) -> tuple[Step, ...]:
             raise SettingsError(f"the kernels do not give the references' answers: {error}") from error
         faster.append(fast)
     return tuple(faster)
+
+
+def _with_language_kernel(step: LanguageStep) -> Step:
+    try:
+        fast = FastLanguage.of(step)
+        fast.check(CURATION_PROBE)
+    except (EngineError, ValueError) as error:
+        raise SettingsError(f"the kernels do not give the references' answers: {error}") from error
+    return fast
 
 
 def sampled(located: Located) -> Iterator[int]:

