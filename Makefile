@@ -50,10 +50,10 @@ demo: $(VENV)/.installed $(if $(filter 0,$(TRAIN)),,$(VENV)/.train) ## text flow
 test test-quick faults: export PYTHONDONTWRITEBYTECODE =
 
 test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## all tests, against a real broker (ARGS="-k cursor" chooses)
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## pure and unit tests, in about a minute: no broker, no service, few examples
-	$(BIN)/python -m pytest --quick --numprocesses 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --quick --numprocesses 3 --dist loadfile $(ARGS)
 
 test-peers: $(VENV)/.installed $(VENV)/.train $(VENV)/.peers-loops $(VENV)/.peers-curation ## loops of other frameworks, killed and resumed; filters beside datatrove's; some 15 minutes, 1 GB
 	$(BIN)/python -m pytest -m peers tests/peers $(ARGS)

@@ -166,6 +166,7 @@ def crew(monkeypatch: pytest.MonkeyPatch) -> Crew:
     return crew
 
 
+@pytest.mark.slow  # one process begins a report between any two results: seconds, on a machine that does other things
 @pytest.mark.parametrize("count", [1, 2, 9])
 def test_every_partition_is_answered_once_with_all_its_advances(
     crew: Crew, monkeypatch: pytest.MonkeyPatch, count: int
