@@ -5,10 +5,12 @@ import sys
 import pytest
 
 from tokenmill.stages.curation import fast_steps
-from tokenmill.stages.curation.choosing import WITH_KERNELS, faster_steps
+from tokenmill.stages.curation.choosing import WITH_KERNELS, compile_kernels, faster_steps
+from tokenmill.stages.curation.fast_language import FastLanguage
 from tokenmill.stages.curation.fast_steps import FastStep
 from tokenmill.stages.steps.gopher_quality import GopherQuality
 from tokenmill.stages.steps.not_empty import NotEmpty
+from tokenmill.stages.steps.protocol import Step
 
 
 def test_steps_without_kernels_stay_as_they_are() -> None:
@@ -45,3 +47,13 @@ def test_with_an_unknown_spacy_the_references_run(monkeypatch: pytest.MonkeyPatc
     fast_steps.word_split.cache_clear()
     assert same == steps
     assert "cuts English words by other expressions" in why
+
+
+def test_kernels_of_all_steps_are_compiled_for_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compiled are the steps that get kernels, no more and no less."""
+    made: list[Step] = []
+    real = fast_steps.with_kernels
+    monkeypatch.setattr(fast_steps, "with_kernels", lambda steps: made.extend(real(steps)))
+    compile_kernels()
+    assert {step.name for step in made} == WITH_KERNELS
+    assert {type(step) for step in made} == {FastStep, FastLanguage}
