@@ -1,6 +1,7 @@
 """Steps run without kernels where these cannot be used, and it is said why."""
 
 import sys
+from collections.abc import Sequence
 
 import pytest
 
@@ -53,7 +54,12 @@ def test_kernels_of_all_steps_are_compiled_for_an_image(monkeypatch: pytest.Monk
     """What is compiled are the steps that get kernels, no more and no less."""
     made: list[Step] = []
     real = fast_steps.with_kernels
-    monkeypatch.setattr(fast_steps, "with_kernels", lambda steps: made.extend(real(steps)))
+
+    def kept(steps: Sequence[Step]) -> Sequence[Step]:
+        made.extend(real(steps))
+        return made
+
+    monkeypatch.setattr(fast_steps, "with_kernels", kept)
     compile_kernels()
     assert {step.name for step in made} == WITH_KERNELS
     assert {type(step) for step in made} == {FastStep, FastLanguage}

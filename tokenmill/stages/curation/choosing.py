@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tokenmill.errors import SettingsError
+from tokenmill.stages.document_columns import DocumentColumns
 from tokenmill.stages.steps.protocol import Step
 from tokenmill.stages.steps.registry import STEPS
 
@@ -42,4 +43,6 @@ def compile_kernels() -> None:
     """
     from tokenmill.stages.curation.fast_steps import with_kernels  # noqa: PLC0415 - optional, and slow to load
 
-    with_kernels([STEPS[name].step() for name in sorted(WITH_KERNELS)])
+    texts = DocumentColumns.without_fields(["A text."], [None])
+    for step in with_kernels([STEPS[name].step() for name in sorted(WITH_KERNELS)]):
+        list(step.many(texts))  # which compiles what compares a sample, too
