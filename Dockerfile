@@ -55,6 +55,9 @@ COPY --from=dependencies /opt/tokenmill /opt/tokenmill
 # The root file system may be read-only: what libraries keep (a tokenizer from the hub) goes to /tmp, a tmpfs.
 ENV PATH=/opt/tokenmill/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
 ENV TOKENMILL_STORE=/store
+# Kernels of filters are compiled when the image is built, for any processor of its kind: at the first start of a
+# container it would take a minute.
+ENV NUMBA_CPU_NAME=generic
 WORKDIR /data
 STOPSIGNAL SIGTERM
 
@@ -68,6 +71,7 @@ RUN --mount=type=secret,id=pip.conf --mount=type=cache,target=/var/cache/pip \
 COPY --from=wheel /wheels /wheels
 RUN PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore \
     /usr/local/bin/python -m pip --python /opt/tokenmill/bin/python install --quiet --no-deps --no-index /wheels/*.whl
+RUN python -c "from tokenmill.stages.curation.choosing import compile_kernels; compile_kernels()"
 USER 10001:10001
 LABEL org.opencontainers.image.title="TokenMill tools" \
     org.opencontainers.image.description="TokenMill's commands, with all that they read." \
@@ -106,6 +110,7 @@ FROM runtime AS service
 COPY --from=wheel /wheels /wheels
 RUN PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore \
     /usr/local/bin/python -m pip --python /opt/tokenmill/bin/python install --quiet --no-deps --no-index /wheels/*.whl
+RUN python -c "from tokenmill.stages.curation.choosing import compile_kernels; compile_kernels()"
 USER 10001:10001
 EXPOSE 9464
 ARG VERSION=unknown

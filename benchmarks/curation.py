@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.workplace import RESULTS, about_this_run, workplace, write_result
+from tests.every_step import every_step
 from tests.mills import RECIPE, Source
 from tests.peers.curation.corpus import documents
 from tests.stages.steps.curated import odd_texts
@@ -28,6 +29,7 @@ from tokenmill.documents import Document, Limits
 from tokenmill.recipe_stages import open_stages
 from tokenmill.records import Record
 from tokenmill.stages.curation.choosing import faster_steps
+from tokenmill.stages.curation.fast_steps import FastStep
 from tokenmill.stages.document_columns import DocumentColumns
 from tokenmill.stages.engines import TokenizerFile, dtype_for
 from tokenmill.stages.steps.pipeline import open_pipeline, read_pipeline
@@ -41,6 +43,8 @@ PEER_DOCUMENTS: Final = 600
 ODD_BYTES: Final = 4 << 20
 """Longest text by default."""
 LIMITS: Final = Limits(4 << 20, 128, 256)
+URL: Final = {"url": "http://good.example/page"}
+"""The fields of documents, for the step `url`."""
 FINEWEB: Final = (
     {"name": "gopher_repetition"},
     {"name": "gopher_quality"},
@@ -65,7 +69,7 @@ def main(
         texts = list(islice(documents(int(DOCUMENTS * share)), int(DOCUMENTS * share)))
         steps = _opened(FINEWEB)
         measured = [_round(steps, _turned(texts, number / rounds), share, directory) for number in range(rounds)]
-        odd = _odd(steps, texts)
+        odd = _odd(texts, directory)
     result = {
         **about,
         "rounds": rounds,
@@ -76,7 +80,8 @@ def main(
         **{name: _spread([one[name] for one in measured]) for name in measured[0] if name.endswith("_s")},
         "step_mb_per_cpu_s": {step.name: _spread([one["steps"][step.name] for one in measured]) for step in steps},
         "ratios": {name: _spread([one["ratios"][name] for one in measured]) for name in measured[0]["ratios"]},
-        "odd_text_times": odd,
+        "odd_text_times": {name: max(times[name] for times in odd.values()) for name in odd_texts(1 << 10)},
+        "odd_text_times_by_step": {name: max(times.values()) for name, times in odd.items()},
         "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000),
     }
     _print(result)
@@ -117,7 +122,7 @@ def _turned(texts: list[str], share: float) -> list[str]:
 
 def _opened(entries: Sequence[dict[str, Any]]) -> tuple[Step, ...]:
     read, lists = read_pipeline(entries)
-    steps, refused = faster_steps(open_pipeline(read, lists, metadata_fields=(), limits=LIMITS))
+    steps, refused = faster_steps(open_pipeline(read, lists, metadata_fields=tuple(URL), limits=LIMITS))
     if refused:
         raise SystemExit(refused)
     return steps
@@ -125,7 +130,8 @@ def _opened(entries: Sequence[dict[str, Any]]) -> tuple[Step, ...]:
 
 def _forget(steps: Sequence[Step]) -> None:
     for step in steps:
-        step.words.forget()  # type: ignore[attr-defined]
+        if isinstance(step, FastStep):
+            step.words.forget()
 
 
 def _parts(texts: Sequence[str]) -> Iterator[list[str]]:
@@ -221,19 +227,21 @@ def _mill(entries: Sequence[dict[str, Any]], texts: Sequence[str]) -> float:
     return _megabytes(texts) / (process_time() - began)
 
 
-def _odd(steps: Sequence[Step], texts: Sequence[str]) -> dict[str, float]:
-    """Return how many times as long as a real text each odd one takes a byte: the step for which this is most."""
+def _odd(texts: Sequence[str], directory: Path) -> dict[str, dict[str, float]]:
+    """Return how many times as long as a real text each odd one takes a byte, by step and text: of every step."""
+    steps = _opened(every_step(directory))
     plain = {step.name: _seconds(step, texts[:2000]) for step in steps}
+    odd = odd_texts(ODD_BYTES)
     return {
-        name: round(max(_seconds(step, [text]) / plain[step.name] for step in steps), 1)
-        for name, text in odd_texts(ODD_BYTES).items()
+        step.name: {name: round(_seconds(step, [text]) / plain[step.name], 1) for name, text in odd.items()}
+        for step in steps
     }
 
 
 def _seconds(step: Step, texts: Sequence[str]) -> float:
     """Return CPU seconds for each megabyte; the chunks are not known before."""
     _forget([step])
-    columns = DocumentColumns.without_fields(list(texts), [None] * len(texts))
+    columns = DocumentColumns.of([Document(text, None, URL) for text in texts])
     began = process_time()
     list(step.many(columns))
     return (process_time() - began) / _megabytes(texts)
@@ -257,7 +265,8 @@ def _print(result: dict[str, Any]) -> None:
     for name, spread in rows.items():
         table.add_row(name.replace("_", " "), *(f"{spread[key]:,.2f}" for key in ("median", "min", "max")))
     console.print(table)
-    console.print({key: result[key] for key in ("documents_compared", "differences_of_datatrove", "odd_text_times")})
+    shown = ("documents_compared", "differences_of_datatrove", "odd_text_times", "odd_text_times_by_step")
+    console.print({key: result[key] for key in shown})
 
 
 if __name__ == "__main__":

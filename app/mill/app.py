@@ -22,7 +22,7 @@ from ..kafka.topics import retention_seconds
 from ..settings import Settings, load_settings
 from ..supervisor.in_flight import Board
 from ..supervisor.self_watchdog import SelfWatchdog
-from ..telemetry.worker_metrics import ENGINE, mill_at_zero
+from ..telemetry.worker_metrics import ENGINE, mill_at_zero, steps_at_zero
 from ..worker.ending import end_process
 from ..worker.faust_setup import faust_options
 from ..worker.ownership import FetchedBatch
@@ -64,6 +64,7 @@ class Mill(StreamWorker[RawPartition]):
         for plan in plans:
             engine = plan.stages.engine
             ENGINE.labels(plan.raw_topic, engine.kind).set(1)
+            steps_at_zero(plan.recipes, plan.stages.counted_labels)
             log.info("tokenizer engine", topic=plan.raw_topic, engine=engine.kind, why=plan.stages.engine_refused)
             if plan.stages.steps_refused:
                 log.warning("plain steps", topic=plan.raw_topic, why=plan.stages.steps_refused)

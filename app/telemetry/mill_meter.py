@@ -19,6 +19,7 @@ from .worker_metrics import (
     OTHER_RECORDS,
     RECORDS,
     STEP_DOCUMENTS,
+    STEP_RESULTS,
     STEP_TEXT_BYTES,
     TOKENS,
 )
@@ -102,11 +103,8 @@ class MillMeter:
             FILTERED.labels(self._topic, split, reason).inc(count - before.filtered[reason])
         for step in now.figures.steps:
             earlier = before.figures.step(step.step)
-            for result, done, known in (
-                ("passed", step.passed, earlier.passed),
-                ("filtered", step.dropped, earlier.dropped),
-                ("dead_lettered", step.refused, earlier.refused),
-            ):
+            amounts = (step.passed, earlier.passed), (step.dropped, earlier.dropped), (step.refused, earlier.refused)
+            for result, (done, known) in zip(STEP_RESULTS, amounts, strict=True):
                 place = (self._topic, split, step.step, result)
                 STEP_DOCUMENTS.labels(*place).inc(done.documents - known.documents)
                 STEP_TEXT_BYTES.labels(*place).inc(done.size - known.size)

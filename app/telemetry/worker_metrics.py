@@ -4,7 +4,8 @@ Counters count work done: what a crash made necessary again counts again. They b
 shows them adds up what earlier processes of the worker counted (`tokenmill.app.telemetry.samples`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -253,6 +254,17 @@ def mill_at_zero(streams: Iterable[Stream]) -> None:
         CONTROL_JUNK.labels(stream.control_topic)
         MESSAGE_BYTES.labels(stream.tokens_topic)
         PUBLISH_SECONDS.labels(stream.tokens_topic)
+
+
+STEP_RESULTS: Final = ("passed", "filtered", "dead_lettered")
+"""What becomes of a document at a step."""
+
+
+def steps_at_zero(streams: Iterable[Stream], labels: Sequence[str]) -> None:
+    """Show what a mill counts of the steps of these streams; what it has counted already stays."""
+    for stream, label, result in product(streams, labels, STEP_RESULTS):
+        STEP_DOCUMENTS.labels(stream.raw_topic, stream.split, label, result)
+        STEP_TEXT_BYTES.labels(stream.raw_topic, stream.split, label, result)
 
 
 def store_at_zero(streams: Iterable[Stream]) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 CLASSES: Final = {
     # processes
     "worker-killed": "SIGKILL at random moments under load; another worker takes over",
+    "filters-killed": "SIGKILL of mills whose recipe has every step, with its kernels, its lists and its model",
     "step-killed": "SIGKILL before and after every step that a commit or a message takes",
     "worker-terminated": "SIGTERM under load",
     "mill-stopped": "SIGSTOP past the Kafka session, another worker takes over, SIGCONT",

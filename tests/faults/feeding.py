@@ -4,6 +4,7 @@ import asyncio
 import random
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
@@ -35,12 +36,20 @@ def document(rng: random.Random) -> bytes:
 class Feeder:
     """Sends documents to random partitions of the first raw topic, from entry to exit; then flushes every partition."""
 
-    def __init__(self, settings: Settings, rng: random.Random, *, burst: int = 12) -> None:
-        """Send ``burst`` documents, of 160 bytes on average, every `BURST_SECONDS`."""
+    def __init__(
+        self,
+        settings: Settings,
+        rng: random.Random,
+        *,
+        burst: int = 12,
+        make: Callable[[random.Random], bytes] = document,
+    ) -> None:
+        """Send ``burst`` documents, of 160 bytes on average if they are not made otherwise, every `BURST_SECONDS`."""
         self.sent = 0
         self._settings = settings
         self._rng = random.Random(rng.random())
         self._burst = burst
+        self._make = make
         self._enough = threading.Event()
         self._thread = threading.Thread(target=lambda: in_own_loop(self._feed))
         self._error: BaseException | None = None
@@ -60,7 +69,7 @@ class Feeder:
         async with producer(self._settings) as client:
             while not self._enough.is_set():
                 for _ in range(self._burst):
-                    await client.send(topic, document(self._rng), partition=self._rng.randrange(count))
+                    await client.send(topic, self._make(self._rng), partition=self._rng.randrange(count))
                 self.sent += self._burst
                 await asyncio.sleep(BURST_SECONDS)
             await client.flush()

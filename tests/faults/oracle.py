@@ -152,7 +152,7 @@ def expected_chains(settings: Settings, logs: Mapping[int, list[Kept]] | None = 
         control = read_control(settings, stream)
         assert control.genesis is not None, f"{stream.name} has no genesis"
         recipe = control.genesis.recipe
-        stages = reopen_stages(recipe, load_tokenizer(settings.tokenizer), REFERENCE)
+        stages = reopen_stages(recipe, load_tokenizer(settings.tokenizer), REFERENCE, lists=control.lists())
         for partition in range(partitions_of(settings, stream.raw_topic)):
             start, skips = control.genesis.start(partition), control.skips.get(partition, set())
             log = read_topic(settings, stream.raw_topic, partition) if logs is None else logs[partition]

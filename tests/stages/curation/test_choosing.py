@@ -1,14 +1,17 @@
 """Steps run without kernels where these cannot be used, and it is said why."""
 
 import sys
+from collections.abc import Sequence
 
 import pytest
 
 from tokenmill.stages.curation import fast_steps
-from tokenmill.stages.curation.choosing import WITH_KERNELS, faster_steps
+from tokenmill.stages.curation.choosing import WITH_KERNELS, compile_kernels, faster_steps
+from tokenmill.stages.curation.fast_language import FastLanguage
 from tokenmill.stages.curation.fast_steps import FastStep
 from tokenmill.stages.steps.gopher_quality import GopherQuality
 from tokenmill.stages.steps.not_empty import NotEmpty
+from tokenmill.stages.steps.protocol import Step
 
 
 def test_steps_without_kernels_stay_as_they_are() -> None:
@@ -45,3 +48,18 @@ def test_with_an_unknown_spacy_the_references_run(monkeypatch: pytest.MonkeyPatc
     fast_steps.word_split.cache_clear()
     assert same == steps
     assert "cuts English words by other expressions" in why
+
+
+def test_kernels_of_all_steps_are_compiled_for_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compiled are the steps that get kernels, no more and no less."""
+    made: list[Step] = []
+    real = fast_steps.with_kernels
+
+    def kept(steps: Sequence[Step]) -> Sequence[Step]:
+        made.extend(real(steps))
+        return made
+
+    monkeypatch.setattr(fast_steps, "with_kernels", kept)
+    compile_kernels()
+    assert {step.name for step in made} == WITH_KERNELS
+    assert {type(step) for step in made} == {FastStep, FastLanguage}

@@ -1,6 +1,8 @@
 """Words and sentences by spaCy's blank English pipeline, in a time that has a bound."""
 
 import re
+import subprocess
+import sys
 from time import process_time
 from typing import Any
 
@@ -107,3 +109,15 @@ def _seconds(text: str) -> float:
     begin = process_time()
     english().words(text)
     return process_time() - begin
+
+
+@pytest.mark.slow
+def test_words_need_no_torch_and_leave_it_to_others() -> None:
+    """A worker beside an installed torch is as small as one without; who wants torch afterwards has it."""
+    code = (
+        "import sys; from tokenmill.stages.curation.words import english; assert english().words('a b'); "
+        "assert 'torch' not in sys.modules; import importlib.util as u; "
+        "print(u.find_spec('torch') is None or bool(__import__('torch').__version__))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "True\n", done.stderr

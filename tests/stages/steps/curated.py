@@ -42,6 +42,7 @@ def odd_texts(size: int) -> dict[str, str]:
         "no spaces": "".join(rng.choices("abcdefgh", k=size)),
         "combining marks": "\u0301\u0323" * (size // 4),
         "right to left": "\u05e9\u05dc\u05d5\u05dd \u0639\u0627\u0644\u0645 " * (size // 18),
+        "mixed scripts": "a\u0431\u4e2d\u3042\u0e01 " * (size // 13),
         "nuls": "\x00" * size,
         "numbers": "1.1.1.1." * (size // 8),
         "ats": "a@" * (size // 2),

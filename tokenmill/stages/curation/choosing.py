@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from tokenmill.errors import SettingsError
+from tokenmill.stages.document_columns import DocumentColumns
 from tokenmill.stages.steps.protocol import Step
+from tokenmill.stages.steps.registry import STEPS
 
 WITH_KERNELS: Final = frozenset(
     {"c4_paragraph", "c4_quality", "fineweb_quality", "gopher_quality", "gopher_repetition", "language"}
@@ -27,3 +29,20 @@ def faster_steps(steps: Sequence[Step]) -> tuple[tuple[Step, ...], str]:
         return with_kernels(steps), ""
     except SettingsError as error:
         return tuple(steps), f"{error}: steps take ten to a hundred times as long"
+
+
+def compile_kernels() -> None:
+    """Compile all kernels; their machine code is kept on return (`compiled.py` says where), for an image to bring.
+
+    It is code for this processor, and for any other of its kind with ``NUMBA_CPU_NAME=generic``.
+
+    Raises:
+        ImportError: numba, or a library of a step, is not installed.
+        SettingsError: kernels and references do not agree here.
+
+    """
+    from tokenmill.stages.curation.fast_steps import with_kernels  # noqa: PLC0415 - optional, and slow to load
+
+    texts = DocumentColumns.without_fields(["A text."], [None])
+    for step in with_kernels([STEPS[name].step() for name in sorted(WITH_KERNELS)]):
+        list(step.many(texts))  # which compiles what compares a sample, too

@@ -14,6 +14,7 @@ from tokenmill.stages.curation.judges import Judge, Judgement, judge_of
 from tokenmill.stages.curation.part import hash_texts
 from tokenmill.stages.curation.probe import CURATION_PROBE
 from tokenmill.stages.curation.word_split import Located, WordSplit
+from tokenmill.stages.curation.words import import_spacy
 from tokenmill.stages.document_columns import DocumentColumns
 from tokenmill.stages.steps.language import LanguageStep
 from tokenmill.stages.steps.protocol import Answer, Rejected, Step
@@ -112,9 +113,7 @@ def word_split() -> WordSplit:
         SettingsError: the installed spaCy has other rules than the kernels.
 
     """
-    import spacy  # noqa: PLC0415 - takes a second: only recipes with such a filter need it
-
-    pipeline = spacy.blank("en")
+    pipeline = import_spacy().blank("en")
     pipeline.add_pipe("sentencizer")
     return WordSplit(pipeline)
 

@@ -17,6 +17,7 @@ text without any IS_ALPHA; here that is so from the first time on.
 """
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from threading import Lock
@@ -35,6 +36,27 @@ REMEMBERED_CHARACTERS: Final = 1 << 16
 _LONG_CHUNK: Final = re.compile(rf"\S{{{CHUNK_CHARACTERS + 1},}}")
 
 
+def import_spacy() -> Any:
+    """Return spaCy, imported without torch, unless this process has imported that before.
+
+    thinc, which spaCy's models compute with, imports torch wherever it is installed: 500 MB of memory and two seconds.
+    There is no model here. torch can be imported afterwards; it is hidden only while this runs.
+
+    Raises:
+        ModuleNotFoundError: spaCy is not installed; it comes with the extra ``curation``.
+
+    """
+    hides = "torch" not in sys.modules
+    if hides:
+        sys.modules["torch"] = None  # type: ignore[assignment] # so Python knows what cannot be imported
+    try:
+        import spacy  # noqa: PLC0415 - takes a second: only recipes with such a filter need it
+    finally:
+        if hides:
+            del sys.modules["torch"]
+    return spacy
+
+
 class EnglishText:
     """spaCy's pipeline; safe to use from several threads, one at a time."""
 
@@ -45,8 +67,7 @@ class EnglishText:
             ModuleNotFoundError: spaCy is not installed; it comes with the extra ``curation``.
 
         """
-        import spacy  # noqa: PLC0415 - takes a second: only recipes with such a filter need it
-
+        spacy = import_spacy()
         self.version: str = spacy.about.__version__
         self._pipeline: Any = spacy.blank("en")
         self._sentencizer: Callable[[Any], Any] = self._pipeline.add_pipe("sentencizer")
