@@ -32,6 +32,7 @@ from ..tools.produce.conditions import Condition
 from ..tools.produce.formats import Choice
 from ..tools.produce.mapping import CALL_SECONDS, Mapping
 from ..tools.produce.run_notes import deciding_options
+from ..tools.produce.sql import sql_sources
 from ..tools.produce.summary import OnError
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json
@@ -57,7 +58,9 @@ Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The raw topic.", sh
 Paths = Annotated[
     list[str],
     typer.Argument(
-        metavar="PATH", help="Files, folders, patterns, hf://name, or - for standard input.", show_default=False
+        metavar="PATH",
+        help="Files, folders, patterns, s3:// gs:// https:// hf://, or - for standard input.",
+        show_default=False,
     ),
 ]
 FormatName = Annotated[
@@ -110,6 +113,16 @@ def produce_command(
         bool,
         typer.Option("--follow-links", help="Also links that lead out of a folder.", rich_help_panel=HOW_READ),
     ] = False,
+    extract: Annotated[
+        bool,
+        typer.Option("--extract", help="Extract the main text of HTML pages in WARC files.", rich_help_panel=HOW_READ),
+    ] = False,
+    sql: Annotated[
+        str | None,
+        typer.Option(
+            metavar="QUERY", help="A SELECT with an ORDER BY; PATH is the database's URL.", rich_help_panel=HOW_READ
+        ),
+    ] = None,
     split: Annotated[
         str | None, typer.Option(metavar="NAME", help="Split of a Hugging Face data set.", rich_help_panel=HOW_READ)
     ] = None,
@@ -256,16 +269,17 @@ def produce_command(
             mapping,
             parse_delimiter(delimiter),
             None if encoding is None else known_encoding(encoding),
+            extract=extract,
         )
         walk = FolderWalk(follow_links)
         try:
-            sources = find_sources(paths, reading, split, walk)
+            sources = find_sources(paths, reading, split, walk) if sql is None else sql_sources(paths, sql, reading)
         finally:
             say_not_read(walk)
         if dry:
             show_dry_run(dry_run(sources, topic, limit), as_json=as_json)
             return
-        options = deciding_options(reading, split, shuffle_buffer, seed)
+        options = deciding_options(reading, split, shuffle_buffer, seed, sql)
         plan = RunPlan(
             rate=parse_rate(rate),
             limit=limit,
