@@ -29,6 +29,7 @@ from ..tools.produce import (
 )
 from ..tools.produce.compressed import known_encoding
 from ..tools.produce.conditions import Condition
+from ..tools.produce.dask_lanes import LaneTask, ReadingOptions, produce_on_dask, require_spreadable
 from ..tools.produce.formats import Choice
 from ..tools.produce.mapping import CALL_SECONDS, Mapping
 from ..tools.produce.run_notes import deciding_options
@@ -233,6 +234,14 @@ def produce_command(
             rich_help_panel=HOW_SENT,
         ),
     ] = False,
+    dask: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Send from the workers of this Dask cluster: tcp://host:8786.",
+            rich_help_panel=HOW_SENT,
+        ),
+    ] = None,
     then_flush: Annotated[
         bool, typer.Option("--flush", help="Then ask the mill to fill its open blocks.", rich_help_panel=HOW_SENT)
     ] = False,
@@ -292,7 +301,30 @@ def produce_command(
             only_new=only_new,
         )
         with ProduceProgress() as report:
-            work = produce(settings, topic, sources, plan, report)
+            if dask is None:
+                work = produce(settings, topic, sources, plan, report)
+            else:
+                require_spreadable(paths, plan, {"--rate": rate, "--limit": limit, "--shuffle-buffer": shuffle_buffer})
+                task = LaneTask(
+                    0,
+                    settings,
+                    topic,
+                    ReadingOptions(
+                        paths=tuple(paths),
+                        shape=shape_options,
+                        choice=reading.choice,
+                        mapping=None if map_name is None else (map_name, map_processes, map_batch, map_timeout),
+                        delimiter=reading.delimiter,
+                        encoding=reading.encoding,
+                        extract=extract,
+                        split=split,
+                        sql=sql,
+                        follow_links=follow_links,
+                    ),
+                    options,
+                    plan,
+                )
+                work = asyncio.to_thread(produce_on_dask, dask, task, sources, report)
             work_shown = with_outage_messages(work, settings.bootstrap_servers, report.say)
             summary, interrupted = until_interrupted(work_shown)
     finally:
