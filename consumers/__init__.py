@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tokenmill.extras import missing_extra
 from tokenmill.samples import Source
 
+from .documents import Documents, StoredDocument
 from .metrics import Behind, Metrics
 from .windows import Windows
 
@@ -70,9 +71,11 @@ __all__ = [
     "Batches",
     "BatchDocuments",
     "Behind",
+    "Documents",
     "EraDataset",
     "Metrics",
     "Source",
     "StepDataset",
+    "StoredDocument",
     "Windows",
 ]

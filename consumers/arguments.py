@@ -212,6 +212,15 @@ def index_of(value: Any) -> int:
     return number
 
 
+def slice_of(value: slice) -> slice:
+    """Return a slice of whole numbers; raises InputError where it is another one."""
+    parts = [None if part is None else _int(part) for part in (value.start, value.stop, value.step)]
+    told = [part is None for part in (value.start, value.stop, value.step)]
+    if [part is None for part in parts] != told or parts[2] == 0:
+        raise InputError(f"the index is {shown(value)}: give a slice of whole numbers, such as [0:8]")
+    return slice(*parts)
+
+
 def place_of(value: Any) -> tuple[int, int]:
     """Return a partition and a token of it; raises InputError where it is something else."""
     found = _pair(value)

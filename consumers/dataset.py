@@ -8,12 +8,11 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Dataset
 
-from tokenmill.eras import Era, EraRange
-from tokenmill.errors import InputError
-from tokenmill.samples import EraOrder, Ranks, SequenceId, TrainableSamples, count_views
-from tokenmill.store import EraReader, open_eras, read_stream
+from tokenmill.samples import EraOrder, Ranks, TrainableSamples, count_views
+from tokenmill.store import read_stream
 
 from . import arguments
+from .frozen import freeze_eras, open_trainable
 from .reachable import ReachableStream
 from .rows import RowReader
 
@@ -58,27 +57,10 @@ class EraDataset(Dataset[Sample]):
         self._length = arguments.whole("sequence_length", sequence_length, 1, "tokens")
         self._views = count_views(self._info.block_tokens, self._length)
         with self._reachable:
-            self._eras, self._merged = self._find(eras)
+            found = freeze_eras(self._store, self._info, eras, self._open(), from_start=True)
+        self._eras, self._merged, self._content = found.eras, found.merged, found.content.hash
         self._order = EraOrder(self._merged, views=self._views, shuffle=False, seed=0, passed=0)
         self._rows: RowReader | None = None
-
-    def _find(self, eras: range | None) -> tuple[range, Era]:
-        """Return the eras that are asked for, and all of them as one."""
-        stream = self._info.name
-        index = open_eras(self._store, stream)
-        trainable = self._open()
-        if eras is None:
-            eras = range(_trainable_now(index, trainable))
-        if not 0 <= eras.start < eras.stop <= index.eras:
-            raise InputError(
-                f"the eras {eras} of {stream} are not in {self._store}, which has {index.eras}: wait for them, or give "
-                "a range of one era or more that are there, such as range(0, 8)"
-            )
-        self._content = index.hash_of(eras.stop - 1).hex()
-        merged = _merge(index.era(eras.start), index.era(eras.stop - 1))
-        if not trainable.is_trainable(merged):
-            raise InputError(f"not all blocks of the eras {eras} of {stream} are in {self._store} yet: wait for them")
-        return eras, merged
 
     def __len__(self) -> int:
         """Return how many samples the eras have together."""
@@ -129,30 +111,4 @@ class EraDataset(Dataset[Sample]):
         return self.__dict__ | {"_rows": None}  # another process maps the files again
 
     def _open(self) -> TrainableSamples:
-        fingerprint = self._info.fingerprint.hex()
-        sequence = SequenceId(
-            self._info.name, fingerprint, self._length, seed=0, shuffle=False, eras=(0, None), passes=1
-        )
-        return TrainableSamples(self._store, self._info, sequence, self._views, check=self._check, on_damage="refuse")
-
-
-def _trainable_now(index: EraReader, trainable: TrainableSamples) -> int:
-    """Return how many eras are trainable: all before one that is are, too, so halving finds the last."""
-    low, high = 0, index.eras
-    while low < high:
-        middle = (low + high + 1) // 2
-        if trainable.is_trainable(_merge(index.era(middle - 1), index.era(middle - 1))):
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
-def _merge(first: Era, last: Era) -> Era:
-    """Return two eras and all between as one: each range continues the one before."""
-    begun = len(first.ranges)
-    ranges = [
-        EraRange(first.ranges[number].first if number < begun else 0, part.stop, part.before, part.after)
-        for number, part in enumerate(last.ranges)
-    ]
-    return Era(first.number, first.before, tuple(ranges), last.closed)
+        return open_trainable(self._store, self._info, self._length, self._views, check=self._check)

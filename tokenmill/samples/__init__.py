@@ -1,6 +1,7 @@
 """The one sequence of samples of a training run: arithmetic, a run's state, and which samples a store holds."""
 
 from tokenmill.samples.content import UNPINNED, UsedContent
+from tokenmill.samples.document_index import DocumentIndex, DocumentPieces, packing_of
 from tokenmill.samples.needed import first_needed, read_state
 from tokenmill.samples.position import Content, Position, SequenceId, StepRange
 from tokenmill.samples.sequence import EraOrder, Numbers, Ranks, Samples, count_views, join
@@ -11,6 +12,8 @@ from tokenmill.samples.trainable import TrainableSamples
 __all__ = [
     "UNPINNED",
     "Content",
+    "DocumentIndex",
+    "DocumentPieces",
     "EraOrder",
     "Numbers",
     "Position",
@@ -29,6 +32,7 @@ __all__ = [
     "count_views",
     "first_needed",
     "join",
+    "packing_of",
     "places_of",
     "read_state",
     "sources_of",

@@ -61,6 +61,32 @@ def pieces_in(table: npt.NDArray[np.uint8], starts: Numbers, ends: Numbers, bloc
     return Pieces(counts, rows)
 
 
+def metas_in(
+    table: npt.NDArray[np.uint8], starts: Numbers, pieces: Pieces, blocks: Numbers, begins: Numbers
+) -> tuple[npt.NDArray[np.void], list[bytes]]:
+    """Return pieces with their metas: in the entries at ``starts``, which have these ``pieces``.
+
+    Args:
+        table: the document table.
+        starts: where the entries begin in it.
+        pieces: of the entries.
+        blocks: of each piece that is wanted, the index of its entry.
+        begins: of each, the index of its first token; there is a piece that begins so.
+
+    """
+    firsts = np.cumsum(pieces.counts) - pieces.counts
+    owners = np.repeat(np.arange(len(pieces.counts)), pieces.counts)
+    keys = owners << 32 | pieces.rows["start"].astype(np.int64)
+    chosen = np.searchsorted(keys, blocks << 32 | begins)
+    stops = np.cumsum(pieces.rows["meta_bytes"], dtype=np.int64)
+    behind = np.concatenate([[0], stops[:-1]])
+    at = starts + ENTRY_HEADER.size + pieces.counts * PIECE.itemsize - behind[firsts]
+    low = (at[blocks] + behind[chosen]).tolist()
+    high = (at[blocks] + stops[chosen]).tolist()
+    data = table.data
+    return pieces.rows[chosen], [bytes(data[start:stop]) for start, stop in zip(low, high, strict=True)]
+
+
 def join_pieces(parts: Iterable[tuple[Numbers, Pieces]], blocks: int) -> Pieces:
     """Return the pieces of so many blocks, of which each part has those that it names; together they have all."""
     found = list(parts)

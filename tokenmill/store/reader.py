@@ -247,6 +247,21 @@ class PartitionReader:
         self._require(numbers)
         return join_pieces(self._pieces(numbers), len(numbers))
 
+    def metas(self, numbers: Numbers, begins: Numbers) -> Iterator[tuple[Numbers, npt.NDArray[np.void], list[bytes]]]:
+        """Yield the pieces that begin at these tokens of blocks, segment by segment: their indices in the request,
+        their rows (`tokenmill.wire.pieces.PIECE`), and the canonical JSON of their metas.
+
+        Raises:
+            InputError, DamagedError: as in `documents`.
+
+        """  # noqa: D205 - one sentence
+        self._require(numbers)
+        for where, first in self._by_segment(numbers):
+            with self._segments.forgetting(first):
+                segment, _ = self.locate(first)
+                rows, metas = segment.metas(numbers[where] - first, begins[where], check=self._check)
+            yield where, rows, metas
+
     def _pieces(self, numbers: Numbers) -> Iterator[tuple[Numbers, Pieces]]:
         for where, first in self._by_segment(numbers):
             with self._segments.forgetting(first):
