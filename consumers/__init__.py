@@ -31,6 +31,7 @@ from tokenmill.samples import Source
 
 from .documents import Documents, StoredDocument
 from .metrics import Behind, Metrics
+from .samplers import BucketSampler, EraSampler, StratifiedSampler
 from .windows import Windows
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from .batches import Batches
     from .dataset import EraDataset
     from .loading import StepDataset
+    from .padded import PaddedBatch, PaddedBatches
 
 _WITH_TORCH: Final = {
     "XY": "batch",
@@ -46,6 +48,8 @@ _WITH_TORCH: Final = {
     "Batches": "batches",
     "BatchDocuments": "batch_documents",
     "EraDataset": "dataset",
+    "PaddedBatch": "padded",
+    "PaddedBatches": "padded",
     "StepDataset": "loading",
 }
 """Names whose modules need torch."""
@@ -71,11 +75,16 @@ __all__ = [
     "Batches",
     "BatchDocuments",
     "Behind",
+    "BucketSampler",
     "Documents",
     "EraDataset",
+    "EraSampler",
     "Metrics",
+    "PaddedBatch",
+    "PaddedBatches",
     "Source",
     "StepDataset",
     "StoredDocument",
+    "StratifiedSampler",
     "Windows",
 ]

@@ -270,6 +270,11 @@ class Documents:
                     found[at] = (slot, position, flat[start:stop])
         return (found[at] for at in wanted.tolist())
 
+    def pieces_in_place(self, documents: Numbers, most: int | None) -> Iterator[tuple[int, int, Tokens]]:
+        """Yield the same; where the store went away, the error says so."""
+        with self._reachable:
+            return self.stretches(documents, most)
+
     def look(self, views: Sequence[Tokens]) -> None:
         """Look now and then whether the files under views are as long as they were, just before they are read.
 

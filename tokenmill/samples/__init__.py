@@ -2,6 +2,14 @@
 
 from tokenmill.samples.content import UNPINNED, UsedContent
 from tokenmill.samples.document_index import DocumentIndex, DocumentPieces, packing_of
+from tokenmill.samples.document_order import (
+    Stratum,
+    bucket_order,
+    describe_strata,
+    era_order,
+    strata_of,
+    stratified_order,
+)
 from tokenmill.samples.needed import first_needed, read_state
 from tokenmill.samples.position import Content, Position, SequenceId, StepRange
 from tokenmill.samples.sequence import EraOrder, Numbers, Ranks, Samples, count_views, join
@@ -22,6 +30,7 @@ __all__ = [
     "SequenceId",
     "Source",
     "StepRange",
+    "Stratum",
     "TracedRecord",
     "TracedSample",
     "TracedView",
@@ -29,11 +38,16 @@ __all__ = [
     "TrainableSamples",
     "Use",
     "UsedContent",
+    "bucket_order",
     "count_views",
+    "describe_strata",
+    "era_order",
     "first_needed",
     "join",
     "packing_of",
     "places_of",
     "read_state",
     "sources_of",
+    "strata_of",
+    "stratified_order",
 ]
