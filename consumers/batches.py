@@ -59,6 +59,7 @@ class Batches:
         passes: int = 1,
         prefetch: int = 2,
         mask_loss: bool = False,
+        documents: bool = False,
         widen: bool = True,
         worker: tuple[int, int] = (0, 1),
         check: bool = True,
@@ -84,6 +85,8 @@ class Batches:
             prefetch: batches whose copies to a CUDA device are begun ahead of the one that is delivered, 1024 at most.
             mask_loss: set y to -100, which torch's cross entropy ignores, where x and y are of different documents or y
                 is padding; reads the documents of each batch.
+            documents: send the documents of each batch along where it goes to another process, as from the workers of a
+                `StepDataset`, so that ``batch.documents()`` works there, too.
             widen: False leaves x and y in the dtype that the tokens have on disk (torch.uint8, uint16 or uint32), as
                 overlapping views of one tensor, for those who convert them themselves; see also ``Batch.rows``.
             worker: number and count of the processes that read this rank's steps in turns; `StepDataset` gives them.
@@ -108,7 +111,7 @@ class Batches:
         prefetch = arguments.prefetch_of(prefetch)
         self._mask_loss = arguments.mask_loss_of(mask_loss, widen)
         self._skips = arguments.choice("on_damage", on_damage, ("refuse", "skip")) == "skip"
-        check = arguments.flag("check", check)
+        check, sends = arguments.flag("check", check), arguments.flag("documents", documents)
         self._store_wait = StoreWait(arguments.timeout_of(timeout), arguments.seconds("poll_seconds", poll_seconds))
         self._stop = arguments.callable_of("stop", stop)
         target = device_of(device)
@@ -132,7 +135,7 @@ class Batches:
             self._trainable = TrainableSamples(
                 self._store, self._info, sequence, views, check=check, on_damage=on_damage, whole=True
             )
-        self._reader = RowReader(self._trainable, self._ranks, length, skip=self._skips)
+        self._reader = RowReader(self._trainable, self._ranks, length, skip=self._skips, sends_documents=sends)
         self._row_bytes = (length + 1) * self._info.dtype.itemsize
         self._chunk_steps = max(min(_CHUNK_BYTES // self._row_bytes, _CHUNK_SAMPLES) // self._ranks.batch_size, 1)
         self._staging = open_staging(

@@ -2,25 +2,40 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch.utils.data import Dataset
 
 from tokenmill.samples import EraOrder, Ranks, TrainableSamples, count_views
 from tokenmill.store import read_stream
 
 from . import arguments
+from .batch_documents import BatchDocuments, documents_of
 from .frozen import freeze_eras, open_trainable
 from .reachable import ReachableStream
-from .rows import RowReader
+from .rows import Chunk, RowReader
+
+class DocumentSample(NamedTuple):
+    """A sample with its documents; a loader puts several together field by field, for `BatchDocuments.from_ids`."""
+
+    x: npt.NDArray[np.int64]
+    y: npt.NDArray[np.int64]
+    document_ids: npt.NDArray[np.int64]
+    """``[sequence_length]``: the number in this sample of the document of each token of x; -1: padding."""
+    position_ids: npt.NDArray[np.int64]
+    """``[sequence_length]``: the place of each token of x in its document's part, from 0."""
+    loss_mask: npt.NDArray[np.bool_]
+    """``[sequence_length]``: whether x and y are of one document, which is no padding."""
+
 
 Sample = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 """x and y, ``[sequence_length]`` each, int64: the next token of ``x[j]`` is ``y[j]``."""
 
 
-class EraDataset(Dataset[Sample]):
+class EraDataset(Dataset[Sample | DocumentSample]):
     """The samples of some eras, by partition, number and view, for samplers that choose an order of their own.
 
     What torch calls a map-style dataset (a ``DataLoader`` may copy it into workers, by fork or spawn) and Grain a
@@ -36,8 +51,11 @@ class EraDataset(Dataset[Sample]):
         sequence_length: int,
         eras: range | None = None,
         check: bool = True,
+        documents: bool = False,
     ) -> None:
         """Open the eras ``range(first, stop)``; None: all whose blocks are in the store now.
+
+        With ``documents``, each sample is a `DocumentSample`: the documents of its tokens come with it.
 
         With ``check``, every block is held against its CRC when it is first read in this process, and refused if it is
         damaged; else samples are whatever the files hold.
@@ -51,6 +69,7 @@ class EraDataset(Dataset[Sample]):
         """
         self._store = arguments.store_of(store)
         self._check = arguments.flag("check", check)
+        self._with_documents = arguments.flag("documents", documents)
         arguments.eras_of(eras)
         self._info = read_stream(self._store, arguments.stream_of(stream))
         self._reachable = ReachableStream(self._store, stream)
@@ -71,10 +90,10 @@ class EraDataset(Dataset[Sample]):
         """The eras that these samples are from."""
         return self._eras
 
-    def __getitem__(self, index: SupportsIndex) -> Sample:
+    def __getitem__(self, index: SupportsIndex) -> Sample | DocumentSample:
         return self.__getitems__([arguments.index_of(index)])[0]
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
+    def __getitems__(self, indices: Sequence[int]) -> list[Sample | DocumentSample]:
         """Return several samples, which is cheaper than one by one.
 
         Raises:
@@ -84,13 +103,27 @@ class EraDataset(Dataset[Sample]):
             DamagedError: a file is damaged or cut off (with ``check``: a block).
 
         """
+        chunk = self._chunk(indices)
+        wide = chunk.rows().astype(np.int64)
+        if not self._with_documents:
+            return [(row[:-1], row[1:]) for row in wide]
+        found = self._documents_of(chunk)
+        columns = (found.document_ids.numpy(), found.position_ids.numpy(), found.loss_mask.numpy())
+        return [DocumentSample(row[:-1], row[1:], *told) for row, *told in zip(wide, *columns, strict=True)]
+
+    def documents(self, indices: Sequence[int]) -> BatchDocuments:
+        """Return which tokens of several samples belong to which document, on the CPU; raises as ``__getitems__``."""
+        return self._documents_of(self._chunk(indices))
+
+    def _documents_of(self, chunk: Chunk) -> BatchDocuments:
+        return documents_of(chunk.pieces(0), chunk.samples().views, self._length, torch.device("cpu"))
+
+    def _chunk(self, indices: Sequence[int]) -> Chunk:
         wanted = arguments.places_in_row("indices", indices)
         if len(wanted) and not (-len(self) <= wanted.min() and wanted.max() < len(self)):
             raise IndexError(f"there are {len(self)} samples; one of {wanted.tolist()} was asked for")
         with self._reachable:
-            rows = self._reader().find([(self._order, wanted % max(len(self), 1))]).rows()
-        wide = rows.astype(np.int64)
-        return [(row[:-1], row[1:]) for row in wide]
+            return self._reader().find([(self._order, wanted % max(len(self), 1))], batch_size=len(wanted))
 
     def _reader(self) -> RowReader:
         if self._rows is None:

@@ -59,6 +59,7 @@ class Chunk:
         trainable: TrainableSamples,
         kept: npt.NDArray[np.bool_] | None = None,
         crcs: Crcs | None = None,
+        sends_documents: bool = False,
     ) -> None:
         """Take ``steps * batch_size`` items of ``trainable``, and the rows of those that are ``kept``; None: of all.
 
@@ -75,8 +76,8 @@ class Chunk:
         self._samples: Samples | None = None
         self._pieces: tuple[int, int, Pieces] | None = None
         """Those of the samples ``[start, stop)``, of those that are there."""
-        self.sends_documents = False
-        """Whether `asked_pieces` were asked for."""
+        self.sends_documents = sends_documents
+        """Whether batches carry their pieces to other processes."""
 
     def rows(self) -> Rows:
         """Return the tokens of all samples that are there, ``[samples, sequence_length + 1]``."""
@@ -249,11 +250,20 @@ class _EraTable:
 class RowReader:
     """Finds the rows of a rank's next steps, which costs least for many at once; they are copied batch by batch."""
 
-    def __init__(self, trainable: TrainableSamples, ranks: Ranks, sequence_length: int, *, skip: bool) -> None:
+    def __init__(
+        self,
+        trainable: TrainableSamples,
+        ranks: Ranks,
+        sequence_length: int,
+        *,
+        skip: bool,
+        sends_documents: bool = False,
+    ) -> None:
         self.trainable = trainable
         self._ranks = ranks
         self._length = sequence_length
         self._skip = skip
+        self._sends_documents = sends_documents
         self._tables: dict[EraOrder, _EraTable] = {}
         """Of the eras that the last chunk was from."""
         self._watch = MapWatch()
@@ -287,10 +297,11 @@ class RowReader:
         crcs = [found for order, part in items if (found := self._tables[order].crcs(part)) is not None]
         return self._chunk(items, ready, np.concatenate(addresses), maps, crcs=np.concatenate(crcs) if crcs else None)
 
-    def find(self, items: Items, steps: int = 1) -> Chunk:
+    def find(self, items: Items, steps: int = 1, *, batch_size: int | None = None) -> Chunk:
         """Return samples, one at least, as a chunk; costs nothing that grows with their eras.
 
-        Its `stretches` are of use where the samples are ``steps`` whole steps of the rank; its `rows` always are.
+        Its `stretches` are of use where the samples are ``steps`` whole steps of the rank; its `rows` always are. With
+        ``batch_size``, they are one batch of so many.
         """
         samples = join(order.samples_of(part) for order, part in items)
         addresses = np.empty(len(samples.blocks), np.int64)
@@ -308,7 +319,7 @@ class RowReader:
                 if kept is not None:
                     kept[into] = True
         there = addresses if kept is None else addresses[kept]
-        return self._chunk(items, steps, there, maps, kept=kept)
+        return self._chunk(items, steps, there, maps, kept=kept, batch_size=batch_size)
 
     def _chunk(
         self,
@@ -319,7 +330,17 @@ class RowReader:
         *,
         kept: npt.NDArray[np.bool_] | None = None,
         crcs: Crcs | None = None,
+        batch_size: int | None = None,
     ) -> Chunk:
         gathering = Gathering(addresses, self._length + 1, self.trainable.dtype, maps, self._watch)
-        size = self._ranks.batch_size
-        return Chunk(items, gathering, steps=steps, batch_size=size, trainable=self.trainable, kept=kept, crcs=crcs)
+        size = self._ranks.batch_size if batch_size is None else batch_size
+        return Chunk(
+            items,
+            gathering,
+            steps=steps,
+            batch_size=size,
+            trainable=self.trainable,
+            kept=kept,
+            crcs=crcs,
+            sends_documents=self._sends_documents,
+        )
