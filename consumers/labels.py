@@ -47,8 +47,8 @@ class Labels:
         given = list(names) if isinstance(names, Sequence) and not isinstance(names, str | bytes | range) else []
         if not given or not all(type(name) in {str, int} for name in given) or len(set(given)) != len(given):
             raise InputError(
-                f"label_names is {arguments.shown(names)}: give a list of different texts or whole numbers, in the order "
-                "of their numbers, such as ['negative', 'positive'], or None"
+                f"label_names is {arguments.shown(names)}: give a list of different texts or whole numbers, in the "
+                "order of their numbers, such as ['negative', 'positive'], or None"
             )
         return cls(field, tuple(given))
 
