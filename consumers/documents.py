@@ -8,7 +8,6 @@ from typing import Any, Final, Literal, SupportsIndex, overload
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 
 from tokenmill.errors import InputError
 from tokenmill.samples import DocumentIndex, Numbers
@@ -175,8 +174,7 @@ class Documents:
             whole = [np.concatenate(part) for part in parts]
             found: list[StoredDocument] = [None] * len(documents)  # type: ignore[list-item]
             for where, partition, rows, metas in self._metas(documents):
-                for slot, offset, data in zip(where.tolist(), rows["offset"].tolist(), metas, strict=True):
-                    meta = orjson.loads(data) if data else {}
+                for slot, offset, meta in zip(where.tolist(), rows["offset"].tolist(), metas, strict=True):
                     number = int(documents[slot])
                     label = None if self.labels is None else int(self.labels[number])
                     told = (meta.get("id"), meta.get("fields", {}), partition, offset, label)
@@ -288,7 +286,7 @@ class Documents:
         """
         self._watch.look(views)
 
-    def _metas(self, documents: Numbers) -> Iterator[tuple[Numbers, int, npt.NDArray[np.void], list[bytes]]]:
+    def _metas(self, documents: Numbers) -> Iterator[tuple[Numbers, int, npt.NDArray[np.void], list[dict[str, Any]]]]:
         """Yield the first pieces of documents and their metas: their indices in the request, and the partition."""
         partitions = self._index.partitions_of(documents)
         blocks, starts = self._index.first_pieces(documents)
