@@ -58,7 +58,7 @@ class Chunker:
         try:
             for number, at, content in entries:
                 # The usual case first, for what is done here is done for every line.
-                item = (quick(content) if type(content) is bytes else None) or self._item(number, content)
+                item = (quick(content) if type(content) is bytes else None) or self.outcome(number, content)
                 count += 1
                 if isinstance(item, Unmet):
                     unmet += item.documents
@@ -90,7 +90,8 @@ class Chunker:
         """Return the place of an entry, for people."""
         return f"{self._name}:{number}" if number else self._name
 
-    def _item(self, number: int, content: object) -> Item | Refused | Unmet | None:
+    def outcome(self, number: int, content: object) -> Item | Refused | Unmet | None:
+        """Return what an entry is."""
         if type(content) is bytes:
             return self._shape.of_json(f"{self._name}:{number}", content)
         if isinstance(content, dict):
@@ -103,6 +104,10 @@ class Chunker:
             return None
         if isinstance(content, Bad):
             return Refused(self.where(number), content.why, content.data, content.broken)
+        if isinstance(content, Item | Unmet):  # made elsewhere (`tokenmill.app.tools.pack.parted_sources`)
+            return content
+        if isinstance(content, Refused):
+            return content._replace(where=self.where(number))
         raise TypeError(content)
 
 
@@ -186,7 +191,7 @@ class FileSource:
         chunker = Chunker(self.reading.shape, self.name, start)
         try:
             file = FileIO(self.path)
-            with BufferedReader(_Bounded(file, self.size) if self.bounded else file, BUFFER_BYTES) as raw:
+            with BufferedReader(BoundedFile(file, self.size) if self.bounded else file, BUFFER_BYTES) as raw:
                 yield from self._chunks(raw, chunker, start)
         except DAMAGE as error:
             yield broken_chunk(chunker, error)
@@ -207,7 +212,7 @@ class FileSource:
         yield chunker.chunk(chunker.rest, self.size, last=True)
 
 
-class _Bounded(RawIOBase):
+class BoundedFile(RawIOBase):
     """A file up to some byte."""
 
     def __init__(self, file: FileIO, end: int) -> None:
