@@ -1,6 +1,7 @@
 """``tokenmill pack``: files into a store, without Kafka."""
 
 import os
+import secrets
 import signal
 import sys
 from typing import Annotated, Any, get_args
@@ -8,17 +9,19 @@ from typing import Annotated, Any, get_args
 import typer
 from rich.table import Table
 
-from tokenmill.errors import InputError
+from tokenmill.errors import InputError, TokenMillError
 
 from ..settings import Settings
+from ..tools.pack.pack_verification import verify_pack
 from ..tools.pack.packing_run import PackPlan, PackSummary, pack
 from ..tools.produce.producing import require_flush_allowed
 from ..tools.produce.summary import OnError
+from ..tools.verify.reference_sample import ReferenceSample
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json, show_table, size
 from .produce_output import ProduceProgress, say_refusals, say_unmet
 from .progress import until_interrupted
-from .reading_options import Paths, SourceChoice, with_reading
+from .reading_options import OpenedSources, Paths, SourceChoice, with_reading
 
 HOW_PACKED = "How it is packed"
 PARTITIONS = 4
@@ -71,6 +74,26 @@ End = Annotated[
 ]
 
 
+Verify = Annotated[
+    bool,
+    typer.Option(
+        "--verify",
+        help="Write nothing: make everything again, and compare the store with it; 1 on a difference.",
+        rich_help_panel=HOW_PACKED,
+    ),
+]
+Reference = Annotated[
+    bool,
+    typer.Option(
+        "--reference", help="With --verify: let the reference compute everything.", rich_help_panel=HOW_PACKED
+    ),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option("--sample-seed", help="With --verify: chooses the sample.", rich_help_panel=HOW_PACKED),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
     app.command(
@@ -79,6 +102,7 @@ def register(app: typer.Typer) -> None:
             "tokenmill pack corpus.jsonl notes/ --store store --tokenizer tokenizer.json",
             "tokenmill pack 'data/*.parquet' --field code --id-field path --partitions 8",
             "tokenmill pack docs --flush --end",
+            "tokenmill pack docs --verify",
         ),
     )(with_settings(with_reading(pack_command), "store", "tokenizer", "sequence_length", "raw_topics"))
 
@@ -94,6 +118,9 @@ def pack_command(
     on_error: OnErrorOption = "skip",
     then_flush: Flush = False,
     end: End = False,
+    verified: Verify = False,
+    reference: Reference = False,
+    sample_seed: Seed = None,
     as_json: AsJson = False,
 ) -> None:
     """Fill the streams of a store from files, without Kafka: segments and eras, ready to be trained on.
@@ -118,6 +145,9 @@ def pack_command(
             flush=then_flush,
             end=end,
         )
+        if verified:
+            _verify(settings, OpenedSources(reading, sources), plan, _sample(sample_seed, reference), as_json=as_json)
+            return
         with ProduceProgress() as report:
             summary, interrupted = until_interrupted(pack(settings, sources, reading, plan, report))
     if summary is None or interrupted is not None:
@@ -125,6 +155,41 @@ def pack_command(
         say(f"interrupted: what was committed is in {settings.store}; {then}")
         sys.exit(128 + (interrupted or signal.SIGINT))
     _finish(settings, paths, summary, as_json=as_json)
+
+
+def _sample(seed: int | None, reference: bool) -> ReferenceSample:  # noqa: FBT001 - beside the seed
+    return ReferenceSample(secrets.randbits(32) if seed is None else seed, reference)
+
+
+def _verify(
+    settings: Settings, opened: OpenedSources, plan: PackPlan, sample: ReferenceSample, *, as_json: bool
+) -> None:
+    """Compare, and say what was found.
+
+    Raises:
+        typer.Exit: something is wrong.
+
+    """
+    with ProduceProgress() as report:
+        work = verify_pack(settings, opened.sources, opened.reading, plan, sample=sample, progress=report)
+        found, interrupted = until_interrupted(work)
+    if found is None or interrupted is not None:
+        sys.exit(128 + (interrupted or signal.SIGINT))
+    if as_json:
+        show_json(found.to_dict())
+    elif found.ok:
+        sampled = sum(chain.sampled_blocks for chain in found.chains)
+        parts = [f"{count(found.blocks, 'block')} as packed again, {sampled:,} of them equal to the reference"]
+        parts += [f"{count(sum(found.eras.values()), 'era')}"]
+        parts += [f"{count(found.behind, 'block')} to be packed"] if found.behind > 0 else []
+        show(f"equal: {', '.join(parts)} ({found.seconds:.1f} s)")
+        say(f"--sample-seed {found.sample_seed} chooses the sample again")
+    else:
+        show(f"DIFFERENT: {count(len(found.differences), 'difference')}, the first: {found.differences[0]}")
+    if not found.ok:
+        for difference in found.differences:
+            say(str(difference))
+        raise typer.Exit(TokenMillError.exit_code)
 
 
 def _finish(settings: Settings, paths: list[str], summary: PackSummary, *, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""The options of commands that read files: which files, how, which fields, which documents; the same for all of them."""
+"""The options of commands that read files: which, how, which fields, which documents; the same for all of them."""
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence

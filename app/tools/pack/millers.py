@@ -34,9 +34,10 @@ from ...process import allow_more_files, collect_seldom, keep_loaded
 from ..produce.items import Item
 from ..produce.sources import Reading
 from ..side_processes import end_with_parent, side_processes
+from ..verify.reference_sample import ReferenceSample
 from .pack_state import PackFiles
 from .parted_sources import FileSlice, Part, ScannedPart, SliceReader, scan
-from .partition_packer import ChainEnd, PartitionPacker
+from .partition_packer import ChainEnd, PartitionPacker, PartitionWork
 
 WAITING_BYTES: Final = 16 << 20
 """Bytes of documents that wait at a process."""
@@ -59,14 +60,17 @@ class MillTask:
     threads: int
     """Of a process's tokenizer."""
     rejects: bool
-    open_packer: "Callable[[MillTask, Stages, int], PartitionPacker]"
+    """Whether what is filtered out is listed."""
+    open_partition: "Callable[[MillTask, Stages, int], PartitionWork]"
+    sample: ReferenceSample | None = None
+    """What the reference computes as well, where the store is verified."""
     """Opens a partition: to pack it, or to verify it."""
 
 
-def open_for_packing(task: MillTask, stages: Stages, partition: int) -> PartitionPacker:
+def open_for_packing(task: MillTask, stages: Stages, partition: int) -> PartitionWork:
     """Open a partition for writing."""
     store = Store.open(task.store)
-    return PartitionPacker.open(store, task.files, task.geneses, stages, partition, rejects=task.rejects)
+    return PartitionPacker.open((store, task.files), task.geneses, stages, partition, rejects=task.rejects)
 
 
 class Batch(NamedTuple):
@@ -150,7 +154,7 @@ class _Miller:
         self._task = task
         recipe = task.geneses[0].recipe
         stages = reopen_stages(recipe, task.tokenizer, task.engine, None, task.lists)
-        self._packers = {number: task.open_packer(task, stages, number) for number in partitions}
+        self._packers = {number: task.open_partition(task, stages, number) for number in partitions}
         self._slices = SliceReader()
         keep_loaded()
 
@@ -222,7 +226,7 @@ def _work(connection: Connection, assigned: Sequence[Sequence[int]], task: MillT
         mine = assigned[connection.recv()]
         try:
             miller = _Miller(task, mine)
-            connection.send((-1, (miller.next_offsets(), miller.ends())))
+            connection.send((-1, miller.next_offsets()))
             for number, request in _Requests(connection):
                 connection.send((number, miller.answer(request)))
         except TokenMillError as error:
@@ -240,7 +244,7 @@ class _Process:
     process: SpawnProcess
     partitions: Sequence[int]
     scans: int = 0
-    opened: "Future[tuple[dict[int, int], Ends]]" = field(default_factory=Future)
+    opened: "Future[dict[int, int]]" = field(default_factory=Future)
     asked: dict[int, "Future[Any]"] = field(default_factory=dict)
     batches: deque[tuple["Future[Any]", int]] = field(default_factory=deque)
     waiting_bytes: int = 0
@@ -312,20 +316,17 @@ class Millers:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    async def opened(self) -> tuple[dict[int, int], Ends]:
-        """Return, when all partitions are open, the offset that each wants next, and how far its chains are.
+    async def opened(self) -> dict[int, int]:
+        """Return, when all partitions are open, the offset that each wants next.
 
         Raises:
             TokenMillError: one cannot be opened.
 
         """
         offsets: dict[int, int] = {}
-        ends: Ends = {}
         for one in self._processes:
-            found = await asyncio.wrap_future(one.opened)
-            offsets |= found[0]
-            ends |= found[1]
-        return offsets, ends
+            offsets |= await asyncio.wrap_future(one.opened)
+        return offsets
 
     def scan(self, part: Part) -> "Future[ScannedPart]":
         """Have a part scanned by the process that has least of that to do."""

@@ -2,8 +2,8 @@
 
 A file of JSON lines is divided by bytes, a parquet file by row groups. A part is scanned by any process, in any order:
 `scan` says which documents are in it. What a chunk is depends on all that comes before it in the file; so the parts'
-documents go through the file's one `Chunker`, in order. It sees sizes alone: a document that is a line of the file stays
-there (`FileSlice`), until the process reads it that mills it. Everything else comes with its bytes.
+documents go through the file's one `Chunker`, in order. It sees sizes alone: a document that is a line of the file
+stays there (`FileSlice`), until the process reads it that mills it. Everything else comes with its bytes.
 """
 
 import os
@@ -294,8 +294,7 @@ class SliceReader:
             return self._read(path, begins, lengths)
         except OSError as error:
             raise SourceError(
-                f"{path} cannot be read ({error.strerror}), as it could a moment ago: put it back, and the same command "
-                "goes on"
+                f"{path} cannot be read any more ({error.strerror}): put it back, and the same command goes on"
             ) from error
 
     def _read(self, path: str, begins: Sequence[int], lengths: Sequence[int]) -> list[bytes]:

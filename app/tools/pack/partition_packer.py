@@ -26,6 +26,7 @@ from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.message import Message
 from tokenmill.wire.totals import Totals
 
+from ..verify.verify_result import ChainResult
 from .pack_state import PackFiles, PartitionState, missing_blocks
 
 MESSAGE_BYTES: Final = 4 << 20
@@ -109,16 +110,25 @@ class ChainEnd:
     """Committed."""
     totals: Totals
     open_tokens: int
+    verified: ChainResult | None = None
+    """What was found, where it was verified."""
 
 
-class BlockSink(Protocol):
-    """What takes the blocks of one chain, in order."""
+class PartitionWork(Protocol):
+    """What is done with the documents of one partition."""
 
-    def take(self, message: Message) -> None:
-        """Take the next blocks."""
+    @property
+    def mill(self) -> PartitionMill:
+        """What mills them."""
 
-    def commit(self) -> None:
-        """Make durable what was taken."""
+    def take(self, records: Sequence[SourceRecord]) -> None:
+        """Take consecutive records."""
+
+    def commit(self, files: PackFiles) -> None:
+        """Make durable what was taken, or conclude."""
+
+    def ends(self) -> dict[str, ChainEnd]:
+        """Return how far each chain is, by split."""
 
 
 class StoreSink:
@@ -164,7 +174,7 @@ class PartitionPacker:
 
     partition: int
     mill: PartitionMill
-    sinks: Mapping[str, BlockSink]
+    sinks: Mapping[str, StoreSink]
     """By split."""
     topic: str
     letters: Mapping[str, LetterFile] = field(default_factory=dict)
@@ -174,8 +184,7 @@ class PartitionPacker:
     @classmethod
     def open(
         cls,
-        store: Store,
-        files: PackFiles,
+        place: tuple[Store, PackFiles],
         geneses: Sequence[Genesis],
         stages: Stages,
         partition: int,
@@ -189,6 +198,7 @@ class PartitionPacker:
                 or the store has lost blocks.
 
         """
+        store, files = place
         state = files.read_partition(partition)
         chains, sinks = [], {}
         for genesis in geneses:

@@ -100,11 +100,13 @@ class Chunker:
         if isinstance(content, Text):
             where = self._name if content.whole else self.where(number)
             return self._shape.of_text(where, where, content.data)
-        if content is None:
-            return None
         if isinstance(content, Bad):
             return Refused(self.where(number), content.why, content.data, content.broken)
-        if isinstance(content, Item | Unmet):  # made elsewhere (`tokenmill.app.tools.pack.parted_sources`)
+        return self._made_elsewhere(number, content)
+
+    def _made_elsewhere(self, number: int, content: object) -> Item | Refused | Unmet | None:
+        """Return what another process has made of an entry (`tokenmill.app.tools.pack.parted_sources`), or nothing."""
+        if content is None or isinstance(content, Item | Unmet):
             return content
         if isinstance(content, Refused):
             return content._replace(where=self.where(number))
@@ -220,25 +222,32 @@ class BoundedFile(RawIOBase):
         self._end = end
 
     def readable(self) -> bool:
+        """Return that it is."""
         return True
 
     def seekable(self) -> bool:
+        """Return that it is."""
         return True
 
     def fileno(self) -> int:
+        """Return the file's number."""
         return self._file.fileno()
 
     def readinto(self, buffer: Any) -> int:
+        """Read what is before the end."""
         left = max(0, self._end - self._file.tell())
         return self._file.readinto(memoryview(buffer)[:left]) or 0
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to a place."""
         return self._file.seek(offset, whence)
 
     def tell(self) -> int:
+        """Return the place."""
         return self._file.tell()
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
         super().close()
 
