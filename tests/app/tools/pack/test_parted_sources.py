@@ -16,7 +16,15 @@ from tests.app.tools.produce.reading import reading_of
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.pack import parted_sources
 from tokenmill.app.tools.pack.millers import batch_of, records_of
-from tokenmill.app.tools.pack.parted_sources import FileSlice, Part, PartedSource, ScannedPart, SliceReader, parted, scan
+from tokenmill.app.tools.pack.parted_sources import (
+    FileSlice,
+    Part,
+    PartedSource,
+    ScannedPart,
+    SliceReader,
+    parted,
+    scan,
+)
 from tokenmill.app.tools.produce import Item, Reading
 from tokenmill.app.tools.produce import sources as source_module
 from tokenmill.app.tools.produce.items import ItemChunk, Place
