@@ -61,7 +61,7 @@ def test_the_model_is_described() -> None:
 
 
 def test_the_codes_are_those_of_the_model() -> None:
-    """All that it tells apart, none more."""
+    """All of them, none more."""
     assert {label.removeprefix("__label__") for label in read_model(model_file())[1]} == CODES
 
 
