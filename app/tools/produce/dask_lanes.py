@@ -6,25 +6,21 @@ sends it and how often it is begun: a second attempt fences the first one off, a
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import xxhash
 
 from tokenmill.errors import InputError, TokenMillError
 
 from ...settings import Settings
-from .formats import Choice
 from .items import DocumentSource, library
-from .mapping import Mapping as RowMapping
-from .paths import FolderWalk, find_sources, is_piped
+from .paths import is_piped
 from .producing import RunPlan, produce
 from .run_notes import RunIdentity
 from .sender import Acknowledged
-from .shape import ShapeOptions, shape_for
-from .sources import Reading
-from .sql import sql_sources
 from .summary import Progress, Summary
 
 EXTRA: Final = "dask"
@@ -36,29 +32,12 @@ RETRIES: Final = 3
 """How often a lane is tried again that ended because a broker did not answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadingOptions:
-    """How sources are found and read, as any process can repeat it."""
+class Opened(Protocol):
+    """What is to be read, as the options of a command open it."""
 
-    paths: tuple[str, ...]
-    shape: ShapeOptions
-    choice: Choice = "auto"
-    mapping: tuple[str, int | None, int | None, float] | None = None
-    """Function, processes, rows of a list, seconds of a call; None: no function."""
-    delimiter: str | None = None
-    encoding: str | None = None
-    extract: bool = False
-    split: str | None = None
-    sql: str | None = None
-    follow_links: bool = False
-
-    def sources(self, settings: Settings, topic: str, mapping: RowMapping | None) -> list[DocumentSource]:
-        """Return the sources. Raises as `find_sources`."""
-        shape = shape_for(settings, topic, self.shape)
-        reading = Reading(shape, self.choice, mapping, self.delimiter, self.encoding, extract=self.extract)
-        if self.sql is not None:
-            return sql_sources(self.paths, self.sql, reading)
-        return find_sources(self.paths, reading, self.split, FolderWalk(self.follow_links))
+    @property
+    def sources(self) -> Sequence[DocumentSource]:
+        """All sources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,26 +47,19 @@ class LaneTask:
     lane: int
     settings: Settings
     topic: str
-    reading: ReadingOptions
+    paths: tuple[str, ...]
+    opened: Callable[[], AbstractContextManager[Opened]]
+    """Opens the sources, in any process: the same ones, with the same content."""
     options: Mapping[str, object]
     """Those that decide what is sent, of the whole run."""
     plan: RunPlan = field(default_factory=RunPlan)
 
     def run(self) -> Summary:
         """Send the lane's documents from this process; what was sent before is not sent again. Raises as `produce`."""
-        named = self.reading.mapping
-        mapping = None if named is None else RowMapping(*named)
-        try:
-            sources = [one for one in self.reading.sources(self.settings, self.topic, mapping) if self.has(one)]
-            identity = RunIdentity.of(self.topic, {**self.options, "lane": [self.lane, LANES]}, self.reading.paths)
+        with self.opened() as found:
+            sources = [source for source in found.sources if lane_of(source) == self.lane]
+            identity = RunIdentity.of(self.topic, {**self.options, "lane": [self.lane, LANES]}, self.paths)
             return asyncio.run(produce(self.settings, self.topic, sources, replace(self.plan, identity=identity)))
-        finally:
-            if mapping is not None:
-                mapping.close()
-
-    def has(self, source: DocumentSource) -> bool:
-        """Return whether a source is in the lane."""
-        return lane_of(source) == self.lane
 
 
 def lane_of(source: DocumentSource) -> int:
@@ -119,7 +91,7 @@ def produce_on_dask(
     total = Summary(task.topic, {})
     total.bytes_total = sum(source.size for source in sources)
     try:
-        client = distributed.Client(address, timeout=ANSWER_SECONDS, set_as_default=False)
+        client = distributed.Client(address, timeout=ANSWER_SECONDS)
     except (OSError, TimeoutError, ValueError) as error:
         raise InputError(f"no Dask scheduler answers at {address}: {_line(error)}; nothing was sent") from error
     with client:
@@ -181,15 +153,16 @@ def _add(total: Summary, lane: Summary) -> None:
     total.seconds = max(total.seconds, lane.seconds)
 
 
-def require_spreadable(paths: Sequence[str], plan: RunPlan, refused: Mapping[str, object]) -> None:
-    """Check that a run can be spread.
+def require_lanes(paths: Sequence[str], plan: RunPlan) -> None:
+    """Check that a run can be sent in lanes.
 
     Raises:
         InputError: it reads standard input or a pipe, or has options that only one process can keep.
 
     """
-    given = [name for name, value in refused.items() if value]
     if any(map(is_piped, paths)) or plan.identity is None:
-        raise InputError("--dask sends files, which each worker can read: name them; --no-resume and pipes do not go")
+        raise InputError("--dask sends what each worker can read, and goes on in it: no pipes, and not --no-resume")
+    whole = {"--rate": plan.rate, "--limit": plan.limit, "--shuffle-buffer": plan.shuffle}
+    given = [name for name, value in whole.items() if value]
     if given:
-        raise InputError(f"--dask sends in lanes, beside each other: leave out {', '.join(given)}")
+        raise InputError(f"--dask sends in lanes beside each other: leave out {', '.join(given)}")
