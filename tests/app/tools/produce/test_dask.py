@@ -96,7 +96,7 @@ def test_each_document_is_sent_once_though_a_worker_is_killed(
         assert f"{len(lines):,} documents of this run were in {raw} already" in told
 
 
-@pytest.mark.slow
+@pytest.mark.needs("minutes")
 @pytest.mark.timeout(240)
 def test_a_cluster_that_goes_is_named_and_another_one_sends_the_rest(
     broker: Broker, topic: TopicFactory, tmp_path: Path
