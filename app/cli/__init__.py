@@ -39,6 +39,7 @@ COMMANDS: Final = {
     "up": "local_kafka",
     "produce": "produce",
     "flush": "produce",
+    "pack": "pack",
     "serve": "workers",
     "mill": "workers",
     "segment": "workers",

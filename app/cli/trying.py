@@ -23,9 +23,9 @@ from ..tools.produce.conditions import Condition
 from ..tools.trial_run import TrialProgress, TrialRun, plan_trial, trial_settings
 from .options import examples, with_settings
 from .output import AsJson, PlainColumn, count, say, show, show_json, show_table, size
-from .produce import HOW_READ, FormatName, Lines, Paths, parse_delimiter
 from .produce_output import say_not_read, say_refusals, say_unmet
 from .progress import ProgressLine, until_interrupted
+from .reading_options import HOW_READ, FormatName, Lines, Paths, parse_delimiter
 
 MOST_EXAMPLES: Final = 100
 """Of each reason: they are held in memory, with the records that they come from."""
