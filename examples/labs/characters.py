@@ -23,11 +23,12 @@ def main() -> None:
     options = parser.parse_args()
     characters: Counter[str] = Counter()
     lengths: list[int] = []
+    refused = 0
     settings = Settings()
     reading = Reading(shape_for(settings, settings.raw_topics[0]))  # as `tokenmill pack` and `produce` read them
     for item in read_items(find_sources(options.texts, reading)):
         if isinstance(item, Refused):
-            print(f"left out: {item.where}: {item.why}", file=sys.stderr)
+            refused += 1
             continue
         text = item.text
         lengths.append(len(text))
@@ -36,9 +37,9 @@ def main() -> None:
         sys.exit(f"there are no texts in {' '.join(options.texts)}")
     found = np.array(lengths)
     percent = np.percentile(found, (5, 50, 95)).astype(int).tolist()
-    print(
-        f"{len(found):,} texts, {found.sum():,} characters; 5 % have {percent[0]:,} or fewer, half {percent[1]:,}, 95 % {percent[2]:,}"
-    )
+    print(f"{len(found):,} texts, {found.sum():,} characters")
+    print(f"5 % have {percent[0]:,} characters or fewer, half {percent[1]:,}, 95 % {percent[2]:,}")
+    print(f"{refused:,} entries are no texts" if refused else "all entries are texts")
     print(f"{len(characters):,} different characters")
     kinds = Counter(unicodedata.category(character)[0] for character in characters)
     print(", ".join(f"{name} {kinds[kind]}" for kind, name in KINDS.items() if kinds[kind]))

@@ -41,7 +41,7 @@ def main() -> None:
         mine = PaddedBatches(documents, batch_size=8, rank=rank, world_size=WORKERS)
         print(f"worker {rank}: {mine.label_distribution()}")
     batches = PaddedBatches(documents, batch_size=16, max_length=LENGTH, padding="max_length")
-    fit(batches, read_stream(options.store, train.stream).genesis["recipe"]["vocabulary_size"], options.steps)
+    fit(batches, read_stream(options.store, train.stream).values["genesis"]["recipe"]["vocabulary_size"], options.steps)
 
 
 def labelled(store: Path) -> Path:

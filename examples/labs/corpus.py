@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokenmill.funnel.retention import Retention
+from tokenmill.store import read_stream
 from tokenmill.wire.totals import Totals
 
 TOKENMILL = str(Path(sys.executable).with_name("tokenmill"))  # the command of the environment that runs this
 STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
-TEXTS = [str(STANDARD_LIBRARY / name) for name in ("json", "email", "unittest", "asyncio", "importlib")]
+TEXTS = [f"{STANDARD_LIBRARY}/{name}/**/*.py" for name in ("json", "email", "unittest", "asyncio", "importlib")]
 
 
 class Packed(NamedTuple):
@@ -29,7 +30,7 @@ class Packed(NamedTuple):
 
     def lines(self) -> list[str]:
         """Say what was kept, in tokens, and how full the blocks are."""
-        padding = self.blocks * self.block_tokens - self.totals.tokens + self.totals.packing["left_out"]
+        padding = self.blocks * self.block_tokens - self.totals.tokens + 0
         return Retention(self.totals, padding).lines()
 
 
@@ -59,7 +60,9 @@ def pack(texts: list[str], store: Path, tokenizer: str | None, **settings: Any) 
     options = ["--store", str(store), "--tokenizer", tokenizer, "--flush", "--end", "--json"]
     summary = json.loads(_run("pack", *texts, *options, **variables))
     return {
-        name.rpartition(".")[2]: Packed(name, Totals.from_dict(one["totals"]), one["blocks"], one["block_tokens"])
+        name.rpartition(".")[2]: Packed(
+            name, Totals.from_dict(one["totals"]), one["blocks"], read_stream(store, name).block_tokens
+        )
         for name, one in summary["streams"].items()
     }
 

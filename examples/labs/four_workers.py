@@ -7,7 +7,10 @@ python examples/labs/four_workers.py my_texts/ --workers 4
 
 import multiprocessing
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from threading import Barrier
+from typing import NamedTuple
 
 from corpus import arguments, pack
 
@@ -35,30 +38,32 @@ def main() -> None:
 def together(store: Path, stream: str, workers: int, passes: int) -> list[float]:
     """Return the tokens a second of each of several processes that read at the same time."""
     context = multiprocessing.get_context("spawn")
-    start = context.Barrier(workers)
-    results = context.Queue()
-    processes = [
-        context.Process(target=read, args=(store, stream, rank, workers, passes, start, results))
-        for rank in range(workers)
-    ]
-    for process in processes:
-        process.start()
-    found = dict(results.get() for _ in processes)
-    for process in processes:
-        process.join()
-    return [found[rank] for rank in range(workers)]
+    with context.Manager() as manager:
+        start = manager.Barrier(workers)
+        with ProcessPoolExecutor(workers, context) as pool:
+            shares = [pool.submit(read, Share(store, stream, rank, workers, passes), start) for rank in range(workers)]
+            return [share.result() for share in shares]
 
 
-def read(store, stream, rank, workers, passes, start, results) -> None:  # type: ignore[no-untyped-def]  # noqa: PLR0917
-    """Read this rank's share of every step: no sample is in two shares."""
-    batches = Batches(
-        store, stream, batch_size=16, sequence_length=LENGTH, rank=rank, world_size=workers, passes=passes
-    )
+class Share(NamedTuple):
+    """What one process reads."""
+
+    store: Path
+    stream: str
+    rank: int
+    workers: int
+    passes: int
+
+
+def read(share: Share, start: Barrier) -> float:
+    """Read this rank's share of every step; return its tokens a second. No sample is in two shares."""
+    ranks = {"rank": share.rank, "world_size": share.workers}
+    batches = Batches(share.store, share.stream, batch_size=16, sequence_length=LENGTH, passes=share.passes, **ranks)
     start.wait()
     began = time.perf_counter()
     for _ in batches:
         pass
-    results.put((rank, batches.metrics.tokens / (time.perf_counter() - began)))
+    return batches.metrics.tokens / (time.perf_counter() - began)
 
 
 if __name__ == "__main__":

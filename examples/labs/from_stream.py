@@ -6,6 +6,8 @@ python examples/labs/from_stream.py --running --store store     # reads the stor
 
 # ruff: noqa: INP001 - a script, no part of a package
 
+import argparse
+import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -25,26 +27,43 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--running", action="store_true", help="a service with this store runs already, and is fed")
     parser.add_argument("--topic", default="raw-text")
+    parser.add_argument("--port", type=int, default=9092, help="of the Kafka that is started")
     parser.add_argument("--steps", type=int, default=50)
     options = parser.parse_args()
     if options.running:
         measure(options.store, options.topic, options.steps)
         return
-    with service(options.store, options.tokenizer or "bytes"):
-        subprocess.run([TOKENMILL, "produce", *options.texts, "--flush"], check=True)
+    with service(options) as environment:
+        subprocess.run([TOKENMILL, "produce", options.topic, *options.texts, "--flush"], env=environment, check=True)
         measure(options.store, options.topic, options.steps)
 
 
 @contextmanager
-def service(store: Path, tokenizer: str) -> Iterator[None]:
-    """Run a Kafka and the service, as `tokenmill up` does for everyone, until the block ends."""
-    settings = ["--sequence-length", str(LENGTH), "--era-max-seconds", "1", "--splits", "train=90,validation=10"]
-    command = [TOKENMILL, "up", "--store", str(store), "--tokenizer", tokenizer, *settings]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
-        try:
-            yield
-        finally:
-            process.terminate()
+def service(options: argparse.Namespace) -> Iterator[dict[str, str]]:
+    """Run a Kafka and the service, as in production, until the block ends; give it the settings of both."""
+    options.store.mkdir(parents=True, exist_ok=True)
+    broker = ["--directory", str(options.store.with_name(options.store.name + "-broker"))]
+    environment = os.environ | {
+        "TOKENMILL_BOOTSTRAP_SERVERS": f"127.0.0.1:{options.port}",
+        "TOKENMILL_RAW_TOPICS": options.topic,
+        "TOKENMILL_STORE": str(options.store),
+        "TOKENMILL_TOKENIZER": options.tokenizer or "bytes",
+        "TOKENMILL_SEQUENCE_LENGTH": str(LENGTH),
+        "TOKENMILL_ERA_MAX_SECONDS": "1",
+        "TOKENMILL_SPLITS": "train=90,validation=10",
+    }
+    subprocess.run([TOKENMILL, "broker", "start", *broker, "--port", str(options.port)], check=True)
+    try:
+        subprocess.run([TOKENMILL, "topics", "create", "--partitions", "2"], env=environment, check=True)
+        log = options.store.with_name(options.store.name + "-service.log")
+        print(f"the service runs, and writes its log to {log}")
+        with log.open("w") as file, subprocess.Popen([TOKENMILL, "serve"], env=environment, stderr=file) as process:
+            try:
+                yield environment
+            finally:
+                process.terminate()
+    finally:
+        subprocess.run([TOKENMILL, "broker", "stop", *broker], check=True)
 
 
 def measure(store: Path, topic: str, steps: int) -> None:

@@ -51,7 +51,7 @@ def show(store: Path, stream: str) -> None:
 def fit(store: Path, stream: str, steps: int, seed: int) -> None:
     """Train a tiny GPT, and print its loss."""
     torch.manual_seed(seed)
-    vocabulary = read_stream(store, stream).genesis["recipe"]["vocabulary_size"]
+    vocabulary = read_stream(store, stream).values["genesis"]["recipe"]["vocabulary_size"]
     model = GPT(vocabulary, BLOCK - 1, width=96, layers=2, heads=4)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     batches = Batches(store, stream, batch_size=16, sequence_length=BLOCK - 1, seed=seed, passes=100)
@@ -63,9 +63,8 @@ def fit(store: Path, stream: str, steps: int, seed: int) -> None:
         if batch.step % 20 == 0 or batch.step == steps - 1:
             print(f"step {batch.step}: loss {loss.item():.3f}")
     metrics = batches.metrics
-    print(
-        f"{metrics.tokens_per_second:,.0f} tokens a second; {100 * metrics.wait_ratio:.2f} % of the time waited for data"
-    )
+    waited = 100 * metrics.wait_ratio
+    print(f"{metrics.tokens_per_second:,.0f} tokens a second; {waited:.2f} % of the time waited for data")
 
 
 if __name__ == "__main__":

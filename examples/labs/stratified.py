@@ -27,13 +27,9 @@ def main() -> None:
             f"stratum {number}: {stratum.shortest:,} to {stratum.longest:,} tokens, {stratum.drawn} of "
             f"{stratum.documents:,} documents drawn"
         )
-    shapes = [
-        tuple(batch["input_ids"].shape)
-        for batch in PaddedBatches(documents, sampler, batch_size=8, max_length=options.max_length)
-    ]
-    print(
-        f"{len(shapes)} batches, padded to {min(width for _, width in shapes)} to {max(width for _, width in shapes)} tokens"
-    )
+    batches = PaddedBatches(documents, sampler, batch_size=8, max_length=options.max_length)
+    widths = [batch["input_ids"].shape[1] for batch in batches]
+    print(f"{len(widths)} batches of 8, padded to {min(widths)} to {max(widths)} tokens")
 
 
 if __name__ == "__main__":
