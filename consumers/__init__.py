@@ -72,8 +72,8 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "XY",
     "Batch",
-    "Batches",
     "BatchDocuments",
+    "Batches",
     "Behind",
     "BucketSampler",
     "Documents",

@@ -18,6 +18,7 @@ from .frozen import freeze_eras, open_trainable
 from .reachable import ReachableStream
 from .rows import Chunk, RowReader
 
+
 class DocumentSample(NamedTuple):
     """A sample with its documents; a loader puts several together field by field, for `BatchDocuments.from_ids`."""
 
@@ -35,7 +36,7 @@ Sample = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 """x and y, ``[sequence_length]`` each, int64: the next token of ``x[j]`` is ``y[j]``."""
 
 
-class EraDataset(Dataset[Sample | DocumentSample]):
+class EraDataset(Dataset[Sample]):
     """The samples of some eras, by partition, number and view, for samplers that choose an order of their own.
 
     What torch calls a map-style dataset (a ``DataLoader`` may copy it into workers, by fork or spawn) and Grain a
@@ -90,10 +91,10 @@ class EraDataset(Dataset[Sample | DocumentSample]):
         """The eras that these samples are from."""
         return self._eras
 
-    def __getitem__(self, index: SupportsIndex) -> Sample | DocumentSample:
+    def __getitem__(self, index: SupportsIndex) -> Sample:
         return self.__getitems__([arguments.index_of(index)])[0]
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Sample | DocumentSample]:
+    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
         """Return several samples, which is cheaper than one by one.
 
         Raises:
@@ -109,7 +110,10 @@ class EraDataset(Dataset[Sample | DocumentSample]):
             return [(row[:-1], row[1:]) for row in wide]
         found = self._documents_of(chunk)
         columns = (found.document_ids.numpy(), found.position_ids.numpy(), found.loss_mask.numpy())
-        return [DocumentSample(row[:-1], row[1:], *told) for row, *told in zip(wide, *columns, strict=True)]
+        samples: list[Any] = [
+            DocumentSample(row[:-1], row[1:], *told) for row, *told in zip(wide, *columns, strict=True)
+        ]
+        return samples  # of more fields, which only those have who asked for them
 
     def documents(self, indices: Sequence[int]) -> BatchDocuments:
         """Return which tokens of several samples belong to which document, on the CPU; raises as ``__getitems__``."""

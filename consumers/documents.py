@@ -8,7 +8,6 @@ from typing import Any, Final, Literal, SupportsIndex, overload
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 
 from tokenmill.errors import InputError
 from tokenmill.samples import DocumentIndex, Numbers
@@ -172,15 +171,14 @@ class Documents:
             parts: list[list[Tokens]] = [[] for _ in documents]
             for slot, _, tokens in self.stretches(documents):
                 parts[slot].append(tokens)
-            tokens = [np.concatenate(part) for part in parts]
+            whole = [np.concatenate(part) for part in parts]
             found: list[StoredDocument] = [None] * len(documents)  # type: ignore[list-item]
             for where, partition, rows, metas in self._metas(documents):
-                for slot, offset, data in zip(where.tolist(), rows["offset"].tolist(), metas, strict=True):
-                    meta = orjson.loads(data) if data else {}
+                for slot, offset, meta in zip(where.tolist(), rows["offset"].tolist(), metas, strict=True):
                     number = int(documents[slot])
                     label = None if self.labels is None else int(self.labels[number])
                     told = (meta.get("id"), meta.get("fields", {}), partition, offset, label)
-                    found[slot] = StoredDocument(number, tokens[slot], *told)
+                    found[slot] = StoredDocument(number, whole[slot], *told)
         return found
 
     @property
@@ -221,7 +219,9 @@ class Documents:
             raise InputError("these documents have no labels: open Documents with a label_field")
         labels = self.labels if indices is None else self.labels[self.numbers_of(indices)]
         if self.label_names is not None:
-            return dict(zip(self.label_names, np.bincount(labels, minlength=len(self.label_names)).tolist(), strict=True))
+            return dict(
+                zip(self.label_names, np.bincount(labels, minlength=len(self.label_names)).tolist(), strict=True)
+            )
         return dict(zip(*(column.tolist() for column in np.unique(labels, return_counts=True)), strict=True))
 
     def era_of_each(self) -> Numbers:
@@ -240,7 +240,9 @@ class Documents:
         """Return the numbers of documents, 0 or more; raises as `take`."""
         wanted = arguments.places_in_row("indices", indices)
         if len(wanted) and not (-len(self) <= wanted.min() and wanted.max() < len(self)):
-            raise IndexError(f"there are {len(self)} documents; one of {arguments.shown(wanted.tolist())} was asked for")
+            raise IndexError(
+                f"there are {len(self)} documents; one of {arguments.shown(wanted.tolist())} was asked for"
+            )
         return wanted % max(len(self), 1)
 
     def stretches(self, documents: Numbers, most: int | None = None) -> Iterator[tuple[int, int, Tokens]]:
@@ -284,7 +286,7 @@ class Documents:
         """
         self._watch.look(views)
 
-    def _metas(self, documents: Numbers) -> Iterator[tuple[Numbers, int, npt.NDArray[np.void], list[bytes]]]:
+    def _metas(self, documents: Numbers) -> Iterator[tuple[Numbers, int, npt.NDArray[np.void], list[dict[str, Any]]]]:
         """Yield the first pieces of documents and their metas: their indices in the request, and the partition."""
         partitions = self._index.partitions_of(documents)
         blocks, starts = self._index.first_pieces(documents)

@@ -1,11 +1,10 @@
 """Labels of documents: a carried field of theirs, as numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 
 from tokenmill.errors import InputError
 from tokenmill.samples import Numbers
@@ -47,8 +46,8 @@ class Labels:
         given = list(names) if isinstance(names, Sequence) and not isinstance(names, str | bytes | range) else []
         if not given or not all(type(name) in {str, int} for name in given) or len(set(given)) != len(given):
             raise InputError(
-                f"label_names is {arguments.shown(names)}: give a list of different texts or whole numbers, in the order "
-                "of their numbers, such as ['negative', 'positive'], or None"
+                f"label_names is {arguments.shown(names)}: give a list of different texts or whole numbers, in the "
+                "order of their numbers, such as ['negative', 'positive'], or None"
             )
         return cls(field, tuple(given))
 
@@ -61,15 +60,15 @@ class Labels:
                 "stream with it among its metadata_fields"
             )
 
-    def numbers(self, partition: int, offsets: Numbers, metas: Sequence[bytes]) -> npt.NDArray[np.int64]:
+    def numbers(self, partition: int, offsets: Numbers, metas: Sequence[Mapping[str, Any]]) -> npt.NDArray[np.int64]:
         """Return the numbers of documents' labels, -1 where one is missing or unknown."""
-        values = [orjson.loads(meta).get("fields", {}).get(self.field) if meta else None for meta in metas]
+        values = [meta.get("fields", {}).get(self.field) for meta in metas]
         found = np.fromiter(map(self._number, values), np.int64, len(values))
         if not self._first and len(bad := np.flatnonzero(found < 0)):
             at = int(bad[0])
             value = values[at]
             what = "has none" if value is None else f"is {arguments.shown(value)}"
-            identity = (orjson.loads(metas[at]) if metas[at] else {}).get("id")
+            identity = metas[at].get("id")
             who = "" if identity is None else f" (id {arguments.shown(identity)})"
             self._first = f"the one at offset {int(offsets[at])} of partition {partition}{who} {what}"
         return found

@@ -7,10 +7,10 @@ from typing import Any, Final, Literal, NoReturn, Self
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from tokenmill.errors import InputError
-from tokenmill.samples import Numbers, Ranks
+from tokenmill.samples import Numbers
 from tokenmill.store.views import Tokens
 
 from . import arguments
@@ -24,8 +24,8 @@ _AHEAD: Final = 4096
 _LONGEST: Final = 1 << 31
 _IDS: Final = range(1 << 32)
 _NO_DATASET: Final = (
-    "PaddedBatches is no dataset for a DataLoader: loop over it, or over what its loader(num_workers=2) returns, which is "
-    "a DataLoader"
+    "PaddedBatches is no dataset for a DataLoader: loop over it, or over what its loader(num_workers=2) returns, "
+    "which is a DataLoader"
 )
 
 Piece = tuple[int, int, Tokens]
@@ -67,9 +67,9 @@ class PaddedBatches:
     """An iterable over documents in padded batches, in the order of a sampler; `loader` reads them by worker processes.
 
     A step takes the next ``world_size * batch_size`` documents, of which each rank gets a slice. What is too little for
-    a step is left. ``input_ids`` are padded on the right to the longest of the batch; ``attention_mask`` is 1 at tokens;
-    ``labels`` are the documents' (int64, ``[batch_size]``), or, without any, the ids themselves, with -100 where padded,
-    as models that predict the next token want them.
+    a step is left. ``input_ids`` are padded on the right to the longest of the batch; ``attention_mask`` is 1 at
+    tokens; ``labels`` are the documents' (int64, ``[batch_size]``), or, without any, the ids themselves, with -100
+    where padded, as models that predict the next token want them.
     """
 
     def __init__(
@@ -104,13 +104,15 @@ class PaddedBatches:
             InputError: an argument cannot be used, or a step takes more documents than there are.
 
         """
-        self._documents = arguments.instance_of("documents", documents, Documents)
+        self._documents: Documents = arguments.instance_of("documents", documents, Documents)
         chosen = EraSampler(self._documents) if sampler is None else sampler
         self._sampler: DocumentSampler = arguments.instance_of("sampler", chosen, DocumentSampler)
         if self._sampler.documents is not documents:
             raise InputError(f"sampler is {self._sampler!r}, one of other documents: give a sampler of these")
         self._ranks = arguments.ranks_of(batch_size, rank, world_size, (0, 1))
-        self._max_length = None if max_length is None else arguments.whole("max_length", max_length, 1, "tokens", _LONGEST)
+        self._max_length = (
+            None if max_length is None else arguments.whole("max_length", max_length, 1, "tokens", _LONGEST)
+        )
         self._is_fixed = arguments.choice("padding", padding, ("longest", "max_length")) == "max_length"
         if self._is_fixed and self._max_length is None:
             raise InputError("padding is 'max_length', without a max_length: give both, or 'longest'")
@@ -271,7 +273,7 @@ class PaddedBatches:
         return torch.empty(shape, dtype=torch.int64, pin_memory=self._device.type == "cuda")
 
 
-class _Steps:
+class _Steps(Dataset[PaddedBatch]):
     """Batches by the number of their step, for a loader's workers."""
 
     def __init__(self, batches: PaddedBatches) -> None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from zlib_ng.zlib_ng import crc32
 
 from tokenmill.errors import DamagedError, InputError
-from tokenmill.samples import EraOrder, Numbers, Ranks, Samples, TrainableSamples, join
+from tokenmill.samples import EraOrder, Numbers, Ranks, Samples, SegmentOrder, TrainableSamples, join
 from tokenmill.store import MapWatch, Pieces, join_pieces
 from tokenmill.store.checking import Crcs, crcs_of_runs
 
@@ -137,7 +137,6 @@ class Chunk:
         if self._samples is None:
             self._samples = join(order.samples_of(items) for order, items in self._items)
         return self._samples
-
 
     def places(self, first: int, stop: int) -> Samples:
         """Return where the samples ``[first, stop)`` are from, those that are there."""
@@ -269,24 +268,31 @@ class RowReader:
         self._watch = MapWatch()
         self._most_samples = _FIRST_SAMPLES
 
-    def read(self, first: int, steps: int) -> Chunk | None:
+    def read(self, first: int, steps: int, segments: SegmentOrder | None = None) -> Chunk | None:
         """Return the next steps from sample ``first`` on, ``steps`` at most, and at first fewer; None if none is there.
+
+        With ``segments``, blocks are read view by view, and only when all that are read side by side are there.
 
         Raises:
             as in `TrainableSamples.ready`; and DamagedError where a block is not what was committed.
 
         """
         steps = min(steps, max(self._most_samples // self._ranks.batch_size, 1))
-        ready = self._ranks.steps_in(self.trainable.ready(first, steps * self._ranks.turn))
+        ready = self._ranks.steps_in(self._ready(first, steps * self._ranks.turn, segments))
         if not ready:
             return None
         self._most_samples *= 4
-        items = self.trainable.items(self._ranks.samples(first, ready))
+        samples = self._ranks.samples(first, ready)
+        if segments is None:
+            items = self.trainable.items(samples)
+        else:
+            items = self.trainable.items_in_any_order(segments.numbers(samples))
         if self._skip or any(order.blocks > _TABLE_BLOCKS for order, _ in items):
             return self.find(items, ready)
         if not self._watch.look(tokens for table in self._tables.values() for tokens in table.maps):
             self._tables = {}  # a repair put other files in their place, or they were changed
-        self._tables = {order: self._tables.get(order) or _EraTable(order, self.trainable) for order, _ in items}
+        orders = dict.fromkeys(order for order, _ in items)
+        self._tables = {order: self._tables.get(order) or _EraTable(order, self.trainable) for order in orders}
         view_bytes = self._length * self.trainable.dtype.itemsize
         try:
             addresses = [self._tables[order].addresses(part, view_bytes) for order, part in items]
@@ -296,6 +302,15 @@ class RowReader:
         maps = [tokens for table in self._tables.values() for tokens in table.maps]
         crcs = [found for order, part in items if (found := self._tables[order].crcs(part)) is not None]
         return self._chunk(items, ready, np.concatenate(addresses), maps, crcs=np.concatenate(crcs) if crcs else None)
+
+    def _ready(self, first: int, wanted: int, segments: SegmentOrder | None) -> int:
+        """Return how many samples from ``first`` on can be read, ``wanted`` at most."""
+        if segments is None:
+            return self.trainable.ready(first, wanted)
+        begin = segments.start(first)
+        end = segments.start(first + wanted - 1) + segments.group
+        there = begin + self.trainable.ready(begin, end - begin)
+        return max(min(segments.end(there), first + wanted) - first, 0)
 
     def find(self, items: Items, steps: int = 1, *, batch_size: int | None = None) -> Chunk:
         """Return samples, one at least, as a chunk; costs nothing that grows with their eras.

@@ -38,7 +38,7 @@ class DocumentSampler(ABC):
     """Names the order in states."""
 
     def __init__(self, documents: Documents, *, seed: int, passes: int) -> None:
-        self._documents = arguments.instance_of("documents", documents, Documents)
+        self._documents: Documents = arguments.instance_of("documents", documents, Documents)
         self._seed = arguments.seed_of(seed)
         self._passes = arguments.whole("passes", passes, 1, "passes")
         self._sample = 0
@@ -193,8 +193,8 @@ class BucketSampler(EraSampler):
 
     def order(self, passed: int) -> Numbers:
         """Return the documents of a pass."""
-        options = {"window": self._window, "bucket": self._bucket, "seed": self._seed, "passed": passed}
-        return bucket_order(super().order(passed), self._documents.lengths, **options)
+        order, lengths = super().order(passed), self._documents.lengths
+        return bucket_order(order, lengths, window=self._window, bucket=self._bucket, seed=self._seed, passed=passed)
 
 
 class StratifiedSampler(DocumentSampler):

@@ -142,7 +142,7 @@ class Windows:
         return XY(wide[:, :-1], wide[:, 1:])
 
     def __getitem__(self, place: SupportsIndex | tuple[int, int]) -> "XY":
-        """Return x and y, ``[length]`` each, at ``windows[partition, token]``, or of ``windows[i]``, a number below len.
+        """Return x and y, ``[length]`` each, at ``windows[partition, token]``; or of window i, ``windows[i]``.
 
         Windows are numbered by partition and token, as of the last `refresh`.
 

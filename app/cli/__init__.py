@@ -57,6 +57,7 @@ COMMANDS: Final = {
     "repair": "stores",
     "retire": "stores",
     "adopt": "stores",
+    "export": "exports",
     "skip": "control_records",
     "ignore": "control_records",
     "topics": "settings_and_topics",

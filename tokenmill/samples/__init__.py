@@ -12,7 +12,7 @@ from tokenmill.samples.document_order import (
 )
 from tokenmill.samples.needed import first_needed, read_state
 from tokenmill.samples.position import Content, Position, SequenceId, StepRange
-from tokenmill.samples.sequence import EraOrder, Numbers, Ranks, Samples, count_views, join
+from tokenmill.samples.sequence import EraOrder, Numbers, Ranks, Samples, SegmentOrder, count_views, join
 from tokenmill.samples.source import Source, places_of, sources_of
 from tokenmill.samples.tracing import TracedRecord, TracedSample, TracedView, Tracer, Use
 from tokenmill.samples.trainable import TrainableSamples
@@ -27,6 +27,7 @@ __all__ = [
     "Position",
     "Ranks",
     "Samples",
+    "SegmentOrder",
     "SequenceId",
     "Source",
     "StepRange",

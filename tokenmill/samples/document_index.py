@@ -19,6 +19,8 @@ from tokenmill.wire.pieces import PADDING
 
 _BLOCKS_AT_ONCE: Final = 8192
 """Whose pieces are looked at together: what has not ended there is kept for the next ones."""
+_FIT_AGE: Final = 65_536
+"""The packing ``fit``'s default of ``max_age_offsets``."""
 
 Lengths = npt.NDArray[np.int32]
 
@@ -109,7 +111,7 @@ class DocumentIndex:
 
     def pieces_of(self, documents: Numbers) -> DocumentPieces:
         """Return where the tokens of these documents are."""
-        first, stop = (np.searchsorted(self._owners, documents, side=side) for side in ("left", "right"))  # type: ignore[call-overload]
+        first, stop = (np.searchsorted(self._owners, documents, side=side) for side in ("left", "right"))
         counts = np.maximum(stop - first, 1)
         slots = np.repeat(np.arange(len(documents)), counts)
         firsts = np.cumsum(counts) - counts
@@ -187,9 +189,7 @@ class _PartitionDocuments:
         kept = pieces.rows["position"] != PADDING
         new = (pieces.rows["offset"], pieces.rows["position"], places, stops - starts)
         self._highest = max(self._highest, int(pieces.rows["offset"].max(initial=-1)))
-        columns = _Columns(
-            *(np.concatenate([old, one[kept]]) for old, one in zip(self._pending, new, strict=True))  # type: ignore[misc]
-        )
+        columns = _Columns(*(np.concatenate([old, one[kept]]) for old, one in zip(self._pending, new, strict=True)))
         self._put_together(columns, int(blocks[-1]))
 
     def part(self) -> _Part:
@@ -215,13 +215,14 @@ class _PartitionDocuments:
         if not len(columns.offsets):
             return
         same = columns.offsets[1:] == columns.offsets[:-1]
-        if not ((columns.offsets[1:] > columns.offsets[:-1]) | same & (columns.positions[1:] > columns.positions[:-1])).all():
+        rises = (columns.offsets[1:] > columns.offsets[:-1]) | same & (columns.positions[1:] > columns.positions[:-1])
+        if not rises.all():
             order = np.lexsort((columns.positions, columns.offsets))
             columns = _Columns(*(column[order] for column in columns))
             same = columns.offsets[1:] == columns.offsets[:-1]
         follows = columns.positions == 0  # what begins a document, and else what continues the piece before it
         ends = columns.positions + columns.lengths
-        follows[1:] = np.where(same, columns.positions[1:] == ends[:-1], follows[1:])
+        follows[1:] = np.where(same, columns.positions[1:] <= ends[:-1], follows[1:])
         firsts = np.flatnonzero(np.concatenate([[True], ~same]))
         lasts = np.append(firsts[1:], len(follows)) - 1
         inside = (columns.places[lasts] + columns.lengths[lasts]) % self._block_tokens != 0
@@ -231,6 +232,8 @@ class _PartitionDocuments:
             settled = columns.offsets[lasts] + self._max_age < self._highest
         whole = np.logical_and.reduceat(follows, firsts) & (inside | settled)
         counts = lasts - firsts + 1
+        lengths = columns.lengths.copy()  # chunks overlap by a token: what comes twice is taken where it comes last
+        lengths[:-1] = np.where(same, columns.positions[1:] - columns.positions[:-1], lengths[:-1])
         owners = np.repeat(np.where(whole & (counts > 1), np.cumsum(whole) - 1, -1), counts)
         owned = owners >= 0
         self._found.append(
@@ -239,7 +242,7 @@ class _PartitionDocuments:
                 ends[lasts[whole]].astype(np.int32),
                 owners[owned],
                 columns.places[owned],
-                columns.lengths[owned].astype(np.int32),
+                lengths[owned].astype(np.int32),
             )
         )
         rest = np.repeat(~whole, counts)
@@ -249,7 +252,7 @@ class _PartitionDocuments:
 def _max_age(info: StreamInfo) -> int | None:
     """Return over how many offsets a document's rest may follow its whole blocks; None: it follows at once."""
     packing, parameters = packing_of(info)
-    return int(parameters.get("max_age_offsets", 1 << 62)) if packing == "fit" else None
+    return int(parameters.get("max_age_offsets", _FIT_AGE)) if packing == "fit" else None
 
 
 def packing_of(info: StreamInfo) -> tuple[str, Mapping[str, Any]]:

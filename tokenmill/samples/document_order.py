@@ -4,6 +4,7 @@ Each gives the documents of one pass as numbers. `Permutation` makes every choic
 and what is drawn without replacement is the beginning of a permutation.
 """
 
+import itertools
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ def era_order(eras: Numbers, *, seed: int, passed: int, shuffle: bool) -> Number
     if shuffle and len(order):
         grouped = eras[order]
         bounds = np.flatnonzero(np.concatenate([[True], grouped[1:] != grouped[:-1], [True]])).tolist()
-        for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+        for start, stop in itertools.pairwise(bounds):
             era = int(grouped[start])
             order[start:stop] = order[start:stop][_permuted(stop - start, seed, passed, era)]
     return order
@@ -42,8 +43,8 @@ def era_order(eras: Numbers, *, seed: int, passed: int, shuffle: bool) -> Number
 def bucket_order(order: Numbers, lengths: Lengths, *, window: int, bucket: int, seed: int, passed: int) -> Numbers:
     """Return documents so that ``bucket`` consecutive ones are about as long.
 
-    Each ``window`` of the order is sorted by length and cut into buckets, and these are permuted. The rest that fills no
-    bucket comes last in its window.
+    Each ``window`` of the order is sorted by length and cut into buckets, and these are permuted. The rest that fills
+    no bucket comes last in its window.
     """
     found = np.empty_like(order)
     for number, start in enumerate(range(0, len(order), window)):

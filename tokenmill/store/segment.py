@@ -59,6 +59,10 @@ class Segment:
         self._sound: Marks
         """Of the blocks in `_tokens`."""
         self._documents: npt.NDArray[np.uint8]
+        self._entries_asked: int
+        """Of the document table that is mapped."""
+        self._table_is_sound: bool | None
+        """Whether that has the manifest's CRC; None: nobody looked."""
         self._index: Rows | None
         """The rows of a sealed segment as its index has them, unchecked; `rows` are checked."""
         self.unmap()
@@ -187,8 +191,7 @@ class Segment:
         self._sound = np.zeros(0, np.bool_)
         self._documents = np.empty(0, np.uint8)
         self._entries_asked = 0
-        self._table_is_sound: bool | None = None
-        """Whether the document table that is mapped has the manifest's CRC; None: nobody looked."""
+        self._table_is_sound = None
         self._index = None
         if self.manifest is not None:
             self._parts = []

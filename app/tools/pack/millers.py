@@ -325,7 +325,8 @@ class Millers:
         """
         offsets: dict[int, int] = {}
         for one in self._processes:
-            offsets |= await asyncio.wrap_future(one.opened)
+            found: dict[int, int] = await asyncio.wrap_future(one.opened)
+            offsets |= found
         return offsets
 
     def scan(self, part: Part) -> "Future[ScannedPart]":

@@ -30,7 +30,7 @@ from ..produce.summary import Summary
 from ..verify.comparison import ExpectedBlocks, difference
 from ..verify.reference_sample import ReferenceSample, SampleCheck, Sampler
 from ..verify.store_side import StoreCopy, StoreSide
-from ..verify.verify_marks import store_mark
+from ..verify.verify_marks import StoreEras, StoreMark, store_mark
 from ..verify.verify_result import ChainResult, VerifyDifference
 from .dealing import Dealer
 from .millers import Ends, Millers, MillTask
@@ -171,7 +171,8 @@ async def _mill_again(
         await dealer.flush()
     ends: Ends = {}
     for answer in millers.commit():
-        ends |= await asyncio.wrap_future(answer)
+        found_there: Ends = await asyncio.wrap_future(answer)
+        ends |= found_there
     found.seconds = time.monotonic() - started
     return ends
 
@@ -208,6 +209,9 @@ def _check_eras(settings: Settings, genesis: Genesis, blocks: Mapping[int, int],
     def differs(text: str, era: int) -> None:
         found.differences.append(VerifyDifference("store", "damaged", stream, None, text, era=era))
 
+    held = StoreEras.look(settings.store, stream)
+    if held is not None and held.damage is not None:
+        return differs(held.damage, held.eras)
     try:
         reader = open_eras(settings.store, stream)
         partitions = {number: open_partition(settings.store, stream, number) for number in blocks}
@@ -221,7 +225,7 @@ def _check_eras(settings: Settings, genesis: Genesis, blocks: Mapping[int, int],
     except TokenMillError as error:
         return differs(str(error), log.next_number)
     found.eras[stream] = log.next_number
-    waiting = sum(held - log.end(number)[0] for number, held in blocks.items())
+    waiting = sum(count - log.end(number)[0] for number, count in blocks.items())
     if waiting > 0 and found.behind <= 0 and not found.differences:
         differs(f"{waiting} blocks are in no era: call the same pack again, which closes it", log.next_number)
     return None
@@ -236,7 +240,7 @@ class _VerifiedChain:
     def __init__(self, task: MillTask, genesis: Genesis, partition: int) -> None:
         self.recipe: Recipe = genesis.recipe
         self.mill = ChainMill(genesis.recipe, genesis_start(genesis, partition), message_bytes=MESSAGE_BYTES)
-        mark = store_mark(task.store, genesis.stream, partition)
+        mark = store_mark(task.store, genesis.stream, partition) or StoreMark(0, 0)
         self.result = ChainResult(
             genesis.stream, partition, genesis.recipe.raw_topic, (0, 0), (0, 0), store_blocks=(mark.first, mark.end)
         )

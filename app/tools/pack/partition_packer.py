@@ -1,6 +1,7 @@
 """One partition, in the process that mills it: documents go in, blocks go into the store, letters into files."""
 
 import os
+import time
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from tokenmill.errors import DifferenceError
+from tokenmill.errors import DifferenceError, LockedError
 from tokenmill.milling.chain_mill import ChainMill
 from tokenmill.milling.outcomes import Outcome, Stages
 from tokenmill.milling.partition_mill import PartitionMill
@@ -31,6 +32,9 @@ from .pack_state import PackFiles, PartitionState, missing_blocks
 
 MESSAGE_BYTES: Final = 4 << 20
 """Blocks that are hashed and appended at once: no message leaves the process, so this is for speed alone."""
+LOCK_SECONDS: Final = 10.0
+"""How long the processes of a killed call may take to end: they see it at once, but finish what they are at."""
+LOCK_PAUSE: Final = 0.05
 DEAD: Final = "dead-letters"
 REJECTED: Final = "rejected"
 """Names of a partition's files of letters; its number and a suffix follow."""
@@ -145,15 +149,16 @@ class StoreSink:
 
         """
         writer = self.writer
-        known = writer.next_block - message.first
-        if known >= message.count:
-            return
-        if (message.chains[known - 1] if known else message.before) != writer.chain:
+        known = min(writer.next_block - message.first, message.count)
+        block = message.first + known
+        if (message.chains[known - 1] if known else message.before) != writer.chain_before(block):
             raise DifferenceError(
-                f"the documents now make other blocks before block {writer.next_block} than those that were packed: a "
-                "source has changed, or a function of yours answers differently. Put back what it was, or pack into "
-                "another store; --verify finds the first block that differs"
+                f"the documents now make other blocks before block {block} than those that were packed: a source has "
+                "changed, or a function of yours answers differently. Put back what it was, or pack into another "
+                "store; --verify finds the first block that differs"
             )
+        if known == message.count:
+            return
         block_bytes = len(message.tokens) // message.count
         blocks = Blocks(
             first=writer.next_block,
@@ -205,7 +210,7 @@ class PartitionPacker:
             split = genesis.recipe.split
             carry = state.carries.get(split)
             point = genesis_start(genesis, partition) if carry is None else resume_point(carry)
-            writer = PartitionWriter.open(store, genesis.stream, partition)
+            writer = _open_writer(store, genesis.stream, partition)
             if writer.next_block < point.cursor.block:
                 raise missing_blocks(
                     store.path / genesis.stream / str(partition), writer.next_block, point.cursor.block
@@ -253,6 +258,21 @@ class PartitionPacker:
             split: ChainEnd(chain.next_block, chain.totals.copy(), chain.open_tokens)
             for split, chain in self.mill.chains.items()
         }
+
+
+def _open_writer(store: Store, stream: str, partition: int) -> PartitionWriter:
+    """Lock and recover a partition; waits for what is left of a call that was killed a moment ago.
+
+    No other process can have the lock: this call has the store's.
+    """
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            return PartitionWriter.open(store, stream, partition)
+        except LockedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(LOCK_PAUSE)
 
 
 def genesis_start(genesis: Genesis, partition: int) -> ResumePoint:

@@ -69,15 +69,15 @@ class Room(NamedTuple):
 
 @compiled
 def most_items(part: TextPart, table: WordTable, rows: npt.NDArray[np.int64]) -> int:
-    """Return the most words of a row, or lines if a row has more of them."""
+    """Return the most words of a row, or lines if a row may have more of them: bytes of white space and one."""
     most = 0
     for number in range(len(rows)):
         row, words = rows[number], 0
-        lines = 1
+        lines = part.end[row] - part.begin[row] + 1
         for chunk in range(part.first[row], part.last[row]):
-            words += table.chunks[part.entry[chunk], WORDS]
-        for at in range(part.begin[row], part.end[row]):
-            lines += part.data[at] == _NEW_LINE
+            entry = part.entry[chunk]
+            words += table.chunks[entry, WORDS]
+            lines -= table.chunks[entry, BYTES]
         most = max(most, words, lines)
     return most
 
@@ -171,6 +171,7 @@ def _split_gap(data: Bytes, at: int, high: int, least: int, count: int, room: Ro
 
 @compiled
 def _judge_words(part: TextPart, table: WordTable, row: int, limits: RepetitionLimits, room: Room) -> int:
+    """Judge by n-grams: exactly where a bound does not suffice; one bound does for repeated ones of most lengths."""
     words = _put_words(part, table, row, room)
     characters = part.characters[row]
     joined, copied = 0, False
@@ -183,10 +184,16 @@ def _judge_words(part: TextPart, table: WordTable, row: int, limits: RepetitionL
             copied = copied or _copy_chunks(part, table, row, room)
             if _top(words, n, room) / characters > share:
                 return TOP + rule
+    bounded = most = 0
     for rule in range(len(limits.dup_n)):
         n, share = limits.dup_n[rule], limits.dup_share[rule]
-        joined = _hash_n_grams(words, n, joined, room)
-        if _most_duplicated(words, n, room) / characters > share:
+        if not 0 < bounded <= n:
+            joined, bounded = _hash_n_grams(words, n, joined, room), n
+            most = _most_duplicated(words, n, room)
+        if most / characters > share:
+            joined = _hash_n_grams(words, n, joined, room)
+            if n > bounded and _most_duplicated(words, n, room) / characters <= share:
+                continue
             copied = copied or _copy_chunks(part, table, row, room)
             if _duplicated(words, n, room) / characters > share:
                 return TOP + len(limits.top_n) + rule
@@ -301,7 +308,9 @@ def _mixed(value: np.uint64) -> np.uint64:
 def _most_duplicated(words: int, n: int, room: Room) -> int:
     """Return what `_duplicated` gives at most: the characters of all words in n-grams that may have come before.
 
-    A Bloom filter says whether they may, with three bits of one number for each n-gram, and n-grams overlap here.
+    A longer n-gram that came before is made of n-grams that did, so it is a bound of what `_duplicated` gives for more
+    words, too. A Bloom filter says whether they may, with three bits of one number for each n-gram, and n-grams overlap
+    here.
     """
     size = slots_for(words) // 2
     blocks = room.blocks

@@ -9,7 +9,7 @@ from typing import Any
 from tests.app.tools.produce.files import WRITERS
 from tokenmill.app.settings import Settings
 from tokenmill.app.tools.pack.packing_run import PackPlan, PackSummary, pack
-from tokenmill.app.tools.produce import Reading, RunIdentity, ShapeOptions, find_sources, shape_for
+from tokenmill.app.tools.produce import DocumentSource, Reading, RunIdentity, ShapeOptions, find_sources, shape_for
 from tokenmill.store import open_partition, partitions_in, streams_in
 from tokenmill.store.layout import partition_directory, segment_firsts
 
@@ -47,7 +47,20 @@ def every_format(folder: Path, count: int = 25) -> Path:
     return folder
 
 
-def pack_into(
+def opened(
+    settings: Settings,
+    paths: Sequence[Path | str],
+    reading: dict[str, Any] | None = None,
+    choice: Any = "auto",
+    topic: str | None = None,
+) -> tuple[Reading, list[DocumentSource]]:
+    """Return how the sources are read, and the sources."""
+    shape = shape_for(settings, topic or settings.raw_topics[0], ShapeOptions(**(reading or {})))
+    how = Reading(shape, choice)
+    return how, find_sources([str(path) for path in paths], how)
+
+
+def plan_of(
     settings: Settings,
     paths: Sequence[Path | str],
     *,
@@ -56,16 +69,28 @@ def pack_into(
     choice: Any = "auto",
     topic: str | None = None,
     **plan: Any,
+) -> PackPlan:
+    """Return a plan, as the command makes one."""
+    name = topic or settings.raw_topics[0]
+    options = {"shape": repr(sorted((reading or {}).items())), "shuffle": plan.get("shuffle"), "choice": choice}
+    identity = RunIdentity.of(name, options, [str(path) for path in paths]) if resume else None
+    whole: dict[str, Any] = {"raw_topic": name, "partitions": 2, "processes": 1, "identity": identity}
+    return PackPlan(**whole | plan)
+
+
+def pack_into(
+    settings: Settings,
+    paths: Sequence[Path | str],
+    *,
+    reading: dict[str, Any] | None = None,
+    choice: Any = "auto",
+    topic: str | None = None,
+    **plan: Any,
 ) -> PackSummary:
     """Pack in this process, as the command does."""
-    name = topic or settings.raw_topics[0]
-    shape = ShapeOptions(**(reading or {}))
-    opened = Reading(shape_for(settings, name, shape), choice)
-    named = [str(path) for path in paths]
-    options = {"shape": repr(sorted((reading or {}).items())), "shuffle": plan.get("shuffle"), "choice": choice}
-    identity = RunIdentity.of(name, options, named) if resume else None
-    whole: dict[str, Any] = {"raw_topic": name, "partitions": 2, "processes": 1, "identity": identity}
-    return asyncio.run(pack(settings, find_sources(named, opened), opened, PackPlan(**whole | plan)))
+    how, sources = opened(settings, paths, reading, choice, topic)
+    wanted = plan_of(settings, paths, reading=reading, choice=choice, topic=topic, **plan)
+    return asyncio.run(pack(settings, sources, how, wanted))
 
 
 def blocks_in(store: Path, stream: str) -> list[int]:
