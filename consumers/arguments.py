@@ -248,12 +248,15 @@ def slice_of(value: slice) -> slice:
     return slice(*parts)
 
 
-def place_of(value: Any) -> tuple[int, int]:
-    """Return a partition and a token of it; raises InputError where it is something else."""
+def place_of(value: Any) -> tuple[int, int] | int:
+    """Return a partition and a token of it, or a number; raises InputError where it is something else."""
     found = _pair(value)
-    if found is None:
-        raise InputError(f"the place is {shown(value)}: give a partition and a token, as in windows[0, 7]")
-    return found
+    number = _int(value) if found is None else None
+    if found is None and number is None:
+        raise InputError(
+            f"the place is {shown(value)}: give a partition and a token, as in windows[0, 7], or a window's number"
+        )
+    return found or number or 0
 
 
 def port_of(value: Any) -> int:

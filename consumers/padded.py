@@ -119,7 +119,8 @@ class PaddedBatches:
         wanted = _padding_of(documents) if padding_id is None else padding_id
         self._padding_id = arguments.whole("padding_id", wanted, 0, "an id", _IDS[-1])
         self._device = device_of(device)
-        self._prefetch = arguments.prefetch_of(prefetch) if self._device.type == "cuda" else 0
+        ahead = arguments.prefetch_of(prefetch)
+        self._prefetch = ahead if self._device.type == "cuda" else 0
         self._sample = self._step = 0
         if self._sampler.total < self._ranks.global_batch:
             raise InputError(

@@ -110,10 +110,10 @@ class DocumentSampler(ABC):
         """Return how many numbers a state says were given; raises as `load_state_dict`."""
         wanted = self.identity
         taken = "what state_dict() of the same sampler, or of PaddedBatches over it, returned"
-        given = arguments.state_of(state, {*wanted, "sample"}, taken)
-        others = [name for name, value in wanted.items() if given[name] != value]
+        given = arguments.state_of(state, {"order", "sample"}, taken)
+        others = [name for name, value in wanted.items() if given.get(name) != value]
         if others:
-            told = ", ".join(f"{name} {arguments.shown(given[name])} (here {wanted[name]!r})" for name in others)
+            told = ", ".join(f"{name} {arguments.shown(given.get(name))} (here {wanted[name]!r})" for name in others)
             raise InputError(
                 f"the state is one of another sequence of documents: {told}. Open Documents and the sampler as they "
                 "were when it was saved, over the same store or a copy of it, or begin without the state"

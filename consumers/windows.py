@@ -151,11 +151,11 @@ class Windows:
             ImportError, InputError, DamagedError: as in `at`.
 
         """
-        if isinstance(place, tuple | list):
-            partition, token = arguments.place_of(place)
-            found = self.at(partition, [token])
-            return found._replace(x=found.x[0], y=found.y[0])
-        return self.__getitems__([arguments.index_of(place)])[0]
+        asked = arguments.place_of(place)
+        if isinstance(asked, int):
+            return self.__getitems__([asked])[0]
+        found = self.at(asked[0], [asked[1]])
+        return found._replace(x=found.x[0], y=found.y[0])
 
     def __getitems__(self, indices: Sequence[int]) -> "list[XY]":
         """Return several windows by their numbers, as torch's loaders ask for a batch; raises as ``windows[i]``."""

@@ -58,6 +58,7 @@ COMMANDS: Final = {
     "retire": "stores",
     "adopt": "stores",
     "export": "exports",
+    "describe": "describing",
     "skip": "control_records",
     "ignore": "control_records",
     "topics": "settings_and_topics",

@@ -14,6 +14,7 @@ import pytest
 
 from tests.exported import assert_blocks, assert_documents, begun
 from tests.milled_store import STREAM, milled_store
+from tokenmill.app.tools.describe import croissant, store_facts
 from tokenmill.app.tools.export import FormatChoice, What, export
 
 pytestmark = pytest.mark.peers
@@ -23,18 +24,24 @@ PACKAGES = ROOT / ".venv" / "peers" / "formats"
 
 
 def read(to: FormatChoice, folder: Path, home: Path) -> list[dict[str, Any]]:
-    """Return the rows that the format's own library reads, in a process that has it."""
+    """Return the rows that the format's own library reads."""
+    return list(json.loads(run_with_peers(["-m", "tests.peers.formats.read_rows", to, str(folder)], home)))
+
+
+def run_with_peers(arguments: list[str], home: Path) -> str:
+    """Run Python in a process that has the libraries; return its last line."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")} | {
         "PYTHONPATH": os.pathsep.join([str(PACKAGES), str(ROOT)]),
         "CUDA_VISIBLE_DEVICES": "",
         "HOME": str(home),  # litdata keeps what it read there
         "TMPDIR": str(home),
     }
-    command = [sys.executable, "-m", "tests.peers.formats.read_rows", to, str(folder)]
-    ended = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, *arguments], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+    )
     if ended.returncode:
         pytest.fail(ended.stdout + ended.stderr)
-    return list(json.loads(ended.stdout.splitlines()[-1]))
+    return ended.stdout.splitlines()[-1]
 
 
 @pytest.mark.timeout(300)
@@ -54,3 +61,28 @@ def test_an_export_comes_back_token_for_token(tmp_path: Path, to: FormatChoice, 
         assert_blocks(rows, milled)
     else:
         assert_documents(rows, begun(milled, result.waiting))
+
+
+CHECK = """
+import json, sys
+import mlcroissant
+
+dataset = mlcroissant.Dataset(jsonld=json.loads(open(sys.argv[1]).read()))
+issues = dataset.metadata.ctx.issues
+print(json.dumps({"errors": sorted(issues.errors), "warnings": sorted(issues.warnings),
+                  "files": len(dataset.metadata.distribution), "live": dataset.metadata.ctx.is_live_dataset}))
+"""
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_mlcroissant_finds_no_error_in_a_description(tmp_path: Path, *, live: bool) -> None:
+    """And misses only what is named as unknown."""
+    milled = milled_store(tmp_path / "store", records=12)
+    facts = store_facts(milled.path, STREAM, with_sha256=True)
+    facts.live = live
+    (tmp_path / "croissant.json").write_text(json.dumps(croissant(facts)))
+    told = json.loads(run_with_peers(["-c", CHECK, str(tmp_path / "croissant.json")], tmp_path))
+    assert told["errors"] == []
+    assert (told["files"], bool(told["live"])) == (len(facts.segments), live)
+    missing = {one.rpartition("/")[2].partition('"')[0] for one in told["warnings"]}
+    assert missing <= facts.unknown.keys(), told["warnings"]

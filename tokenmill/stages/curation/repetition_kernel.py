@@ -171,7 +171,6 @@ def _split_gap(data: Bytes, at: int, high: int, least: int, count: int, room: Ro
 
 @compiled
 def _judge_words(part: TextPart, table: WordTable, row: int, limits: RepetitionLimits, room: Room) -> int:
-    """Judge by n-grams: exactly where a bound does not suffice; one bound does for repeated ones of most lengths."""
     words = _put_words(part, table, row, room)
     characters = part.characters[row]
     joined, copied = 0, False
@@ -184,16 +183,10 @@ def _judge_words(part: TextPart, table: WordTable, row: int, limits: RepetitionL
             copied = copied or _copy_chunks(part, table, row, room)
             if _top(words, n, room) / characters > share:
                 return TOP + rule
-    bounded = most = 0
     for rule in range(len(limits.dup_n)):
         n, share = limits.dup_n[rule], limits.dup_share[rule]
-        if not 0 < bounded <= n:
-            joined, bounded = _hash_n_grams(words, n, joined, room), n
-            most = _most_duplicated(words, n, room)
-        if most / characters > share:
-            joined = _hash_n_grams(words, n, joined, room)
-            if n > bounded and _most_duplicated(words, n, room) / characters <= share:
-                continue
+        joined = _hash_n_grams(words, n, joined, room)
+        if _most_duplicated(words, n, room) / characters > share:
             copied = copied or _copy_chunks(part, table, row, room)
             if _duplicated(words, n, room) / characters > share:
                 return TOP + len(limits.top_n) + rule
@@ -308,9 +301,7 @@ def _mixed(value: np.uint64) -> np.uint64:
 def _most_duplicated(words: int, n: int, room: Room) -> int:
     """Return what `_duplicated` gives at most: the characters of all words in n-grams that may have come before.
 
-    A longer n-gram that came before is made of n-grams that did, so it is a bound of what `_duplicated` gives for more
-    words, too. A Bloom filter says whether they may, with three bits of one number for each n-gram, and n-grams overlap
-    here.
+    A Bloom filter says whether they may, with three bits of one number for each n-gram, and n-grams overlap here.
     """
     size = slots_for(words) // 2
     blocks = room.blocks
