@@ -30,7 +30,7 @@ class Packed(NamedTuple):
 
     def lines(self) -> list[str]:
         """Say what was kept, in tokens, and how full the blocks are."""
-        padding = self.blocks * self.block_tokens - self.totals.tokens + 0
+        padding = self.blocks * self.block_tokens - self.totals.tokens
         return Retention(self.totals, padding).lines()
 
 
