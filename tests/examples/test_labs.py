@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
@@ -119,8 +120,7 @@ def test_memory_mapped(tmp_path: Path) -> None:
 def test_rows_that_differ_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the number of the row; and no file is left that looks whole."""
     monkeypatch.syspath_prepend(str(LABS))
-    from memory_mapped import write_rows  # noqa: PLC0415 - a script, on the path only here
-
+    write_rows = import_module("memory_mapped").write_rows  # a script, on the path only here
     path = tmp_path / "rows.npy"
     with pytest.raises(ValueError, match="row 1 is float64"):
         write_rows(path, iter([np.zeros(2, np.uint8), np.zeros(2)]), 2)
