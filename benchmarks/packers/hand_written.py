@@ -50,10 +50,10 @@ def main() -> None:
             characters[split] += len(document["text"])
             if characters[split] >= BATCH_CHARACTERS:
                 tokens += write(split)
-    for split in files:
+    for split, output in files.items():
         if waiting[split]:
             tokens += write(split)
-        files[split].close()
+        output.close()
     print(json.dumps({"seconds": time.perf_counter() - began, "tokens": tokens}))
 
 
