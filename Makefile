@@ -55,7 +55,7 @@ test: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## all tests, against
 test-quick: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data ## pure and unit tests, in about a minute: no broker, no service, few examples
 	$(BIN)/python -m pytest --quick --numprocesses 3 --dist loadfile $(ARGS)
 
-test-peers: $(VENV)/.installed $(VENV)/.train $(VENV)/.peers-loops $(VENV)/.peers-curation ## loops of other frameworks, killed and resumed; filters beside datatrove's; some 15 minutes, 1 GB
+test-peers: $(VENV)/.installed $(VENV)/.train $(VENV)/.peers-loops $(VENV)/.peers-curation ## loops of other frameworks, killed and resumed; filters beside datatrove's on 200,000 documents (CURATION_DOCUMENTS=8000 for a short look); some 45 minutes, 1 GB
 	$(BIN)/python -m pytest -m peers tests/peers $(ARGS)
 
 # Not from the lock, in a folder of its own, fetched again each time: what resolves today, which may be more than is

@@ -57,6 +57,8 @@ COMMANDS: Final = {
     "repair": "stores",
     "retire": "stores",
     "adopt": "stores",
+    "export": "exports",
+    "describe": "describing",
     "skip": "control_records",
     "ignore": "control_records",
     "topics": "settings_and_topics",
