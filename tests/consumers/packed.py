@@ -39,7 +39,9 @@ class Block:
     pieces: list[Piece]
 
 
-def packed_info(packing: str = "concat", *, block_tokens: int = 5, segment_blocks: int = 4) -> StreamInfo:
+def packed_info(
+    packing: str = "concat", *, block_tokens: int = 5, segment_blocks: int = 4, stream: str = STREAM
+) -> StreamInfo:
     """Describe a stream of this packing that carries the field ``label``."""
     recipe = replace(
         RECIPE,
@@ -49,7 +51,7 @@ def packed_info(packing: str = "concat", *, block_tokens: int = 5, segment_block
         metadata_fields=("label",),
         max_fields_bytes=99,
     )
-    return StreamInfo.from_genesis(Genesis(STREAM, recipe, (0,), segment_blocks), segment_blocks)
+    return StreamInfo.from_genesis(Genesis(stream, recipe, (0,), segment_blocks), segment_blocks)
 
 
 def given_documents(lengths: Sequence[int], *, labels: Sequence[Any] = (), first: int = 7) -> list[Given]:
@@ -151,7 +153,7 @@ def packed_store(
         if found:
             fill(store, info, chains[partition], [len(found)], partition=partition)
     reached = stops or [{partition: len(found) for partition, found in blocks.items()}]
-    write_eras(store, make_eras(info, chains, reached, end=True))
+    write_eras(store, make_eras(info, chains, reached, end=True), stream=info.name)
     return store
 
 
