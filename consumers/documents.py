@@ -20,8 +20,10 @@ from .frozen import freeze_eras, open_trainable
 from .labels import Labels
 from .reachable import ReachableStream
 
-_MAPPED_SEGMENTS: Final = 256
-"""Segments of a partition that are kept mapped: documents are asked for in any order."""
+_MAPPED_BLOCKS: Final = 1 << 20
+"""Of a partition, whose segments are kept mapped, with 32 MiB of rows: documents are asked for in any order."""
+_MAPPED_SEGMENTS: Final = (8, 256)
+"""As many at least, and at most."""
 _LABELS_AT_ONCE: Final = 1 << 16
 
 OnMissingLabel = Literal["refuse", "drop"]
@@ -300,7 +302,9 @@ class Documents:
         if found is None:
             self._reachable.require()
             directory = partition_directory(self._store, self._info.name, partition)
-            options: dict[str, Any] = {"check": self._check, "open_segments": _MAPPED_SEGMENTS}
+            least, most = _MAPPED_SEGMENTS
+            mapped = min(max(_MAPPED_BLOCKS // self._info.segment_blocks, least), most)
+            options: dict[str, Any] = {"check": self._check, "open_segments": mapped}
             found = self._readers[partition] = PartitionReader(directory, self._info, partition, **options)
         return found
 

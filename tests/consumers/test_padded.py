@@ -238,6 +238,11 @@ def test_a_loop_goes_on_where_it_was_left(documents: Documents) -> None:
     assert [number for some in first + rest for number in some] == EraSampler(documents).between(0, 39).tolist()
     assert [batch.indices.tolist() for batch in batches.rewind()] == first + rest
     assert list(batches) == []
+    running = iter(batches.rewind())
+    next(running)
+    batches.rewind()
+    with pytest.raises(InputError, match="set to another place"):
+        next(running)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
