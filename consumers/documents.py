@@ -25,6 +25,7 @@ _MAPPED_BLOCKS: Final = 1 << 20
 _MAPPED_SEGMENTS: Final = (8, 256)
 """As many at least, and at most."""
 _LABELS_AT_ONCE: Final = 1 << 16
+_ITERATED_AT_ONCE: Final = 256
 
 OnMissingLabel = Literal["refuse", "drop"]
 
@@ -153,6 +154,11 @@ class Documents:
         if isinstance(index, slice):
             return self.take(range(len(self))[arguments.slice_of(index)])
         return self.take([arguments.index_of(index)])[0]
+
+    def __iter__(self) -> Iterator[StoredDocument]:
+        """Yield all documents, read some hundred at a time; raises as `take`."""
+        for first in range(0, len(self), _ITERATED_AT_ONCE):
+            yield from self.take(range(first, min(first + _ITERATED_AT_ONCE, len(self))))
 
     def __getitems__(self, indices: Sequence[int]) -> list[StoredDocument]:
         """Return several documents, as torch's loaders ask for a batch; raises as `take`."""

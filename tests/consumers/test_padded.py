@@ -307,7 +307,7 @@ def test_states_of_other_sequences_are_refused(documents: Documents, path: Path,
     for one in kinds:
         for other in kinds:
             if one is not other:
-                refused(lambda one=one, other=other: one.load_state_dict(other.state_dict()), "another sequence")  # type: ignore[misc]
+                refused(lambda one=one, other=other: one.load_state_dict(other.state_dict()), "another sequence")
     batches = PaddedBatches(documents, batch_size=2)
     state = next(iter(batches)).state
     refused(
