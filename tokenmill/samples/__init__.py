@@ -1,7 +1,7 @@
 """The one sequence of samples of a training run: arithmetic, a run's state, and which samples a store holds."""
 
 from tokenmill.samples.content import UNPINNED, UsedContent
-from tokenmill.samples.document_index import DocumentIndex, DocumentPieces, packing_of
+from tokenmill.samples.document_index import DocumentIndex, DocumentPieces, packing_in
 from tokenmill.samples.document_order import (
     Stratum,
     bucket_order,
@@ -45,7 +45,7 @@ __all__ = [
     "era_order",
     "first_needed",
     "join",
-    "packing_of",
+    "packing_in",
     "places_of",
     "read_state",
     "sources_of",
