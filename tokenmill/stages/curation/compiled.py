@@ -66,16 +66,25 @@ def compiling_once(names: Collection[str]) -> Iterator[None]:
     Workers of a host start together, and each would compile the same code for a minute. Once it is kept, nobody waits.
     """
     folder = kernel_folder()
-    kept = [folder / f"{name}.compiled" for name in names] if folder is not None else []
-    if folder is None or all(mark.exists() for mark in kept):
+    if folder is None or are_kept(names):
         yield
         return
     with (folder / "lock").open("w") as lock:
         with suppress(OSError):  # a file system without locks: then each compiles by itself
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-        for mark in kept:
-            mark.touch()
+        for name in names:
+            _mark(folder, name).touch()
+
+
+def are_kept(names: Collection[str]) -> bool:
+    """Return whether a process of this host has compiled the kernels of these steps, and kept their code."""
+    folder = kernel_folder()
+    return folder is not None and all(_mark(folder, name).exists() for name in names)
+
+
+def _mark(folder: Path, name: str) -> Path:
+    return folder / f"{name}.compiled"
 
 
 def _writable(folder: Path) -> Path | None:
