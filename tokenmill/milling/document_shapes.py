@@ -12,18 +12,26 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.milling.outcomes import NO_TOKENS
+from tokenmill.milling.outcomes import NO_TOKENS, NO_TOKENS_DETAIL
 from tokenmill.milling.packing import Array
 from tokenmill.packings import Chunks, Rows, packing_of
 from tokenmill.recipe import Recipe
 from tokenmill.stages.engines import TokenBatch
 
 TOO_LONG: Final = "too_long"
+"""A filter's reason: a document has more tokens than a row, and such are dropped."""
 TOO_SHORT: Final = "too_short"
+"""A filter's reason: a document fills no row or chunk, and such are dropped."""
+DETAILS: Final = {
+    NO_TOKENS: NO_TOKENS_DETAIL,
+    TOO_LONG: "it has more tokens than a row",
+    TOO_SHORT: "it has fewer tokens than a row or chunk",
+}
+"""What the reasons mean, for people."""
 Integers = npt.NDArray[np.int64]
 
 
-class Given(NamedTuple):
+class GivenTokens(NamedTuple):
     """The ids that documents give to blocks."""
 
     tokens: Array
@@ -41,7 +49,7 @@ class DocumentShape(Protocol):
         """Return for each text of so many ids why it is filtered out; an empty text where it is not."""
         ...
 
-    def give(self, batch: TokenBatch) -> Given:
+    def give(self, batch: TokenBatch) -> GivenTokens:
         """Return what documents with these ids of texts give, none of which is filtered out."""
         ...
 
@@ -83,6 +91,7 @@ class Frame(NamedTuple):
 
     @property
     def size(self) -> int:
+        """How many there are."""
         return len(self.before) + len(self.after)
 
     def around(self, ids: npt.NDArray[np.unsignedinteger], bounds: Integers) -> tuple[Array, Integers]:
@@ -109,9 +118,9 @@ class WholeShape:
         """None is."""
         return _no_reasons(lengths)
 
-    def give(self, batch: TokenBatch) -> Given:
+    def give(self, batch: TokenBatch) -> GivenTokens:
         """Return all ids, with the frame around those of each text."""
-        return Given(*self.frame.around(batch.ids, batch.offsets))
+        return GivenTokens(*self.frame.around(batch.ids, batch.offsets))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +145,7 @@ class RowShape:
             reasons[lengths < self.step] = TOO_SHORT
         return reasons
 
-    def give(self, batch: TokenBatch) -> Given:
+    def give(self, batch: TokenBatch) -> GivenTokens:
         """Return the ids of all rows, with the frame in each."""
         lengths = np.diff(batch.offsets)
         rows = np.ones_like(lengths)
@@ -146,7 +155,7 @@ class RowShape:
         owners, numbers = _numbered(rows)
         sizes = np.minimum(kept[owners] - numbers * self.step, self.step)
         tokens, row_bounds = self.frame.around(_beginnings(batch.ids, lengths, kept), np.append(0, np.cumsum(sizes)))
-        return Given(tokens, row_bounds[np.append(0, np.cumsum(rows))], lengths - kept)
+        return GivenTokens(tokens, row_bounds[np.append(0, np.cumsum(rows))], lengths - kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +177,7 @@ class ChunkShape:
             reasons[lengths + self.frame.size <= self.packing.chunk_tokens] = TOO_SHORT
         return reasons
 
-    def give(self, batch: TokenBatch) -> Given:
+    def give(self, batch: TokenBatch) -> GivenTokens:
         """Return the ids of all chunks."""
         size = self.step
         tokens, bounds = self.frame.around(batch.ids, batch.offsets)
@@ -181,7 +190,7 @@ class ChunkShape:
         given = np.concatenate([tokens[:0], *(tokens[start:stop] for start, stop in parts)])
         chunk_bounds = np.append(0, np.cumsum(sizes))
         left_out = np.maximum(lengths - 1 - chunks * size, 0)
-        return Given(given, chunk_bounds[np.append(0, np.cumsum(chunks))], left_out)
+        return GivenTokens(given, chunk_bounds[np.append(0, np.cumsum(chunks))], left_out)
 
 
 def _no_reasons(lengths: Integers) -> npt.NDArray[Any]:
@@ -201,4 +210,6 @@ def _beginnings(
     if np.array_equal(kept, lengths):
         return ids
     runs = np.stack([kept, lengths - kept], axis=1).ravel()
-    return ids[np.repeat(np.tile([True, False], len(kept)), runs)]
+    is_kept: npt.NDArray[np.bool_] = np.repeat(np.tile([True, False], len(kept)), runs)
+    found: npt.NDArray[np.unsignedinteger] = ids[is_kept]
+    return found

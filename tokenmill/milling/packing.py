@@ -113,6 +113,11 @@ class PackedBlocks:
     figures: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """What the totals count of each block (`Totals.packing`), by name."""
 
+    @property
+    def counted(self) -> dict[str, int]:
+        """What the totals count of all blocks."""
+        return {name: sum(numbers) for name, numbers in self.figures.items()}
+
 
 class Packing(Protocol):
     """Packs documents in the order of their offsets; the result is independent of how they are divided into calls."""

@@ -14,7 +14,7 @@ from tokenmill.errors import EngineError, PanicError
 from tokenmill.milling.chain_mill import ChainMill
 from tokenmill.milling.chain_outcomes import ChainOutcomes
 from tokenmill.milling.columns import KeptDocuments, OutcomeColumns, RecordColumns
-from tokenmill.milling.document_shapes import document_shape, filtered_out
+from tokenmill.milling.document_shapes import DETAILS, document_shape, filtered_out
 from tokenmill.milling.outcomes import Kind, Outcome, Stages
 from tokenmill.records import SourceRecord
 from tokenmill.stages.engines import REFERENCE, TokenBatch, joined
@@ -144,7 +144,7 @@ class PartitionMill:
             begin = end
             if self._list_rejected:
                 rejected += [
-                    Outcome(part.records[kept.indices[at]], Kind.FILTERED, split, reason)
+                    Outcome(part.records[kept.indices[at]], Kind.FILTERED, split, reason, DETAILS[reason])
                     for at, reason in filtered_out(document_shape(chain.recipe), tokens)
                 ]
         rejected.sort(key=_offset_of)

@@ -143,7 +143,8 @@ class RowsReference:
         """Yield the rows."""
         rows = self._rows(tokens)
         left_out = max(0, len(self._text(tokens)) - len(rows) * self._room)
-        yield from _padded(self._recipe, rows, self._room, offset, meta, left_out)
+        pieces = [(0, offset, number * self._room, meta) for number in range(len(rows))]
+        yield from _padded(self._recipe, rows, pieces, left_out)
 
     def flush(self, offset: int) -> Iterator[LeavingBlock]:  # noqa: ARG002
         """Yield nothing."""
@@ -193,7 +194,8 @@ class ChunksReference:
         """Yield the chunks."""
         chunks = self._chunks(tokens)
         left_out = max(0, len(tokens) - 1 - len(chunks) * self._size)
-        yield from _padded(self._recipe, chunks, self._size, offset, meta, left_out)
+        pieces = [(0, offset, number * self._size, meta) for number in range(len(chunks))]
+        yield from _padded(self._recipe, chunks, pieces, left_out)
 
     def flush(self, offset: int) -> Iterator[LeavingBlock]:  # noqa: ARG002
         """Yield nothing."""
@@ -216,16 +218,14 @@ class ChunksReference:
         return chunks
 
 
-def _padded(
-    recipe: Recipe, parts: list[list[int]], step: int, offset: int, meta: bytes, left_out: int
-) -> Iterator[LeavingBlock]:
-    """Yield the blocks of a document, one for each part, of which each is ``step`` tokens behind the one before."""
+def _padded(recipe: Recipe, parts: list[list[int]], of_document: Pieces, left_out: int) -> Iterator[LeavingBlock]:
+    """Yield the blocks of a document, one for each part, which is a piece of it."""
     size = recipe.block_tokens
-    for number, part in enumerate(parts):
+    for number, (part, piece) in enumerate(zip(parts, of_document, strict=True)):
         is_last = number == len(parts) - 1
-        pieces = [(0, offset, number * step, meta)]
+        pieces = [piece]
         if len(part) < size:
-            pieces.append((len(part), offset, -1, b""))
+            pieces.append((len(part), piece[1], -1, b""))
         figures = {
             "padding": size - len(part),
             "cut": int(number == 0 and not is_last),
