@@ -34,16 +34,16 @@ from .windows import Windows
 
 if TYPE_CHECKING:
     from .batch import XY, Batch
+    from .batch_documents import BatchDocuments
     from .batches import Batches
     from .dataset import EraDataset
-    from .documents import Documents
     from .loading import StepDataset
 
 _WITH_TORCH: Final = {
     "XY": "batch",
     "Batch": "batch",
     "Batches": "batches",
-    "Documents": "documents",
+    "BatchDocuments": "batch_documents",
     "EraDataset": "dataset",
     "StepDataset": "loading",
 }
@@ -68,8 +68,8 @@ __all__ = [
     "XY",
     "Batch",
     "Batches",
+    "BatchDocuments",
     "Behind",
-    "Documents",
     "EraDataset",
     "Metrics",
     "Source",

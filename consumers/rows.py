@@ -1,6 +1,7 @@
 """The tokens of samples, many batches at a time, in numpy."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import accumulate, pairwise
 from typing import Final
 
@@ -8,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 from zlib_ng.zlib_ng import crc32
 
-from tokenmill.errors import DamagedError
+from tokenmill.errors import DamagedError, InputError
 from tokenmill.samples import EraOrder, Numbers, Ranks, Samples, TrainableSamples, join
-from tokenmill.store import MapWatch
+from tokenmill.store import MapWatch, Pieces, join_pieces
 from tokenmill.store.checking import Crcs, crcs_of_runs
 
 from .gathering import Addresses, Gathering, Rows, addresses_of, rows_of
+from .reachable import ReachableStream
 
 _TABLE_BLOCKS: Final = 1 << 20
 """Blocks of an era up to which it is kept where each is in memory, in 8 MiB at most."""
@@ -21,6 +23,9 @@ _TABLE_BLOCKS: Final = 1 << 20
 _FIRST_SAMPLES: Final = 256
 """What is looked up first, so that the first batch comes soon where each sample may be in another era or segment; then
 four times as much each time."""
+_PIECES_AHEAD: Final = 512
+"""Samples whose pieces are read in one go, those of the batches after the one that was asked for: a tenth of the cost
+of reading them batch by batch."""
 _UNKNOWN: Final = -1
 """No address."""
 
@@ -31,7 +36,18 @@ Items = Sequence[tuple[EraOrder, Numbers]]
 class Chunk:
     """Consecutive batches of one rank: where their samples are."""
 
-    __slots__ = ("_crcs", "_gathering", "_items", "_samples", "batch_size", "kept", "steps", "trainable")
+    __slots__ = (
+        "_crcs",
+        "_gathering",
+        "_items",
+        "_pieces",
+        "_samples",
+        "batch_size",
+        "kept",
+        "sends_documents",
+        "steps",
+        "trainable",
+    )
 
     def __init__(
         self,
@@ -57,6 +73,10 @@ class Chunk:
         self._gathering = gathering
         self._crcs = crcs
         self._samples: Samples | None = None
+        self._pieces: tuple[int, int, Pieces] | None = None
+        """Those of the samples ``[start, stop)``, of those that are there."""
+        self.sends_documents = False
+        """Whether `asked_pieces` were asked for."""
 
     def rows(self) -> Rows:
         """Return the tokens of all samples that are there, ``[samples, sequence_length + 1]``."""
@@ -116,6 +136,45 @@ class Chunk:
         if self._samples is None:
             self._samples = join(order.samples_of(items) for order, items in self._items)
         return self._samples
+
+
+    def places(self, first: int, stop: int) -> Samples:
+        """Return where the samples ``[first, stop)`` are from, those that are there."""
+        found = Samples(*(column[first:stop] for column in self.samples()))
+        return found if self.kept is None else Samples(*(column[self.kept[first:stop]] for column in found))
+
+    def pieces(self, start: int) -> Pieces:
+        """Return the pieces of the batch that begins at this sample, read together with those of batches after it.
+
+        Raises:
+            InputError: the blocks were retired since.
+            StoreError: the store is not there any more.
+            DamagedError: the document table is damaged.
+
+        """
+        stop = start + self.batch_size
+        if self.kept is None and self._pieces is not None and self._pieces[0] <= start < stop <= self._pieces[1]:
+            return self._pieces[2].between(start - self._pieces[0], stop - self._pieces[0])
+        ahead = min(start + max(_PIECES_AHEAD // self.batch_size, 1) * self.batch_size, len(self.samples().blocks))
+        if self.kept is None and ahead > stop:
+            with suppress(InputError, OSError, DamagedError):  # of a later batch, perhaps
+                self._pieces = (start, ahead, self._read_pieces(start, ahead))
+                return self._pieces[2].between(0, self.batch_size)
+        with ReachableStream(self.trainable.store, self.trainable.stream):
+            return self._read_pieces(start, stop)
+
+    def asked_pieces(self, start: int) -> Pieces | None:
+        """Return the same where batches are to carry them to another process."""
+        return self.pieces(start) if self.sends_documents else None
+
+    def _read_pieces(self, first: int, stop: int) -> Pieces:
+        places = self.places(first, stop)
+        partitions = np.flatnonzero(np.bincount(places.partitions)).tolist()
+        parts = []
+        for partition in partitions:
+            mine = np.flatnonzero(places.partitions == partition)
+            parts.append((mine, self.trainable.reader(partition).pieces_of(places.blocks[mine])))
+        return join_pieces(parts, len(places.blocks))
 
 
 class _EraTable:

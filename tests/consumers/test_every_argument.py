@@ -234,7 +234,7 @@ def table(scene: Scene) -> Iterator[tuple[str, Row]]:
             Values(((0, 0), (2, np.int32(3))), (*NO_WHOLES[:-3], 0, (0,), (0, 0.5), (0, 1, 2), ("0", 1), (True, 1))),
             "",
         ),
-        "Documents.padded_cu_seqlens.documents": (
+        "BatchDocuments.padded_cu_seqlens.documents": (
             lambda v: scene.read().documents().padded_cu_seqlens(v),  # type: ignore[union-attr]
             wholes(0, 9, 60)._replace(refused=(*NO_WHOLES, -1, 0, 1 << 31, 1 << 62, 1 << 200)),
             "",
@@ -289,7 +289,7 @@ KEYS: Final = [
     *("EraDataset.__getitem__.index", "EraDataset.__getitems__.indices"),
     *("Windows.indices.partition", "Windows.rows.partition", "Windows.rows.indices"),
     *("Windows.at.partition", "Windows.at.indices", "Windows.__getitem__.place"),
-    *("Documents.padded_cu_seqlens.documents", "Metrics.since.earlier"),
+    *("BatchDocuments.padded_cu_seqlens.documents", "Metrics.since.earlier"),
     *("BatchesCollector.batches", "BatchesCollector.labels"),
     *("serve_metrics.port", "serve_metrics.host", "serve_metrics.registry"),
 ]
@@ -297,7 +297,7 @@ KEYS: Final = [
 
 def test_every_argument_of_what_is_public_is_in_the_table(rows: dict[str, Row]) -> None:
     """One that is added later has its values here; what only carries results is made by nobody."""
-    results = {"Batch", "Behind", "Documents", "Metrics", "Source", "XY"}
+    results = {"Batch", "BatchDocuments", "Behind", "Metrics", "Source", "XY"}
     things = {name: getattr(public, name) for name in public.__all__}
     things |= {name: getattr(prometheus, name) for name in ("BatchesCollector", "serve_metrics")}
     found = set()

@@ -176,9 +176,9 @@ def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
     for file in (store.path / "raw-text.train").glob("*/*.docs"):
         file.write_bytes(b"\xff" * file.stat().st_size)
     batch = next(iter(open_batches(store)))
-    with pytest.raises(DamagedError, match="entry of block 4, at byte 0, is not what was committed"):
+    with pytest.raises(DamagedError, match="entry of block [0-9]+, at byte [0-9]+, is not what was committed"):
         batch.documents()
-    with pytest.raises(DamagedError, match="entry of block 4, at byte 0, is not what was committed"):
+    with pytest.raises(DamagedError, match="entry of block [0-9]+, at byte [0-9]+, is not what was committed"):
         batch.sources()
 
 
