@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from .batches import Batches
     from .dataset import EraDataset
     from .loading import StepDataset
+    from .mixture import Mixture
+    from .mixture_state import StreamShare
 
 _WITH_TORCH: Final = {
     "XY": "batch",
@@ -45,7 +47,9 @@ _WITH_TORCH: Final = {
     "Batches": "batches",
     "BatchDocuments": "batch_documents",
     "EraDataset": "dataset",
+    "Mixture": "mixture",
     "StepDataset": "loading",
+    "StreamShare": "mixture_state",
 }
 """Names whose modules need torch."""
 
@@ -67,12 +71,14 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "XY",
     "Batch",
-    "Batches",
     "BatchDocuments",
+    "Batches",
     "Behind",
     "EraDataset",
     "Metrics",
+    "Mixture",
     "Source",
     "StepDataset",
+    "StreamShare",
     "Windows",
 ]

@@ -96,6 +96,13 @@ def too_large(ranks: Ranks, sequence: SequenceId, total: int) -> InputError:
     )
 
 
+def options_of(name: str, value: Any) -> dict[str, Any]:
+    """Return options by name; raises InputError for anything else."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise InputError(f"{name} is {shown(value)}: give options by name, such as {{'store': 'store', 'stream': 's'}}")
+    return dict(value)
+
+
 def seed_of(value: Any) -> int:
     """Return a seed as an int; raises InputError where it is none of 64 bits."""
     number = _int(value)

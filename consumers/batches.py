@@ -1,17 +1,18 @@
 """Batches of a stream's samples, as tensors: the same sequence for any number of ranks, resumed exactly."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, count, repeat
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, NamedTuple, NoReturn, Self
 
 import torch
 
 from tokenmill.errors import DamagedError, InputError
-from tokenmill.samples import Position, TrainableSamples, count_views
-from tokenmill.store import OnDamage, open_eras, read_stream
+from tokenmill.samples import Position, Ranks, SequenceId, TrainableSamples, count_views
+from tokenmill.store import OnDamage, StreamInfo, open_eras, read_stream
 
 from . import arguments
 from .batch import Batch, Leg
@@ -29,6 +30,20 @@ _NO_DATASET: Final = (
     "Batches is no dataset for a DataLoader, whose workers would all read the same: loop over it "
     "directly, or give the DataLoader a StepDataset of the same arguments, with batch_size=None"
 )
+
+
+class Opened(NamedTuple):
+    """What `Batches` have open."""
+
+    info: StreamInfo
+    sequence: SequenceId
+    ranks: Ranks
+    options: tuple[Any, ...]
+    """What batches of several streams must have in common, beside these: device, checks and others."""
+    trainable: TrainableSamples
+    reader: RowReader
+    head: Head
+    reachable: ReachableStream
 
 
 class Batches:
@@ -135,6 +150,7 @@ class Batches:
         self._reader = RowReader(self._trainable, self._ranks, length, skip=self._skips)
         self._row_bytes = (length + 1) * self._info.dtype.itemsize
         self._chunk_steps = max(min(_CHUNK_BYTES // self._row_bytes, _CHUNK_SAMPLES) // self._ranks.batch_size, 1)
+        self._options = (str(target), prefetch, mask_loss, widen, check, on_damage)
         self._staging = open_staging(
             self._ranks.batch_size,
             length + 1,
@@ -254,8 +270,9 @@ class Batches:
 
         """
         step = arguments.whole("step", step, 0, "steps")
-        if self._trainable.known_total() is not None and step >= len(self):
-            raise InputError(f"step is {step}, but the last one of this run is {len(self) - 1}: give a number up to it")
+        with suppress(TypeError):  # its end is not known
+            if step >= (steps := len(self)):
+                raise InputError(f"step is {step}, but the last one of this run is {steps - 1}: give a number up to it")
         return self._leg().state_after(step)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -341,6 +358,34 @@ class Batches:
         """Number of damaged blocks that this rank left out so far."""
         return sum(len(reader.skipped) for reader in self._trainable.readers.values())
 
+    @property
+    def opened(self) -> "Opened":
+        """What is open, for what reads several streams: `Mixture`."""
+        return Opened(
+            self._info,
+            self._position.sequence,
+            self._ranks,
+            self._options,
+            self._trainable,
+            self._reader,
+            self._head,
+            self._reachable,
+        )
+
+    def awaited(self, sample: int) -> str:
+        """Say what is missing where this sample cannot be read, and what to do."""
+        place = f"of {self._info.name} in {self._store}"
+        number = self._trainable.next_era(sample)
+        if not self._trainable.eras.eras:
+            return (
+                f"the first era {place}: mill workers write eras and the segment worker brings them; check that both "
+                "run and are of this version, copy eras.jsonl and eras.index to a store that is a copy"
+            )
+        return (
+            f"era {number} {place}: check that mill and segment worker run and that text flows, close the stream "
+            "(`tokenmill close`), name eras that are there"
+        )
+
     def _leg(self) -> Leg:
         """Return the part of the run that began where a state was loaded last, or at the beginning."""
         return Leg(self._position, self._trainable.content)
@@ -386,15 +431,4 @@ class Batches:
         return not self._ranks.steps_in(total - sample)
 
     def _awaited(self) -> str:
-        """Say what is missing, and what to do."""
-        place = f"of {self._info.name} in {self._store}"
-        number = self._trainable.next_era(self._position.after(self._made + 1).sample - 1)
-        if not self._trainable.eras.eras:
-            return (
-                f"the first era {place}: mill workers write eras and the segment worker brings them; check that both "
-                "run and are of this version, copy eras.jsonl and eras.index to a store that is a copy"
-            )
-        return (
-            f"era {number} {place}: check that mill and segment worker run and that text flows, close the stream "
-            "(`tokenmill close`), name eras that are there"
-        )
+        return self.awaited(self._position.after(self._made + 1).sample - 1)

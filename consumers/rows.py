@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate, pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from zlib_ng.zlib_ng import crc32
 
 from tokenmill.errors import DamagedError, InputError
-from tokenmill.samples import EraOrder, Numbers, Ranks, Samples, TrainableSamples, join
+from tokenmill.samples import EraOrder, Numbers, Ranks, Samples, Source, TrainableSamples, join, places_of, sources_of
 from tokenmill.store import MapWatch, Pieces, join_pieces
 from tokenmill.store.checking import Crcs, crcs_of_runs
 
@@ -137,7 +137,6 @@ class Chunk:
             self._samples = join(order.samples_of(items) for order, items in self._items)
         return self._samples
 
-
     def places(self, first: int, stop: int) -> Samples:
         """Return where the samples ``[first, stop)`` are from, those that are there."""
         found = Samples(*(column[first:stop] for column in self.samples()))
@@ -167,6 +166,31 @@ class Chunk:
         """Return the same where batches are to carry them to another process."""
         return self.pieces(start) if self.sends_documents else None
 
+    def streams(self, first: int, stop: int) -> tuple[str, ...]:
+        """Return the name of the stream of each sample in ``[first, stop)`` that is there."""
+        count = stop - first if self.kept is None else int(self.kept[first:stop].sum())
+        return (self.trainable.stream,) * count
+
+    def sources(self, start: int, length: int) -> list[list[Source]]:
+        """Return, for each row of the batch that begins at this sample, the records that its tokens came from.
+
+        Raises:
+            InputError: the blocks were retired since.
+            StoreError: the store is not there any more.
+            DamagedError: the document table is damaged.
+
+        """
+        places = self.places(start, start + self.batch_size)
+        return self._sources_of(self.trainable, places, np.arange(len(places.blocks)), length)
+
+    @staticmethod
+    def _sources_of(trainable: TrainableSamples, places: Samples, rows: Numbers, length: int) -> list[list[Source]]:
+        with ReachableStream(trainable.store, trainable.stream):
+            return [
+                sources_of(trainable.reader(partition), block, view, length)
+                for partition, block, view in places_of(Samples(*(column[rows] for column in places)))
+            ]
+
     def _read_pieces(self, first: int, stop: int) -> Pieces:
         places = self.places(first, stop)
         partitions = np.flatnonzero(np.bincount(places.partitions)).tolist()
@@ -183,12 +207,12 @@ class _EraTable:
     A segment is mapped when the first of its blocks is asked for: an era of thousands costs nothing at its beginning.
     """
 
-    def __init__(self, order: EraOrder, trainable: TrainableSamples) -> None:
+    def __init__(self, order: EraOrder, trainable: TrainableSamples, *, checks_copies: bool) -> None:
         self.maps: list[Rows] = []
         """Of all that were asked for."""
         self._views = order.views
         self._trainable = trainable
-        self._checks_copies = trainable.checks and order.views == 1
+        self._checks_copies = checks_copies and trainable.checks and order.views == 1
         self._starts = np.full(order.blocks, _UNKNOWN, np.int64)
         self._crcs = np.empty(order.blocks if self._checks_copies else 0, np.uint32)
         self._sound = np.zeros(order.blocks, np.bool_) if trainable.checks and not self._checks_copies else None
@@ -258,6 +282,8 @@ class RowReader:
         """Of the eras that the last chunk was from."""
         self._watch = MapWatch()
         self._most_samples = _FIRST_SAMPLES
+        self.checks_copies = True
+        """Whether whole blocks may be checked after they were copied: where all samples of a batch are whole blocks."""
 
     def read(self, first: int, steps: int) -> Chunk | None:
         """Return the next steps from sample ``first`` on, ``steps`` at most, and at first fewer; None if none is there.
@@ -272,11 +298,23 @@ class RowReader:
             return None
         self._most_samples *= 4
         items = self.trainable.items(self._ranks.samples(first, ready))
+        return self._chunk(items, ready, self.locate(items))
+
+    def locate(self, items: Items) -> "Located":
+        """Return where items are that were just counted; costs least for many at once.
+
+        Raises:
+            DamagedError: a block is not what was committed.
+
+        """
         if self._skip or any(order.blocks > _TABLE_BLOCKS for order, _ in items):
-            return self.find(items, ready)
+            return self._search(items)
         if not self._watch.look(tokens for table in self._tables.values() for tokens in table.maps):
             self._tables = {}  # a repair put other files in their place, or they were changed
-        self._tables = {order: self._tables.get(order) or _EraTable(order, self.trainable) for order, _ in items}
+        self._tables = {
+            order: self._tables.get(order) or _EraTable(order, self.trainable, checks_copies=self.checks_copies)
+            for order, _ in items
+        }
         view_bytes = self._length * self.trainable.dtype.itemsize
         try:
             addresses = [self._tables[order].addresses(part, view_bytes) for order, part in items]
@@ -285,15 +323,18 @@ class RowReader:
             raise
         maps = [tokens for table in self._tables.values() for tokens in table.maps]
         crcs = [found for order, part in items if (found := self._tables[order].crcs(part)) is not None]
-        return self._chunk(items, ready, np.concatenate(addresses), maps, crcs=np.concatenate(crcs) if crcs else None)
+        return Located(np.concatenate(addresses), maps, crcs=np.concatenate(crcs) if crcs else None)
 
     def find(self, items: Items, steps: int = 1) -> Chunk:
         """Return samples, one at least, as a chunk; costs nothing that grows with their eras.
 
         Its `stretches` are of use where the samples are ``steps`` whole steps of the rank; its `rows` always are.
         """
+        return self._chunk(items, steps, self._search(items))
+
+    def _search(self, items: Items) -> "Located":
         samples = join(order.samples_of(part) for order, part in items)
-        addresses = np.empty(len(samples.blocks), np.int64)
+        addresses = np.zeros(len(samples.blocks), np.int64)
         kept = np.zeros(len(addresses), np.bool_) if self._skip else None
         maps: list[Rows] = []
         for partition in np.flatnonzero(np.bincount(samples.partitions)).tolist():
@@ -307,19 +348,29 @@ class RowReader:
                 maps.append(tokens)
                 if kept is not None:
                     kept[into] = True
-        there = addresses if kept is None else addresses[kept]
-        return self._chunk(items, steps, there, maps, kept=kept)
+        return Located(addresses, maps, kept=kept)
 
-    def _chunk(
-        self,
-        items: Items,
-        steps: int,
-        addresses: Addresses,
-        maps: list[Rows],
-        *,
-        kept: npt.NDArray[np.bool_] | None = None,
-        crcs: Crcs | None = None,
-    ) -> Chunk:
-        gathering = Gathering(addresses, self._length + 1, self.trainable.dtype, maps, self._watch)
-        size = self._ranks.batch_size
-        return Chunk(items, gathering, steps=steps, batch_size=size, trainable=self.trainable, kept=kept, crcs=crcs)
+    def _chunk(self, items: Items, steps: int, found: "Located") -> Chunk:
+        gathering = found.gathering(self._length + 1, self.trainable.dtype, self._watch)
+        size, trainable = self._ranks.batch_size, self.trainable
+        return Chunk(
+            items, gathering, steps=steps, batch_size=size, trainable=trainable, kept=found.kept, crcs=found.crcs
+        )
+
+
+class Located(NamedTuple):
+    """Where samples are in memory."""
+
+    addresses: Addresses
+    """Of each; of those that are not there, any number."""
+    maps: list[Rows]
+    """The arrays that they are addresses of."""
+    kept: npt.NDArray[np.bool_] | None = None
+    """Which of them are there; None: all."""
+    crcs: Crcs | None = None
+    """What their CRCs must be; None: they are no whole blocks, or checked already, or not at all."""
+
+    def gathering(self, columns: int, dtype: "np.dtype[np.unsignedinteger]", watch: MapWatch) -> Gathering:
+        """Return what copies those that are there."""
+        there = self.addresses if self.kept is None else self.addresses[self.kept]
+        return Gathering(there, columns, dtype, self.maps, watch)

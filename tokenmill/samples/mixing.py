@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from heapq import heapify, heappop, heappush
-from math import ceil, floor, inf, lcm
+from math import ceil, inf, lcm
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -56,15 +56,13 @@ class Plan:
     @cached_property
     def wanted_at_starts(self) -> list[list[Fraction]]:
         """What each stream ought to have had when each piece begins."""
-        gone = {start: (index, taken) for index, start, taken in self.left}
         found = [[Fraction(0)] * len(self.names)]
         for number, piece in enumerate(self.pieces):
             if number:
                 before = self.pieces[number - 1]
                 steps = zip(found[-1], before.weights, strict=True)
                 found.append([wanted + weight * (piece.start - before.start) for wanted, weight in steps])
-            if piece.start in gone:
-                index, taken = gone[piece.start]
+            for index, taken in [(index, taken) for index, start, taken in self.left if start == piece.start]:
                 rest = found[-1][index] - taken
                 found[-1] = [wanted + weight * rest for wanted, weight in zip(found[-1], piece.weights, strict=True)]
                 found[-1][index] = Fraction(taken)
@@ -268,7 +266,7 @@ class Mixer:
         waiting: list[tuple[int, int]] = []
         for index in range(len(taken)):
             if index in due:
-                waiting.append((floor((due[index] - gaps[index]) // unit), index))
+                waiting.append(((due[index] - gaps[index]) // unit, index))
             elif taken[index] < begun[index]:
                 ready.append((key(index), index))
         heapify(ready)
