@@ -344,7 +344,7 @@ class Mixture(Batches):
     def _leg(self) -> MixtureLeg:  # type: ignore[override]
         contents = {name: part.trainable.content for name, part in self._reader.parts.items()}
         return MixtureLeg(
-            self._position, self._place, self._reader, contents, dict(self._positions), self._open, self._told()
+            self._position, self._place, self._reader, contents, dict(self._positions), self._told()
         )
 
     def _produce(self) -> Iterator[Batch | None]:

@@ -68,7 +68,7 @@ def require_alike(streams: Mapping[str, Batches]) -> None:
         ),
         _Trait(
             "end of document",
-            {name: one.info.end_of_document for name, one in opened.items()},
+            {name: one.info.values.get("end_of_document") for name, one in opened.items()},
             "mill them again with one end_of_document",
         ),
         _Trait(

@@ -1,6 +1,6 @@
 """Where a mixture stands: its state, what it was to give and gave, and where it began."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
@@ -59,7 +59,6 @@ class MixtureLeg:
     contents: Mapping[str, UsedContent]
     positions: Mapping[str, Position]
     """Of each stream, in its own sequence; as it was loaded."""
-    opened: Callable[[Schedule, int, list[int], Mapping[str, int]], Place]
     told: dict[str, Any]
     """What a state says of the mixture as a whole."""
     _last: tuple[int, Place] | None = None
