@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .batch_documents import BatchDocuments
     from .batches import Batches
     from .dataset import EraDataset
-    from .loading import StepDataset
+    from .loading import MixtureDataset, StepDataset
     from .mixture import Mixture
     from .mixture_state import StreamShare
 
@@ -48,6 +48,7 @@ _WITH_TORCH: Final = {
     "BatchDocuments": "batch_documents",
     "EraDataset": "dataset",
     "Mixture": "mixture",
+    "MixtureDataset": "loading",
     "StepDataset": "loading",
     "StreamShare": "mixture_state",
 }
@@ -77,6 +78,7 @@ __all__ = [
     "EraDataset",
     "Metrics",
     "Mixture",
+    "MixtureDataset",
     "Source",
     "StepDataset",
     "StreamShare",

@@ -309,7 +309,8 @@ class Batches:
         """
         steps = arguments.whole("steps", steps, 0, "steps")
         self._settle()
-        self._position = self._position.after(steps * self._ranks.workers)
+        self._made = steps * self._ranks.workers
+        self._settle()
         return self
 
     @property
@@ -371,6 +372,10 @@ class Batches:
             self._head,
             self._reachable,
         )
+
+    def with_content(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return an earlier state of the same run that names the content that was used up to now."""
+        return state | {"content": self.state_dict()["content"]}
 
     def awaited(self, sample: int) -> str:
         """Say what is missing where this sample cannot be read, and what to do."""

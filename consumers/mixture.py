@@ -241,6 +241,12 @@ class Mixture(Batches):
                 found.append(batches.opened.head.behind(samples.get(name, 0)))
         return Behind(*(sum(column) for column in zip(*found, strict=True)))
 
+    def with_content(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Return an earlier state of the same run that names the content that was used up to now."""
+        used = {one["name"]: one["content"] for one in self.state_dict()["streams"]}
+        streams = [one | {"content": used.get(one["name"], one["content"])} for one in state["streams"]]
+        return state | {"streams": streams}
+
     def __len__(self) -> int:
         """Return the number of steps of the whole run, where all streams have an end that is in the store.
 
@@ -343,9 +349,7 @@ class Mixture(Batches):
 
     def _leg(self) -> MixtureLeg:  # type: ignore[override]
         contents = {name: part.trainable.content for name, part in self._reader.parts.items()}
-        return MixtureLeg(
-            self._position, self._place, self._reader, contents, dict(self._positions), self._told()
-        )
+        return MixtureLeg(self._position, self._place, self._reader, contents, dict(self._positions), self._told())
 
     def _produce(self) -> Iterator[Batch | None]:
         place, step = self._place, self._position.step

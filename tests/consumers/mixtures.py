@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.consumers.scenes import grow
-from tests.store.chains import STREAM, make_chain, make_info, make_store, tokens_of
+from tests.store.chains import STREAM, make_chain, make_info, make_store
 from tests.store.eras import make_eras
 from tokenmill.consumers import Batch, Batches, Mixture
 from tokenmill.eras import Era
@@ -30,7 +30,7 @@ def chains_of(seed: int, eras: int) -> dict[int, Blocks]:
 @cache
 def eras_of(seed: int, eras: int) -> list[Era]:
     """Return the eras of a stream, and its end marker."""
-    stops = [{part: ERA // 2 * (era + 1) for part in range(2)} for era in range(eras)]
+    stops = [dict.fromkeys(range(2), ERA // 2 * (era + 1)) for era in range(eras)]
     return make_eras(INFO, chains_of(seed, eras), stops, end=True)
 
 
@@ -57,10 +57,15 @@ def stores_of(path: Path, eras: Mapping[str, int], **options: Any) -> dict[str, 
 def open_streams(stores: Mapping[str, Path], passes: Mapping[str, int] | None = None, **options: Any) -> Any:
     """Open `Batches` of each store, of 2 samples unless the options say otherwise."""
     given = {"batch_size": 2, "sequence_length": 4, "seed": 1, "timeout": 0.0} | options
-    return {name: Batches(path, STREAM, **(given | {"passes": (passes or {}).get(name, 1)})) for name, path in stores.items()}
+    return {
+        name: Batches(path, STREAM, **(given | {"passes": (passes or {}).get(name, 1)}))
+        for name, path in stores.items()
+    }
 
 
-def open_mixture(stores: Mapping[str, Path], weights: Any, mixed: Mapping[str, Any] | None = None, **options: Any) -> Mixture:
+def open_mixture(
+    stores: Mapping[str, Path], weights: Any, mixed: Mapping[str, Any] | None = None, **options: Any
+) -> Mixture:
     """Open a mixture of them."""
     return Mixture(open_streams(stores, **options), weights, **(mixed or {}))
 
