@@ -216,7 +216,10 @@ class Mixture(Batches):
         if changed and self._by_step and not self._whole_steps:  # steps to come begin at other samples now
             later = [point for point in self._resolved() if point.start > place]
             if later and not any(change.points for change in schedule.changes):
-                schedule = schedule.with_points(place, taken, later)
+                pieces = schedule.plan.pieces
+                held = pieces[schedule.plan.piece_at(place)].weights
+                now = {name: weight for name, weight in zip(schedule.names, held, strict=True) if weight}
+                schedule = schedule.with_points(place, taken, [Point(place, now), *later])
         self._place = self._open(schedule, place, taken, {n: p.sample for n, p in saved.positions.items()})
 
     def rewind(self) -> Self:
