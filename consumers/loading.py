@@ -17,6 +17,7 @@ from . import arguments
 from .batch import Batch
 from .batches import Batches
 from .mixture import Mixture
+from .mixture_arguments import told
 from .place import LoopPlace, State, note_use
 
 log = logging.getLogger(__name__)
@@ -200,8 +201,10 @@ class MixtureDataset(StepDataset):
             as ``Mixture.open``.
 
         """
-        own = arguments.options_of("streams", streams)
-        for given in (options, *(arguments.options_of(f"stream {name!r}", one) for name, one in own.items())):
+        with told("streams", streams):
+            own = arguments.options_of("streams", streams)
+            each = [arguments.options_of(f"stream {name!r}", one) for name, one in own.items()]
+        for given in (options, *each):
             _leave_to_loops("MixtureDataset", given)
         self._begin({"streams": own, "weights": weights} | options)
 

@@ -13,7 +13,7 @@ from .batch import Batch
 from .batches import Batches
 from .metrics import Behind
 from .mixed_rows import Ended, MixedReader, Part, Place
-from .mixture_arguments import at_end_of, points_of, require_alike, streams_of, weight_of, weights_of
+from .mixture_arguments import at_end_of, points_of, require_alike, streams_of, told, weight_of, weights_of
 from .mixture_state import MixtureLeg, StreamShare, beginning_of, fill_of, read_mixture, shares_of, told_of
 
 
@@ -61,19 +61,22 @@ class Mixture(Batches):
             DamagedError: with "tokens", the first era is damaged.
 
         """
-        self._streams = streams_of(streams)
+        with told("streams", streams):
+            self._streams = streams_of(streams)
         require_alike(self._streams)
         first = next(iter(self._streams.values()))
         self.__dict__.update(vars(first))  # what is equal for all streams
         self._reachable = _ReachableStreams(self._streams)  # type: ignore[assignment]
         self._whole_steps = arguments.choice("interleave", interleave, ("sample", "batch")) == "batch"
         self._counts_tokens = arguments.choice("by", by, ("samples", "tokens")) == "tokens"
-        self._at_end = at_end_of(at_end, self._streams)
+        with told("at_end", at_end):
+            self._at_end = at_end_of(at_end, self._streams)
         default = "step" if self._whole_steps else "sample"
         self._by_step = arguments.choice("unit", default if unit is None else unit, ("sample", "step")) == "step"
         if self._whole_steps and not self._by_step:
             raise InputError("unit is 'sample', but with interleave='batch' weights count steps: give 'step', or none")
-        self._given = points_of(weights, self._streams)
+        with told("weights", weights):
+            self._given = points_of(weights, self._streams)
         self._linear = arguments.flag("linear", linear)
         self._begin = beginning_of(self._streams, self._ranks.global_batch)
         self._position = self._begin
@@ -112,10 +115,11 @@ class Mixture(Batches):
             as `Batches` and `Mixture`.
 
         """
-        opened = {
-            name: Batches(**(options | arguments.options_of(f"stream {name!r}", own)))
-            for name, own in arguments.options_of("streams", streams).items()
-        }
+        with told("streams", streams):
+            opened = {
+                name: Batches(**(options | arguments.options_of(f"stream {name!r}", own)))
+                for name, own in arguments.options_of("streams", streams).items()
+            }
         mixed = {"linear": linear, "unit": unit, "at_end": at_end, "interleave": interleave, "by": by}
         return cls(opened, weights, **mixed)  # type: ignore[arg-type]
 
@@ -155,7 +159,9 @@ class Mixture(Batches):
             InputError: a weight is none, or of no stream, or of one that left; or the step was made already.
 
         """
-        self._change(weights_of(weights, self._reader.parts), from_step)
+        with told("weights", weights):
+            exact = weights_of(weights, self._reader.parts)
+        self._change(exact, from_step)
 
     def add_stream(self, name: str, batches: Batches, weight: Any, from_step: int | None = None) -> None:
         """Mix in another stream from a step on; the others keep their weights to each other.
@@ -173,10 +179,14 @@ class Mixture(Batches):
             InputError: the stream is in the mixture already, or does not fit; the weight is none, or the step was made.
 
         """
-        streams = streams_of({name: batches})
+        with told("name", name), told("batches", batches):
+            streams = streams_of({name: batches})
         if name in self._place.course.schedule.names:
-            raise InputError(f"stream {name!r} is in the mixture already: set_weights gives it another weight")
-        require_alike({**self._streams, **streams})
+            raise InputError(
+                f"name is {name!r}, a stream that is in the mixture already: give another one, or set_weights"
+            )
+        with told("batches", batches):
+            require_alike({**self._streams, **streams})
         share = weight_of(f"weight of {name!r}", weight, below_one=True)
         start = self._start_of(from_step)
         self._streams = dict(sorted({**self._streams, **streams}.items()))
@@ -327,7 +337,10 @@ class Mixture(Batches):
     def _start_of(self, from_step: int | None) -> int:
         step = self.step if from_step is None else arguments.whole("from_step", from_step, 0, "steps")
         if step < self.step:
-            raise InputError(f"from_step is {step}, which was made already: give the next one, {self.step}, or a later")
+            raise InputError(
+                f"from_step is {arguments.shown(from_step)}, which was made already: give the next one, {self.step}, "
+                "or a later"
+            )
         return self._number(self._position.before(step))
 
     def _change(self, weights: Mapping[str, Any], from_step: int | None) -> None:

@@ -1,8 +1,9 @@
 """What people give to a `Mixture`, held against what it must be; each refusal says what to give."""
 
 import math
-from collections.abc import Mapping
-from decimal import Decimal, InvalidOperation
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
@@ -27,6 +28,16 @@ class _Trait(NamedTuple):
     advice: str
 
 
+@contextmanager
+def told(name: str, value: Any) -> Iterator[None]:
+    """Let refusals of what is in a value say what the whole is."""
+    try:
+        yield
+    except InputError as error:
+        whole_value = f"{name} is {shown(value)}"
+        raise error if str(error).startswith(whole_value) else InputError(f"{whole_value}: {error}") from error
+
+
 def streams_of(value: Any) -> dict[str, Batches]:
     """Return streams by name, ascending; raises InputError where they are none."""
     if not isinstance(value, Mapping) or not value:
@@ -39,7 +50,7 @@ def streams_of(value: Any) -> dict[str, Batches]:
         if batches.step:
             raise InputError(
                 f"stream {name!r} stands at step {batches.step}, and a mixture counts from the beginning of each: "
-                "rewind it, and load the state of the mixture"
+                "give it as it was opened, and load the state of the mixture"
             )
     if len({id(batches) for batches in value.values()}) < len(value):
         raise InputError("two streams of the mixture are the same Batches: open each of its own")
@@ -89,7 +100,7 @@ def require_alike(streams: Mapping[str, Batches]) -> None:
             if trait.values[other] != trait.values[first]:
                 raise InputError(
                     f"the streams of a mixture have one {trait.name}, but {first!r} has {trait.values[first]} and "
-                    f"{other!r} {trait.values[other]}: {trait.advice}"
+                    f"{other!r} {trait.values[other]}: give streams that agree; {trait.advice}"
                 )
 
 
@@ -110,7 +121,7 @@ def points_of(value: Any, streams: Mapping[str, Batches]) -> tuple[Point, ...]:
             raise InputError(f"weights has {shown(one)}: give pairs of a place and the weights from there on")
         start = whole("a place of weights", one[0], 0, "samples or steps")
         if start <= found[-1].start if found else start:
-            raise InputError(f"weights has {start} as a place: begin with 0, and let places ascend")
+            raise InputError(f"weights has {start} as a place: give 0 as the first, and ascending ones")
         found.append(Point(start, weights_of(one[1], streams)))
     return tuple(found)
 
@@ -154,25 +165,27 @@ def at_end_of(value: Any, streams: Mapping[str, Batches]) -> dict[str, str]:
         found[name] = choice("at_end", one, _AT_END)
         if one == "repeat" and streams[name].opened.sequence.passes == 1:
             raise InputError(
-                f"at_end is 'repeat' for {name!r}, whose Batches go through it once: say how often (passes=4)"
+                f"at_end is 'repeat' for {name!r}, whose Batches go through it once: give them passes=4, or as many as "
+                "you want"
             )
     return found
 
 
 def _fraction(value: Any) -> Fraction | None:
-    if isinstance(value, bool | np.bool_):
-        return None
+    """Return a number as it is written; None: it is none, or of too many digits."""
+    given: Any = None
+    match value:
+        case bool() | np.bool_():
+            pass
+        case float() | np.floating() if math.isfinite(value):
+            given = str(value)  # the shortest text that means this number: 0.7 and not the binary one next to it
+        case int() | np.integer() | Fraction():
+            given = value
+        case Decimal() if value.is_finite() and abs(value.adjusted()) < _DIGITS:
+            given = value
+        case str() if len(value) <= 2 * _DIGITS and "e" not in value.lower():
+            given = value
     try:
-        if isinstance(value, float | np.floating):
-            return Fraction(repr(float(str(value)))) if math.isfinite(value) else None
-        if isinstance(value, int | np.integer):
-            return Fraction(int(value))
-        if isinstance(value, Fraction):
-            return value
-        if isinstance(value, Decimal):
-            return Fraction(value) if value.is_finite() and abs(value.adjusted()) < _DIGITS else None
-        if isinstance(value, str) and len(value) <= 2 * _DIGITS and "e" not in value.lower():
-            return Fraction(value)
-    except (ValueError, ZeroDivisionError, OverflowError, InvalidOperation):
-        pass
-    return None
+        return None if given is None else Fraction(given)
+    except (ValueError, ZeroDivisionError):
+        return None

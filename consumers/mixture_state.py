@@ -153,9 +153,8 @@ def read_mixture(
         position.require_sound()
         named = {one["name"]: one for one in state["streams"]}
         taken = {name: one["taken"] for name, one in named.items()}
-        if not all(type(count) is int and count >= 0 for count in taken.values()) or not {*schedule.names} <= {*named}:
-            raise ValueError("counts are missing")
         found = {name: state[name] for name in told}
+        _require_counts(taken, schedule)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"this is no state of a Mixture ({error!r}): give what state_dict() returned") from error
     missing = sorted({*schedule.names} - {*streams})
@@ -237,3 +236,9 @@ def told_of(points: tuple[Point, ...], settings: Mapping[str, Any]) -> dict[str,
     """Return what a state says of the mixture as it was opened."""
     weights = [[start, {name: str(weight) for name, weight in held.items()}] for start, held in points]
     return {"mixture": weights, "settings": [dict(settings)]}
+
+
+def _require_counts(taken: Mapping[str, Any], schedule: Schedule) -> None:
+    """Raise ValueError where it is not said of each stream how much it gave."""
+    if not {*schedule.names} <= {*taken} or not all(type(count) is int and count >= 0 for count in taken.values()):
+        raise ValueError("counts are missing")

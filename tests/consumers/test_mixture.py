@@ -122,9 +122,7 @@ def test_weights_by_step_begin_with_the_step(stores: dict[str, Path]) -> None:
     points = [(0, {"web": 1}), (4, {"code": 1})]
     mixture = open_mixture({name: stores[name] for name in ("code", "web")}, points, {"unit": "step"})
     assert [name for name, _ in rows_of(islice(mixture, 6))] == ["web"] * 8 + ["code"] * 4
-    larger = open_mixture(
-        {name: stores[name] for name in ("code", "web")}, points, {"unit": "step"}, batch_size=6
-    )
+    larger = open_mixture({name: stores[name] for name in ("code", "web")}, points, {"unit": "step"}, batch_size=6)
     larger.load_state_dict(mixture.state_after(1))
     assert [name for name, _ in rows_of(islice(larger, 3))] == ["web"] * 12 + ["code"] * 6
 
@@ -272,9 +270,7 @@ def test_growing_streams_changing_weights_and_ranks_that_come_and_go_make_one_se
                 held = [weights for start, _, weights in effective(changes, known) if start <= known][-1]
                 total = sum(held.values())
                 fleet.add(name, share, 0)
-                changes.append(
-                    (known, known, {n: w / total * (1 - share) for n, w in held.items()} | {name: share})
-                )
+                changes.append((known, known, {n: w / total * (1 - share) for n, w in held.items()} | {name: share}))
             if rng.random() < 0.1:  # all are killed behind a step, and come again
                 fleet.begin(world, size)
     assert set_weights == 20
@@ -340,9 +336,7 @@ def test_a_running_loop_takes_new_weights_at_the_next_step(stores: dict[str, Pat
         ({"swapped": True}, "another sequence|other content"),
     ],
 )
-def test_states_of_other_mixtures_are_refused(
-    stores: dict[str, Path], change: dict[str, Any], told: str
-) -> None:
+def test_states_of_other_mixtures_are_refused(stores: dict[str, Path], change: dict[str, Any], told: str) -> None:
     """Each with what is other."""
     mixture = open_mixture(stores, WEIGHTS)
     next(iter(mixture))
