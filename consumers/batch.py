@@ -1,8 +1,8 @@
 """One rank's part of one step."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -34,6 +34,8 @@ class Leg:
     begin: Position
     content: UsedContent
     """Of the store that the run reads."""
+    told: Mapping[str, Any] = field(default_factory=dict)
+    """What a state says beside them."""
 
     def state_after(self, step: int) -> dict[str, Any]:
         """Return the state of the run once all steps up to this one were trained on.
@@ -42,7 +44,7 @@ class Leg:
             DamagedError: the eras are damaged, and the run has not read them yet.
 
         """
-        return self.content.pin(self.begin.before(step + 1)).to_dict()
+        return self.content.pin(self.begin.before(step + 1)).to_dict() | dict(self.told)
 
 
 class _Carried(NamedTuple):

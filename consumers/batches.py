@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain, count, repeat
 from pathlib import Path
 from time import perf_counter
@@ -17,9 +18,10 @@ from tokenmill.store import OnDamage, StreamInfo, open_eras, read_stream
 from . import arguments
 from .batch import Batch, Leg
 from .metrics import Behind, Head, Metrics
+from .phases import Phase, Phases, split_rows, turned
 from .reachable import ReachableStream
-from .rows import RowReader
-from .staging import End, begin_ahead, device_of, open_staging
+from .rows import Chunk, RowReader
+from .staging import End, Staging, begin_ahead, device_of, open_staging
 from .waiting import StoreWait
 
 _CHUNK_BYTES: Final = 16 << 20
@@ -63,8 +65,8 @@ class Batches:
         store: Path | str,
         stream: str,
         *,
-        batch_size: int,
-        sequence_length: int,
+        batch_size: int | list[tuple[int, int]],
+        sequence_length: int | list[tuple[int, int]],
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
@@ -87,8 +89,11 @@ class Batches:
         Args:
             store: directory of the store.
             stream: name of the stream, such as ``raw-text.train``.
-            batch_size: samples of this rank in each batch.
-            sequence_length: tokens of each sample; the stream's ``block_tokens - 1`` or a divisor of it.
+            batch_size: samples of this rank in each batch; or a schedule, ``[(0, 4), (1000, 8)]``, from which step on
+                how many.
+            sequence_length: tokens of each sample; the stream's ``block_tokens - 1`` or a divisor of it. Or a schedule,
+                ``[(0, 512), (10_000, 1024)]``: samples have the greatest length, and steps of a smaller one have each
+                sample as several rows.
             seed: of the order, any int64.
             rank: this process among those that get different data, from 0.
             world_size: how many these are.
@@ -118,8 +123,9 @@ class Batches:
             DamagedError: the files are damaged.
 
         """
-        self._ranks = arguments.ranks_of(batch_size, rank, world_size, worker)
-        asked = arguments.sequence_of(stream, sequence_length, seed=seed, shuffle=shuffle, eras=eras, passes=passes)
+        self._phases = Phases(batch_size, sequence_length, rank, world_size, worker)
+        self._ranks = self._phases.first
+        asked = arguments.sequence_of(stream, self._phases.length, seed=seed, shuffle=shuffle, eras=eras, passes=passes)
         prefetch = arguments.prefetch_of(prefetch)
         self._mask_loss = arguments.mask_loss_of(mask_loss, widen)
         self._skips = arguments.choice("on_damage", on_damage, ("refuse", "skip")) == "skip"
@@ -133,14 +139,16 @@ class Batches:
         length = asked.sequence_length
         views = count_views(self._info.block_tokens, length)
         sequence = replace(asked, fingerprint=self._info.fingerprint.hex())
-        self._position = Position.beginning(sequence, self._ranks.global_batch)
+        self._position = self._phases.plan(Position.beginning(sequence, self._ranks.global_batch))
+        self._lengths = self._phases.lengths
+        """From which step on rows had which length."""
         self._made = 0
         """Steps delivered since ``_position``."""
         self._turn = 0
         """Counts what makes running iterations invalid."""
         self._prefetch = prefetch if target.type == "cuda" else 0
-        self._delivered = self._missing = 0
-        """Batches so far, and the damaged samples that they lack."""
+        self._delivered = self._sampled = self._missing = 0
+        """Batches and samples so far, and the damaged ones that these lack."""
         self._waited = self._worked = 0.0
         with self._reachable:
             self._head = Head(open_eras(self._store, stream), sequence, views)
@@ -149,16 +157,17 @@ class Batches:
             )
         self._reader = RowReader(self._trainable, self._ranks, length, skip=self._skips)
         self._row_bytes = (length + 1) * self._info.dtype.itemsize
-        self._chunk_steps = max(min(_CHUNK_BYTES // self._row_bytes, _CHUNK_SAMPLES) // self._ranks.batch_size, 1)
-        self._options = (str(target), prefetch, mask_loss, widen, check, on_damage)
-        self._staging = open_staging(
-            self._ranks.batch_size,
-            length + 1,
-            self._info.dtype,
-            target,
+        self._options = (str(target), prefetch, mask_loss, widen, check, on_damage, str(batch_size), str(self._lengths))
+        self._open_staging = partial(
+            open_staging,
+            dtype=self._info.dtype,
+            device=target,
             widen=widen,
             slots=self._prefetch + 2,  # one is filled while the one before it, and those ahead, are on their way
         )
+        self._stagings: dict[int, Staging] = {}
+        """By the rows of a sample."""
+        self._staging = self._staging_of(self._phases.at(0))
 
     def __repr__(self) -> str:
         sequence, ranks = self._position.sequence, self._ranks
@@ -185,7 +194,7 @@ class Batches:
                 f"how many batches {self._info.name} has is not known, for its end is not in {self._store}: name eras "
                 "that are there (eras=range(0, 8)), close the stream (`tokenmill close`), or leave len() out"
             )
-        return max(self._position.step + (total - self._position.sample) // self._ranks.global_batch, 0)
+        return replace(self._position, sample=total).step
 
     def __getitem__(self, index: object) -> NoReturn:
         raise TypeError(_NO_DATASET)  # what DataLoader asks of all that is no IterableDataset
@@ -237,8 +246,10 @@ class Batches:
                 staging.deliver(made._sent)  # noqa: SLF001 - of this package
             if masks:
                 made.mask_loss()
+            size = made._chunk.batch_size  # noqa: SLF001 - as above
+            self._sampled += size
             if skips:
-                self._missing += self._ranks.batch_size - len(made)
+                self._missing += size - len(made) // made._chunk.split  # noqa: SLF001 - as above
             self._made = made.step - before
             self._delivered += 1
             given = clock()
@@ -292,12 +303,14 @@ class Batches:
         state = arguments.state_of(state_dict, {"format"}, "what state_dict() of Batches returned")
         position = self._trainable.content.accept(Position.from_dict(state, self._position.sequence))
         self._settle()
-        self._position = position.with_batches_of(self._ranks.global_batch)
+        self._lengths = self._phases.merged(state.get("lengths"), position.step)
+        self._position = self._phases.plan(position)
 
     def rewind(self) -> Self:
         """Go back to the beginning of the sequence, as for each validation."""
         self._settle()
-        self._position = Position.beginning(self._position.sequence, self._ranks.global_batch)
+        self._lengths = self._phases.lengths
+        self._position = self._phases.plan(Position.beginning(self._position.sequence, self._ranks.global_batch))
         return self
 
     def skip(self, steps: int) -> Self:
@@ -326,7 +339,7 @@ class Batches:
     @property
     def metrics(self) -> Metrics:
         """What was delivered up to now, and how long the loop waited for it."""
-        samples = self._delivered * self._ranks.batch_size - self._missing
+        samples = self._sampled - self._missing
         return Metrics(
             batches=self._delivered,
             samples=samples,
@@ -335,7 +348,7 @@ class Batches:
             work_seconds=self._worked,
             wait_seconds=self._waited,
             store_wait_seconds=self._store_wait.waited_seconds,
-            device_wait_seconds=self._staging.stalled_seconds,
+            device_wait_seconds=sum(staging.stalled_seconds for staging in self._stagings.values()),
         )
 
     def behind(self) -> Behind:
@@ -393,7 +406,19 @@ class Batches:
 
     def _leg(self) -> Leg:
         """Return the part of the run that began where a state was loaded last, or at the beginning."""
-        return Leg(self._position, self._trainable.content)
+        return Leg(self._position, self._trainable.content, self._told_lengths())
+
+    def _told_lengths(self) -> dict[str, Any]:
+        """Return what a state says of lengths that change."""
+        changed = len(self._lengths) > 1
+        return {"lengths": [list(point) for point in self._lengths]} if changed else {}
+
+    def _staging_of(self, phase: Phase) -> Staging:
+        """Return the way of rows of a phase to the device."""
+        if phase.split not in self._stagings:
+            rows, columns = self._phases.largest_batch * phase.split, self._phases.length // phase.split + 1
+            self._stagings[phase.split] = self._open_staging(rows, columns)
+        return self._stagings[phase.split]
 
     def _settle(self) -> None:
         """Stand where the last delivered batch ended; what was read ahead is forgotten."""
@@ -403,37 +428,63 @@ class Batches:
 
     def _produce(self) -> Iterator[Batch | None]:
         """Yield batches ahead of those that were delivered; None where the next one must be waited for."""
-        sample, step = self._position.sample, self._position.step
-        size, ranks, send = self._ranks.batch_size, self._ranks, self._staging.send
+        sample, step, turns = self._position.sample, self._position.step, 0
         leg = repeat(self._leg())
         while True:
+            phase, ranks, steps = self._next_steps(step, turns)
+            if not steps:  # what is left of these are steps of other workers
+                left = self._phases.steps_left(step) or 0
+                sample, step, turns = sample + left * ranks.global_batch, step + left, turns + left
+                continue
             agrees = self._trainable.content.compare(self._position)  # else the state is ahead of the store
-            chunk = self._reader.read(sample, self._chunk_steps) if agrees else None
+            self._reader.ranks = ranks
+            chunk = self._reader.read(sample, steps) if agrees else None
             if chunk is None:
-                if self._is_end(sample):
+                if self._is_end(sample, ranks):
                     return
                 yield None
                 continue
-            sent = chain.from_iterable(map(send, chunk.stretches()))  # holds no batch while it makes the next
-            made = map(Batch, sent, count(step + ranks.worker, ranks.workers), repeat(chunk), count(0, size), leg)
-            yield from made if chunk.kept is None else filter(len, made)  # without those that are damaged as a whole
-            sample += chunk.steps * ranks.turn
-            step += chunk.steps * ranks.workers
+            yield from self._batches_of(chunk, phase, count(step + ranks.worker, ranks.workers), leg)
+            made = chunk.steps * ranks.workers
+            left = self._phases.steps_left(step)
+            if left is not None and left < made:  # the last turn, in which not all workers have a step
+                made, turns = left, turns + left
+            sample += made * ranks.global_batch
+            step += made
 
-    def _is_end(self, sample: int) -> bool:
+    def _next_steps(self, step: int, turns: int) -> tuple[Phase, Ranks, int]:
+        """Return what steps are like from one on, how they are divided, and how many to look up, at most."""
+        phase, left = self._phases.at(step), self._phases.steps_left(step)
+        ranks = turned(phase.ranks, turns)
+        steps = max(min(_CHUNK_BYTES // self._row_bytes, _CHUNK_SAMPLES) // ranks.batch_size, 1)
+        if left is not None:
+            steps = min(steps, left // ranks.workers or int(ranks.worker < left))
+        return phase, ranks, steps
+
+    def _batches_of(self, chunk: Chunk, phase: Phase, steps: Iterator[int], leg: Iterator[Any]) -> Iterator[Batch]:
+        """Return the batches of a chunk; holds none of them while it makes the next."""
+        stretches, send = chunk.stretches(), self._staging_of(phase).send
+        if phase.split > 1:
+            chunk.split = phase.split
+            stretches = (split_rows(stretch, phase.split) for stretch in stretches)
+        sent = chain.from_iterable(map(send, stretches))
+        made = map(Batch, sent, steps, repeat(chunk), count(0, chunk.batch_size), leg)
+        return made if chunk.kept is None else filter(len, made)  # without those that are damaged as a whole
+
+    def _is_end(self, sample: int, ranks: Ranks) -> bool:
         """Whether no step of this process comes after ``sample``."""
         total = self._trainable.total()
         if total is None:
             return False
-        ahead = self._ranks.turn - self._ranks.global_batch  # a worker's turn may begin so far behind
+        ahead = ranks.turn - ranks.global_batch  # a worker's turn may begin so far behind
         if self._position.sample - ahead > total:
             raise InputError(
                 f"the state stands at sample {self._position.sample}, but these eras of {self._info.name} have {total} "
                 "in all passes: name the eras that it was saved with, or more; or skip fewer steps"
             )
-        if not self._position.sample and total < self._ranks.global_batch:
-            raise arguments.too_large(self._ranks, self._position.sequence, total)
-        return not self._ranks.steps_in(total - sample)
+        if not self._position.sample and total < ranks.global_batch:
+            raise arguments.too_large(ranks, self._position.sequence, total)
+        return not ranks.steps_in(total - sample)
 
     def _awaited(self) -> str:
         return self.awaited(self._position.after(self._made + 1).sample - 1)

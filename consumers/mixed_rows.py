@@ -120,7 +120,8 @@ class MixedChunk(Chunk):
 
     def _parts_of(self, first: int, stop: int) -> npt.NDArray[np.int64]:
         found = self._all_parts()[first:stop]
-        return found if self.kept is None else found[self.kept[first:stop]]
+        found = found if self.kept is None else found[self.kept[first:stop]]
+        return found if self.split == 1 else np.repeat(found, self.split)
 
     def _all_parts(self) -> npt.NDArray[np.int64]:
         if self._names is None:
@@ -139,7 +140,8 @@ class MixedReader:
         """The streams, by name."""
         self.missing: Missing | None = None
         """What the last look did not find."""
-        self._ranks = ranks
+        self.ranks = ranks
+        """Those of the steps that are read next."""
         self._columns = length + 1
         self._dtype = dtype
         self.whole_steps = whole_steps
@@ -155,7 +157,7 @@ class MixedReader:
             as in `RowReader.read`.
 
         """
-        ranks = self._ranks
+        ranks = self.ranks
         steps = min(steps, max(self._most_samples // ranks.batch_size, 1))
         trial = place.course.copy().go_to(place.course.place + self._places(steps * ranks.workers))
         steps = min(steps, self._ready(place, trial))
@@ -164,16 +166,15 @@ class MixedReader:
         self._most_samples *= 4
         return self._chunk(place, steps)
 
-    def advance(self, place: Place, steps: int) -> Place:
-        """Return the place so many steps of all workers later."""
+    def advance(self, place: Place, steps: int, samples: int) -> Place:
+        """Return the place so many steps, with so many samples of all ranks, later."""
         course = place.course.copy()
         before = dict(zip(course.schedule.names, course.taken, strict=True))
-        course.go_to(course.place + self._places(steps))
-        unit = self._ranks.global_batch if self.whole_steps else 1
-        samples = dict(place.samples)
+        course.go_to(course.place + (steps if self.whole_steps else samples))
+        found = dict(place.samples)
         for name, taken in zip(course.schedule.names, course.taken, strict=True):
-            samples[name] = samples.get(name, 0) + (taken - before.get(name, 0)) * unit
-        return Place(course, samples)
+            found[name] = found.get(name, 0) + (taken - before.get(name, 0)) * self._unit
+        return Place(course, found)
 
     def limit(self, name: str, taken: int, samples: int) -> int | None:
         """Return at how many places a stream leaves that has been taken at so many, with so many samples."""
@@ -181,15 +182,15 @@ class MixedReader:
         total = part.trainable.known_total() if part.leaves else None
         if total is None:
             return None
-        return taken + (total - samples) // self._ranks.global_batch if self.whole_steps else total
+        return taken + (total - samples) // self.ranks.global_batch if self.whole_steps else total
 
-    def steps_to_end(self, place: Place) -> int | None:
-        """Return how many steps come from a place on; None where that is not known: a stream's end is not there."""
+    def places_to_end(self, place: Place) -> int | None:
+        """Return how many places come from one on; None where that is not known: a stream's end is not there."""
         if any(part.trainable.known_total() is None for part in self.parts.values()):
             return None
-        first, ranks = place.course.place, self._ranks
+        first = place.course.place
         while True:
-            later = self.advance(place, max(_FEW_PLACES // (1 if self.whole_steps else ranks.global_batch), 1))
+            later = self.advance(place, _FEW_PLACES, _FEW_PLACES)
             if self._over(later) or later.course.ended:
                 break
             place = later
@@ -202,23 +203,23 @@ class MixedReader:
             samples = place.samples.get(name, 0) + (numbers[mine] - begun + 1) * self._unit
             over = mine[samples > (self.parts[name].trainable.total() or 0)]
             there = min([there, *over[:1].tolist()])
-        return (place.course.place - first + there) // self._places(1)
+        return place.course.place - first + there
 
     @property
     def _unit(self) -> int:
         """Samples of all ranks at a place."""
-        return self._ranks.global_batch if self.whole_steps else 1
+        return self.ranks.global_batch if self.whole_steps else 1
 
     def _places(self, steps: int) -> int:
         """Return at how many places these steps are."""
-        return steps if self.whole_steps else steps * self._ranks.global_batch
+        return steps if self.whole_steps else steps * self.ranks.global_batch
 
     def _over(self, place: Place) -> bool:
         totals = {name: part.trainable.total() or 0 for name, part in self.parts.items()}
         return any(samples > totals[name] for name, samples in place.samples.items())
 
     def _steps_in(self, places: int) -> int:
-        return self._ranks.steps_in(places * self._unit)
+        return self.ranks.steps_in(places * self._unit)
 
     def _available(self, place: Place, trial: Course, name: str, index: int) -> tuple[int, int]:
         """Return how many places of a stream are wanted up to where a trial went, and how many can be had."""
@@ -256,7 +257,7 @@ class MixedReader:
         return self._steps_in(reached)
 
     def _chunk(self, place: Place, steps: int) -> MixedChunk:
-        ranks, course = self._ranks, place.course
+        ranks, course = self.ranks, place.course
         before = dict(zip(course.schedule.names, course.taken, strict=True))
         drawn = course.copy()
         stop = course.place + self._places(steps * ranks.workers)

@@ -1,7 +1,8 @@
 """Batches of several streams by weight: one order for any number of ranks, also where the weights change meanwhile."""
 
 from collections.abc import Iterator, Mapping
-from itertools import chain, count, repeat
+from dataclasses import replace
+from itertools import count, repeat
 from types import TracebackType
 from typing import Any, Self
 
@@ -73,12 +74,16 @@ class Mixture(Batches):
             self._at_end = at_end_of(at_end, self._streams)
         default = "step" if self._whole_steps else "sample"
         self._by_step = arguments.choice("unit", default if unit is None else unit, ("sample", "step")) == "step"
+        if self._whole_steps and self._phases.changes_batch:
+            raise InputError(
+                "with interleave='batch' weights count steps of one size: give one batch_size, no schedule"
+            )
         if self._whole_steps and not self._by_step:
             raise InputError("unit is 'sample', but with interleave='batch' weights count steps: give 'step', or none")
         with told("weights", weights):
             self._given = points_of(weights, self._streams)
         self._linear = arguments.flag("linear", linear)
-        self._begin = beginning_of(self._streams, self._ranks.global_batch)
+        self._begin = self._phases.plan(beginning_of(self._streams, self._ranks.global_batch))
         self._position = self._begin
         self._reader: MixedReader = MixedReader(  # type: ignore[assignment]
             self._ranks, first.opened.sequence.sequence_length, first.opened.info.dtype, whole_steps=self._whole_steps
@@ -219,8 +224,9 @@ class Mixture(Batches):
             self._reader.parts[name].trainable.content.accept(position)
         self._settle()
         self._positions = saved.positions
-        changed = saved.position.ranges[-1].global_batch != self._ranks.global_batch
-        self._position = saved.position.with_batches_of(self._ranks.global_batch)
+        self._lengths = self._phases.merged(state.get("lengths"), saved.position.step)
+        self._position = self._phases.plan(saved.position)
+        changed = self._position.ranges != saved.position.ranges
         schedule, place = saved.schedule, self._number(self._position)
         taken = [saved.taken.get(name, 0) for name in schedule.names]
         if changed and self._by_step and not self._whole_steps:  # steps to come begin at other samples now
@@ -236,7 +242,7 @@ class Mixture(Batches):
         """Go back to the beginning of the mixture, and to the weights that were given then."""
         super().rewind()
         self._positions = {n: Position.beginning(p.sequence, 1) for n, p in self._positions.items()}
-        self._position = self._begin.with_batches_of(self._ranks.global_batch)
+        self._position = self._begin
         self._place = self._first_place()
         return self
 
@@ -267,13 +273,15 @@ class Mixture(Batches):
             TypeError: one has none.
 
         """
-        steps = self._reader.steps_to_end(self._place)
-        if steps is None:
+        places = self._reader.places_to_end(self._place)
+        if places is None:
             raise TypeError(
                 "how many batches this mixture has is not known, for not all of its streams have an end that is in "
                 "their store: name eras that are there, close the streams (`tokenmill close`), or leave len() out"
             )
-        return self._position.step + steps
+        if self._whole_steps:
+            return self._position.step + places
+        return replace(self._position, sample=self._position.sample + places).step
 
     @property
     def stream(self) -> str:
@@ -332,7 +340,8 @@ class Mixture(Batches):
 
     def _now(self) -> Place:
         """Return the place behind what was delivered."""
-        return self._reader.advance(self._place, self._made) if self._made else self._place
+        samples = self._position.after(self._made).sample - self._position.sample
+        return self._reader.advance(self._place, self._made, samples) if self._made else self._place
 
     def _start_of(self, from_step: int | None) -> int:
         step = self.step if from_step is None else arguments.whole("from_step", from_step, 0, "steps")
@@ -358,38 +367,55 @@ class Mixture(Batches):
 
     def _settle(self) -> None:
         if self._made:
-            place = self._reader.advance(self._place, self._made)
+            place = self._now()
             course = place.course
             self._place = self._open(course.schedule, course.place, course.taken, place.samples)
         super()._settle()
 
     def _leg(self) -> MixtureLeg:  # type: ignore[override]
         contents = {name: part.trainable.content for name, part in self._reader.parts.items()}
-        return MixtureLeg(self._position, self._place, self._reader, contents, dict(self._positions), self._told())
+        return MixtureLeg(
+            self._position,
+            self._place,
+            self._reader,
+            contents,
+            dict(self._positions),
+            self._told() | self._told_lengths(),
+        )
 
     def _produce(self) -> Iterator[Batch | None]:
-        place, step = self._place, self._position.step
-        size, ranks, send = self._ranks.batch_size, self._ranks, self._staging.send
+        place, step, turns = self._place, self._position.step, 0
         leg = repeat(self._leg())
         parts = self._reader.parts
         while True:  # a state may be ahead of the stores
-            agrees = all(parts[name].trainable.content.compare(at) for name, at in self._positions.items())
-            chunk = self._reader.read(place, self._chunk_steps) if agrees else None
-            if chunk is Ended.ENDED:
-                if not step and not len(self):
-                    raise InputError(
-                        f"a step takes {ranks.global_batch} samples, but a stream of the mixture ends before it has "
-                        "its part of them: give a smaller batch_size, more eras, or at_end='leave'"
-                    )
-                return
-            if chunk is None or isinstance(chunk, Ended):
-                yield None
-                continue
-            sent = chain.from_iterable(map(send, chunk.stretches()))
-            made = map(Batch, sent, count(step + ranks.worker, ranks.workers), repeat(chunk), count(0, size), leg)
-            yield from made if chunk.kept is None else filter(len, made)
-            step += chunk.steps * ranks.workers
-            place = self._reader.advance(place, chunk.steps * ranks.workers)
+            phase, ranks, steps = self._next_steps(step, turns)
+            self._reader.ranks = ranks
+            left = self._phases.steps_left(step)
+            made = left or 0
+            if steps:
+                agrees = all(parts[name].trainable.content.compare(at) for name, at in self._positions.items())
+                chunk = self._reader.read(place, steps) if agrees else None
+                if chunk is Ended.ENDED:
+                    self._require_steps(step)
+                    return
+                if chunk is None or isinstance(chunk, Ended):
+                    yield None
+                    continue
+                yield from self._batches_of(chunk, phase, count(step + ranks.worker, ranks.workers), leg)
+                made = chunk.steps * ranks.workers
+            if not steps or (left is not None and left < made):  # the last turn: not all workers have a step
+                made = left or 0
+                turns += made
+            step += made
+            place = self._reader.advance(place, made, made * ranks.global_batch)
+
+    def _require_steps(self, step: int) -> None:
+        """Raise InputError where a mixture ends before its first step."""
+        if not step and not len(self):
+            raise InputError(
+                f"a step takes {self._ranks.global_batch} samples, but a stream of the mixture ends before it has its "
+                "part of them: give a smaller batch_size, more eras, or at_end='leave'"
+            )
 
     def _awaited(self) -> str:
         missing = self._reader.missing

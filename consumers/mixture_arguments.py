@@ -179,7 +179,9 @@ def _fraction(value: Any) -> Fraction | None:
             pass
         case float() | np.floating() if math.isfinite(value):
             given = str(value)  # the shortest text that means this number: 0.7 and not the binary one next to it
-        case int() | np.integer() | Fraction():
+        case int() | np.integer():
+            given = int(value)
+        case Fraction():
             given = value
         case Decimal() if value.is_finite() and abs(value.adjusted()) < _DIGITS:
             given = value

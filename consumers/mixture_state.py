@@ -95,7 +95,8 @@ class MixtureLeg:
             number, place = self.begin.step, self.place
         if step < number:
             return self._earlier(step)
-        place = self.reader.advance(place, step - number)
+        samples = self.begin.before(step).sample - self.begin.before(number).sample
+        place = self.reader.advance(place, step - number, samples)
         self._last = (step, place)
         return place
 

@@ -45,6 +45,7 @@ class Chunk:
         "batch_size",
         "kept",
         "sends_documents",
+        "split",
         "steps",
         "trainable",
     )
@@ -75,6 +76,8 @@ class Chunk:
         self._samples: Samples | None = None
         self._pieces: tuple[int, int, Pieces] | None = None
         """Those of the samples ``[start, stop)``, of those that are there."""
+        self.split = 1
+        """Rows of each sample, where sequences are shorter."""
         self.sends_documents = False
         """Whether `asked_pieces` were asked for."""
 
@@ -138,9 +141,13 @@ class Chunk:
         return self._samples
 
     def places(self, first: int, stop: int) -> Samples:
-        """Return where the samples ``[first, stop)`` are from, those that are there."""
+        """Return where the rows of the samples ``[first, stop)`` are from, of those that are there."""
         found = Samples(*(column[first:stop] for column in self.samples()))
-        return found if self.kept is None else Samples(*(column[self.kept[first:stop]] for column in found))
+        found = found if self.kept is None else Samples(*(column[self.kept[first:stop]] for column in found))
+        if self.split == 1:
+            return found
+        partitions, blocks, views = (np.repeat(column, self.split) for column in found)
+        return Samples(partitions, blocks, views * self.split + np.arange(len(views)) % self.split)
 
     def pieces(self, start: int) -> Pieces:
         """Return the pieces of the batch that begins at this sample, read together with those of batches after it.
@@ -153,12 +160,13 @@ class Chunk:
         """
         stop = start + self.batch_size
         if self.kept is None and self._pieces is not None and self._pieces[0] <= start < stop <= self._pieces[1]:
-            return self._pieces[2].between(start - self._pieces[0], stop - self._pieces[0])
+            begin = self._pieces[0]
+            return self._pieces[2].between((start - begin) * self.split, (stop - begin) * self.split)
         ahead = min(start + max(_PIECES_AHEAD // self.batch_size, 1) * self.batch_size, len(self.samples().blocks))
         if self.kept is None and ahead > stop:
             with suppress(InputError, OSError, DamagedError):  # of a later batch, perhaps
                 self._pieces = (start, ahead, self._read_pieces(start, ahead))
-                return self._pieces[2].between(0, self.batch_size)
+                return self._pieces[2].between(0, self.batch_size * self.split)
         with ReachableStream(self.trainable.store, self.trainable.stream):
             return self._read_pieces(start, stop)
 
@@ -169,7 +177,7 @@ class Chunk:
     def streams(self, first: int, stop: int) -> tuple[str, ...]:
         """Return the name of the stream of each sample in ``[first, stop)`` that is there."""
         count = stop - first if self.kept is None else int(self.kept[first:stop].sum())
-        return (self.trainable.stream,) * count
+        return (self.trainable.stream,) * (count * self.split)
 
     def sources(self, start: int, length: int) -> list[list[Source]]:
         """Return, for each row of the batch that begins at this sample, the records that its tokens came from.
@@ -275,7 +283,8 @@ class RowReader:
 
     def __init__(self, trainable: TrainableSamples, ranks: Ranks, sequence_length: int, *, skip: bool) -> None:
         self.trainable = trainable
-        self._ranks = ranks
+        self.ranks = ranks
+        """Those of the steps that are read next."""
         self._length = sequence_length
         self._skip = skip
         self._tables: dict[EraOrder, _EraTable] = {}
@@ -292,12 +301,12 @@ class RowReader:
             as in `TrainableSamples.ready`; and DamagedError where a block is not what was committed.
 
         """
-        steps = min(steps, max(self._most_samples // self._ranks.batch_size, 1))
-        ready = self._ranks.steps_in(self.trainable.ready(first, steps * self._ranks.turn))
+        steps = min(steps, max(self._most_samples // self.ranks.batch_size, 1))
+        ready = self.ranks.steps_in(self.trainable.ready(first, steps * self.ranks.turn))
         if not ready:
             return None
         self._most_samples *= 4
-        items = self.trainable.items(self._ranks.samples(first, ready))
+        items = self.trainable.items(self.ranks.samples(first, ready))
         return self._chunk(items, ready, self.locate(items))
 
     def locate(self, items: Items) -> "Located":
@@ -352,7 +361,7 @@ class RowReader:
 
     def _chunk(self, items: Items, steps: int, found: "Located") -> Chunk:
         gathering = found.gathering(self._length + 1, self.trainable.dtype, self._watch)
-        size, trainable = self._ranks.batch_size, self.trainable
+        size, trainable = self.ranks.batch_size, self.trainable
         return Chunk(
             items, gathering, steps=steps, batch_size=size, trainable=trainable, kept=found.kept, crcs=found.crcs
         )

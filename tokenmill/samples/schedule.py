@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -167,7 +168,7 @@ class Schedule:
 def _steadily(points: Sequence[Point]) -> list[Point]:
     """Return points between which weights change steadily, as pieces of constant weights."""
     found = []
-    for (start, before), (stop, after) in zip(points, points[1:], strict=False):
+    for (start, before), (stop, after) in pairwise(points):
         parts = min(_PARTS, stop - start)
         first, last = _normal(before), _normal(after)
         for part in range(parts):
@@ -214,6 +215,7 @@ class Course:
         place: int,
         taken: Sequence[int],
         limit_of: Callable[[str, int], int | None] = lambda _name, _place: None,
+        known: Mixer | None = None,
     ) -> None:
         """Stand before a place.
 
@@ -223,11 +225,12 @@ class Course:
             taken: what each stream of the schedule has given before.
             limit_of: says how many samples or steps a stream has given when it leaves; None: it does not leave, or
                 that is not known yet.
+            known: stands here, and knows the same.
 
         """
         self.schedule = schedule
         self._limit_of = limit_of
-        self._mixer = self._open(place, taken)
+        self._mixer = self._open(place, taken) if known is None else known.copy()
 
     @property
     def place(self) -> int:
@@ -241,11 +244,8 @@ class Course:
 
     def copy(self) -> "Course":
         """Return another one that stands here, and knows what is known of limits now."""
-        other = Course.__new__(Course)
-        other.schedule, other._limit_of = self.schedule, self._limit_of
-        same = self._limits(self.place) == self._mixer.limits
-        other._mixer = self._mixer.copy() if same else other._open(self.place, self.taken)
-        return other
+        known = self._mixer if self._limits(self.place) == self._mixer.limits else None
+        return Course(self.schedule, self.place, self.taken, self._limit_of, known)
 
     def draw(self, places: Numbers, stop: int) -> tuple[npt.NDArray[np.int64], Numbers]:
         """Go on to ``stop``, or to where no stream is left; return, of these places before it, stream and number."""
