@@ -29,7 +29,9 @@ from typing import TYPE_CHECKING, Any, Final
 from tokenmill.extras import missing_extra
 from tokenmill.samples import Source
 
+from .documents import Documents, StoredDocument
 from .metrics import Behind, Metrics
+from .samplers import BucketSampler, EraSampler, StratifiedSampler
 from .windows import Windows
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from .loading import MixtureDataset, StepDataset
     from .mixture import Mixture
     from .mixture_state import StreamShare
+    from .padded import PaddedBatch, PaddedBatches
 
 _WITH_TORCH: Final = {
     "XY": "batch",
@@ -49,6 +52,8 @@ _WITH_TORCH: Final = {
     "EraDataset": "dataset",
     "Mixture": "mixture",
     "MixtureDataset": "loading",
+    "PaddedBatch": "padded",
+    "PaddedBatches": "padded",
     "StepDataset": "loading",
     "StreamShare": "mixture_state",
 }
@@ -75,12 +80,19 @@ __all__ = [
     "BatchDocuments",
     "Batches",
     "Behind",
+    "BucketSampler",
+    "Documents",
     "EraDataset",
+    "EraSampler",
     "Metrics",
     "Mixture",
     "MixtureDataset",
+    "PaddedBatch",
+    "PaddedBatches",
     "Source",
     "StepDataset",
+    "StoredDocument",
+    "StratifiedSampler",
     "StreamShare",
     "Windows",
 ]

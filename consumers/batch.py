@@ -150,6 +150,11 @@ class Batch:
             return self._chunk.samples
         return self._chunk.places(self._start, self._start + self._chunk.batch_size)
 
+    @property
+    def begins(self) -> bool:
+        """Whether all rows begin their blocks: with ``in_order=True``, whether chunks begin and a memory is emptied."""
+        return not self.samples.views.any()
+
     def documents(self) -> BatchDocuments:
         """Return which tokens belong to which document, from the boundaries that the store keeps.
 

@@ -20,6 +20,7 @@ _MOST_PADDED: Final = 1 << 20
 _MOST_BLOCK: Final = 1 << 16
 """Tokens of a side of a block of a block mask."""
 _PADDING_ID: Final = -1
+_WHOLE: Final = frozenset({torch.int8, torch.int16, torch.int32, torch.int64})
 
 
 class BatchDocuments:
@@ -29,7 +30,7 @@ class BatchDocuments:
     """
 
     def __init__(self, shape: tuple[int, int], stretches: "_Stretches", device: torch.device) -> None:
-        """Take the stretches of documents and padding that fill rows of this shape; use `documents_of` or `from_ids`."""
+        """Take the stretches of documents and padding that fill rows of this shape; see `documents_of`, `from_ids`."""
         self._shape = shape
         self._stretches = stretches
         self._device = device
@@ -44,7 +45,9 @@ class BatchDocuments:
             InputError: they are no tensor ``[batch, sequence_length]`` of whole numbers.
 
         """
-        if not isinstance(document_ids, torch.Tensor) or document_ids.ndim != 2 or document_ids.is_floating_point():  # noqa: PLR2004
+        given: Any = document_ids
+        whole = isinstance(given, torch.Tensor) and given.dtype in _WHOLE
+        if not whole or given.ndim != 2:  # noqa: PLR2004 - rows of tokens
             raise InputError(
                 f"document_ids is {arguments.shown(document_ids)}: give a tensor [batch, sequence_length] of whole "
                 "numbers, such as the document_ids of a batch"
@@ -60,7 +63,7 @@ class BatchDocuments:
 
     @cached_property
     def document_ids(self) -> torch.Tensor:
-        """``[batch, sequence_length]``, int64: the number in the row of the document of each token of x; -1: padding."""
+        """``[batch, sequence_length]``, int64: the number in its row of each token's document; -1: padding."""
         ids = np.where(self._stretches.padding, _PADDING_ID, self._numbers)
         return self._to_device(self._spread(ids))
 

@@ -3,26 +3,26 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from itertools import chain, count, repeat
+from itertools import repeat
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final, NamedTuple, NoReturn, Self
+from typing import Any, Final, NoReturn, Self
 
 import torch
 
 from tokenmill.errors import DamagedError, InputError
-from tokenmill.samples import Position, Ranks, SequenceId, TrainableSamples, count_views
-from tokenmill.store import OnDamage, StreamInfo, open_eras, read_stream
+from tokenmill.samples import Position, Ranks, TrainableSamples, count_views
+from tokenmill.store import OnDamage, open_eras, read_stream
 
 from . import arguments
 from .batch import Batch, Leg
 from .metrics import Behind, Head, Metrics
-from .phases import Phase, Phases, split_rows, turned
+from .opened import Opened
+from .phases import Phases, Stagings, Walk, batches_of, told_lengths
 from .reachable import ReachableStream
-from .rows import Chunk, RowReader
-from .staging import End, Staging, begin_ahead, device_of, open_staging
-from .waiting import StoreWait
+from .rows import RowReader
+from .staging import End, begin_ahead, device_of
+from .waiting import StoreWait, awaited_era
 
 _CHUNK_BYTES: Final = 16 << 20
 """Of tokens that are looked up in one go: 512 batches of 16 x 1024 share the cost of finding them in the store."""
@@ -32,20 +32,6 @@ _NO_DATASET: Final = (
     "Batches is no dataset for a DataLoader, whose workers would all read the same: loop over it "
     "directly, or give the DataLoader a StepDataset of the same arguments, with batch_size=None"
 )
-
-
-class Opened(NamedTuple):
-    """What `Batches` have open."""
-
-    info: StreamInfo
-    sequence: SequenceId
-    ranks: Ranks
-    options: tuple[Any, ...]
-    """What batches of several streams must have in common, beside these: device, checks and others."""
-    trainable: TrainableSamples
-    reader: RowReader
-    head: Head
-    reachable: ReachableStream
 
 
 class Batches:
@@ -72,10 +58,12 @@ class Batches:
         world_size: int = 1,
         device: torch.device | str = "cpu",
         shuffle: bool = True,
+        in_order: bool = False,
         eras: range | None = None,
         passes: int = 1,
         prefetch: int = 2,
         mask_loss: bool = False,
+        documents: bool = False,
         widen: bool = True,
         worker: tuple[int, int] = (0, 1),
         check: bool = True,
@@ -99,11 +87,15 @@ class Batches:
             world_size: how many these are.
             device: where the tensors go; for CUDA through pinned memory, without blocking.
             shuffle: False takes the samples of each era by partition and number.
+            in_order: with the packing ``chunks``: give the segments of ``batch_size`` chunks in consecutive steps, so
+                that a row of consecutive batches is consecutive text; ``batch.begins`` says where new chunks begin.
             eras: which eras to take, ``range(first, stop)``; None: all, as they come, up to the stream's end marker.
             passes: how often to go through them, each time in another order.
             prefetch: batches whose copies to a CUDA device are begun ahead of the one that is delivered, 1024 at most.
             mask_loss: set y to -100, which torch's cross entropy ignores, where x and y are of different documents or y
                 is padding; reads the documents of each batch.
+            documents: send the documents of each batch along where it goes to another process, as from the workers of a
+                `StepDataset`, so that ``batch.documents()`` works there, too.
             widen: False leaves x and y in the dtype that the tokens have on disk (torch.uint8, uint16 or uint32), as
                 overlapping views of one tensor, for those who convert them themselves; see also ``Batch.rows``.
             worker: number and count of the processes that read this rank's steps in turns; `StepDataset` gives them.
@@ -125,11 +117,15 @@ class Batches:
         """
         self._phases = Phases(batch_size, sequence_length, rank, world_size, worker)
         self._ranks = self._phases.first
-        asked = arguments.sequence_of(stream, self._phases.length, seed=seed, shuffle=shuffle, eras=eras, passes=passes)
+        asked = arguments.sequence_of(
+            stream, self._phases.length, seed=seed, shuffle=shuffle, eras=eras, passes=passes, in_order=in_order
+        )
+        if asked.in_order:
+            self._phases.require_one()
         prefetch = arguments.prefetch_of(prefetch)
         self._mask_loss = arguments.mask_loss_of(mask_loss, widen)
         self._skips = arguments.choice("on_damage", on_damage, ("refuse", "skip")) == "skip"
-        check = arguments.flag("check", check)
+        check, sends = arguments.flag("check", check), arguments.flag("documents", documents)
         self._store_wait = StoreWait(arguments.timeout_of(timeout), arguments.seconds("poll_seconds", poll_seconds))
         self._stop = arguments.callable_of("stop", stop)
         target = device_of(device)
@@ -137,7 +133,9 @@ class Batches:
         self._info = read_stream(self._store, stream)
         self._reachable = ReachableStream(self._store, stream)
         length = asked.sequence_length
-        views = count_views(self._info.block_tokens, length)
+        self._views = views = count_views(self._info.block_tokens, length)
+        if asked.in_order:
+            arguments.require_chunks(self._info)
         sequence = replace(asked, fingerprint=self._info.fingerprint.hex())
         self._position = self._phases.plan(Position.beginning(sequence, self._ranks.global_batch))
         self._lengths = self._phases.lengths
@@ -155,19 +153,12 @@ class Batches:
             self._trainable = TrainableSamples(
                 self._store, self._info, sequence, views, check=check, on_damage=on_damage, whole=True
             )
-        self._reader = RowReader(self._trainable, self._ranks, length, skip=self._skips)
+        self._reader = RowReader(self._trainable, self._ranks, length, skip=self._skips, sends_documents=sends)
         self._row_bytes = (length + 1) * self._info.dtype.itemsize
         self._options = (str(target), prefetch, mask_loss, widen, check, on_damage, str(batch_size), str(self._lengths))
-        self._open_staging = partial(
-            open_staging,
-            dtype=self._info.dtype,
-            device=target,
-            widen=widen,
-            slots=self._prefetch + 2,  # one is filled while the one before it, and those ahead, are on their way
-        )
-        self._stagings: dict[int, Staging] = {}
-        """By the rows of a sample."""
-        self._staging = self._staging_of(self._phases.at(0))
+        self._most_samples = min(_CHUNK_BYTES // self._row_bytes, _CHUNK_SAMPLES)
+        slots = self._prefetch + 2  # one is filled while the one before it, and those ahead, are on their way
+        self._stagings = Stagings(self._phases, self._info.dtype, target, widen=widen, slots=slots)
 
     def __repr__(self) -> str:
         sequence, ranks = self._position.sequence, self._ranks
@@ -194,7 +185,7 @@ class Batches:
                 f"how many batches {self._info.name} has is not known, for its end is not in {self._store}: name eras "
                 "that are there (eras=range(0, 8)), close the stream (`tokenmill close`), or leave len() out"
             )
-        return replace(self._position, sample=total).step
+        return replace(self._position, sample=max(self._position.end(total, self._views), 0)).step
 
     def __getitem__(self, index: object) -> NoReturn:
         raise TypeError(_NO_DATASET)  # what DataLoader asks of all that is no IterableDataset
@@ -220,7 +211,8 @@ class Batches:
         """
         self._settle()
         turn, before, skips = self._turn, self._position.step - 1, self._skips
-        stop, staging, store_wait, reachable = self._stop, self._staging, self._store_wait, self._reachable
+        stop, staging = self._stop, self._stagings.of(self._phases.at(0))
+        store_wait, reachable = self._store_wait, self._reachable
         source = begin_ahead(self._produce(), self._prefetch) if self._prefetch else self._produce()
         waits, clock, end, carries, masks = True, perf_counter, End.END, staging.carries, self._mask_loss
         asked = clock()
@@ -302,6 +294,7 @@ class Batches:
         """
         state = arguments.state_of(state_dict, {"format"}, "what state_dict() of Batches returned")
         position = self._trainable.content.accept(Position.from_dict(state, self._position.sequence))
+        arguments.require_resumable(position, self._ranks, self._views)
         self._settle()
         self._lengths = self._phases.merged(state.get("lengths"), position.step)
         self._position = self._phases.plan(position)
@@ -314,12 +307,7 @@ class Batches:
         return self
 
     def skip(self, steps: int) -> Self:
-        """Go on so many steps later (of each worker's), without reading them.
-
-        Raises:
-            InputError: it is no number of steps, 0 or more.
-
-        """
+        """Go on so many steps later (of each worker's), unread; raises InputError where it is no number of steps."""
         steps = arguments.whole("steps", steps, 0, "steps")
         self._settle()
         self._made = steps * self._ranks.workers
@@ -348,7 +336,7 @@ class Batches:
             work_seconds=self._worked,
             wait_seconds=self._waited,
             store_wait_seconds=self._store_wait.waited_seconds,
-            device_wait_seconds=sum(staging.stalled_seconds for staging in self._stagings.values()),
+            device_wait_seconds=self._stagings.stalled_seconds,
         )
 
     def behind(self) -> Behind:
@@ -373,7 +361,7 @@ class Batches:
         return sum(len(reader.skipped) for reader in self._trainable.readers.values())
 
     @property
-    def opened(self) -> "Opened":
+    def opened(self) -> Opened:
         """What is open, for what reads several streams: `Mixture`."""
         return Opened(
             self._info,
@@ -390,35 +378,9 @@ class Batches:
         """Return an earlier state of the same run that names the content that was used up to now."""
         return state | {"content": self.state_dict()["content"]}
 
-    def awaited(self, sample: int) -> str:
-        """Say what is missing where this sample cannot be read, and what to do."""
-        place = f"of {self._info.name} in {self._store}"
-        number = self._trainable.next_era(sample)
-        if not self._trainable.eras.eras:
-            return (
-                f"the first era {place}: mill workers write eras and the segment worker brings them; check that both "
-                "run and are of this version, copy eras.jsonl and eras.index to a store that is a copy"
-            )
-        return (
-            f"era {number} {place}: check that mill and segment worker run and that text flows, close the stream "
-            "(`tokenmill close`), name eras that are there"
-        )
-
     def _leg(self) -> Leg:
         """Return the part of the run that began where a state was loaded last, or at the beginning."""
-        return Leg(self._position, self._trainable.content, self._told_lengths())
-
-    def _told_lengths(self) -> dict[str, Any]:
-        """Return what a state says of lengths that change."""
-        changed = len(self._lengths) > 1
-        return {"lengths": [list(point) for point in self._lengths]} if changed else {}
-
-    def _staging_of(self, phase: Phase) -> Staging:
-        """Return the way of rows of a phase to the device."""
-        if phase.split not in self._stagings:
-            rows, columns = self._phases.largest_batch * phase.split, self._phases.length // phase.split + 1
-            self._stagings[phase.split] = self._open_staging(rows, columns)
-        return self._stagings[phase.split]
+        return Leg(self._position, self._trainable.content, told_lengths(self._lengths))
 
     def _settle(self) -> None:
         """Stand where the last delivered batch ended; what was read ahead is forgotten."""
@@ -428,48 +390,20 @@ class Batches:
 
     def _produce(self) -> Iterator[Batch | None]:
         """Yield batches ahead of those that were delivered; None where the next one must be waited for."""
-        sample, step, turns = self._position.sample, self._position.step, 0
-        leg = repeat(self._leg())
+        walk, leg = Walk(self._phases, self._position, self._most_samples), repeat(self._leg())
+        segments = self._position.segments(self._views)
         while True:
-            phase, ranks, steps = self._next_steps(step, turns)
-            if not steps:  # what is left of these are steps of other workers
-                left = self._phases.steps_left(step) or 0
-                sample, step, turns = sample + left * ranks.global_batch, step + left, turns + left
-                continue
+            phase, ranks, steps = walk.ahead()
             agrees = self._trainable.content.compare(self._position)  # else the state is ahead of the store
             self._reader.ranks = ranks
-            chunk = self._reader.read(sample, steps) if agrees else None
+            chunk = self._reader.read(walk.sample, steps, segments) if agrees else None
             if chunk is None:
-                if self._is_end(sample, ranks):
+                if self._is_end(walk.sample, ranks):
                     return
                 yield None
                 continue
-            yield from self._batches_of(chunk, phase, count(step + ranks.worker, ranks.workers), leg)
-            made = chunk.steps * ranks.workers
-            left = self._phases.steps_left(step)
-            if left is not None and left < made:  # the last turn, in which not all workers have a step
-                made, turns = left, turns + left
-            sample += made * ranks.global_batch
-            step += made
-
-    def _next_steps(self, step: int, turns: int) -> tuple[Phase, Ranks, int]:
-        """Return what steps are like from one on, how they are divided, and how many to look up, at most."""
-        phase, left = self._phases.at(step), self._phases.steps_left(step)
-        ranks = turned(phase.ranks, turns)
-        steps = max(min(_CHUNK_BYTES // self._row_bytes, _CHUNK_SAMPLES) // ranks.batch_size, 1)
-        if left is not None:
-            steps = min(steps, left // ranks.workers or int(ranks.worker < left))
-        return phase, ranks, steps
-
-    def _batches_of(self, chunk: Chunk, phase: Phase, steps: Iterator[int], leg: Iterator[Any]) -> Iterator[Batch]:
-        """Return the batches of a chunk; holds none of them while it makes the next."""
-        stretches, send = chunk.stretches(), self._staging_of(phase).send
-        if phase.split > 1:
-            chunk.split = phase.split
-            stretches = (split_rows(stretch, phase.split) for stretch in stretches)
-        sent = chain.from_iterable(map(send, stretches))
-        made = map(Batch, sent, steps, repeat(chunk), count(0, chunk.batch_size), leg)
-        return made if chunk.kept is None else filter(len, made)  # without those that are damaged as a whole
+            yield from batches_of(chunk, phase, self._stagings.of(phase).send, walk.numbers(), leg)
+            walk.made(chunk.steps)
 
     def _is_end(self, sample: int, ranks: Ranks) -> bool:
         """Whether no step of this process comes after ``sample``."""
@@ -478,13 +412,15 @@ class Batches:
             return False
         ahead = ranks.turn - ranks.global_batch  # a worker's turn may begin so far behind
         if self._position.sample - ahead > total:
-            raise InputError(
-                f"the state stands at sample {self._position.sample}, but these eras of {self._info.name} have {total} "
-                "in all passes: name the eras that it was saved with, or more; or skip fewer steps"
-            )
-        if not self._position.sample and total < ranks.global_batch:
+            raise arguments.behind_end(self._position.sample, self._info.name, total)
+        ends = self._position.end(total, self._views)
+        if not self._position.sample and ends < ranks.global_batch:
             raise arguments.too_large(ranks, self._position.sequence, total)
-        return not ranks.steps_in(total - sample)
+        return not ranks.steps_in(ends - sample)
 
     def _awaited(self) -> str:
         return self.awaited(self._position.after(self._made + 1).sample - 1)
+
+    def awaited(self, sample: int) -> str:
+        """Say what is missing where this sample cannot be read, and what to do."""
+        return awaited_era(self._info.name, self._store, self._trainable.next_era(sample), self._trainable.eras.eras)

@@ -11,8 +11,10 @@ import numpy.typing as npt
 from tokenmill.samples import Course, Numbers, Ranks, Samples, Source, TrainableSamples
 from tokenmill.store import MapWatch, Pieces, join_pieces
 
+from .era_table import Located
 from .gathering import Gathering
-from .rows import Chunk, Items, Located, RowReader
+from .metrics import Head
+from .rows import Chunk, Items, RowReader
 
 _FIRST_SAMPLES: Final = 256
 """What is looked up first, so that the first batch comes soon; then four times as much each time."""
@@ -40,6 +42,7 @@ class Part:
 
     trainable: TrainableSamples
     reader: RowReader
+    head: Head
     leaves: bool
     """Whether it leaves the mixture behind its last sample; else the mixture ends when it wants one more."""
 
@@ -179,7 +182,7 @@ class MixedReader:
     def limit(self, name: str, taken: int, samples: int) -> int | None:
         """Return at how many places a stream leaves that has been taken at so many, with so many samples."""
         part = self.parts[name]
-        total = part.trainable.known_total() if part.leaves else None
+        total = part.head.total() if part.leaves else None
         if total is None:
             return None
         return taken + (total - samples) // self.ranks.global_batch if self.whole_steps else total

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import count, repeat
-from types import TracebackType
+from itertools import repeat
 from typing import Any, Self
 
 from tokenmill.errors import InputError
@@ -16,6 +15,8 @@ from .metrics import Behind
 from .mixed_rows import Ended, MixedReader, Part, Place
 from .mixture_arguments import at_end_of, points_of, require_alike, streams_of, told, weight_of, weights_of
 from .mixture_state import MixtureLeg, StreamShare, beginning_of, fill_of, read_mixture, shares_of, told_of
+from .phases import Walk, batches_of, told_lengths
+from .reachable import ReachableStreams
 
 
 class Mixture(Batches):
@@ -67,7 +68,7 @@ class Mixture(Batches):
         require_alike(self._streams)
         first = next(iter(self._streams.values()))
         self.__dict__.update(vars(first))  # what is equal for all streams
-        self._reachable = _ReachableStreams(self._streams)  # type: ignore[assignment]
+        self._reachable = ReachableStreams([batches.opened.reachable for batches in self._streams.values()])  # type: ignore[assignment]
         self._whole_steps = arguments.choice("interleave", interleave, ("sample", "batch")) == "batch"
         self._counts_tokens = arguments.choice("by", by, ("samples", "tokens")) == "tokens"
         with told("at_end", at_end):
@@ -206,10 +207,6 @@ class Mixture(Batches):
         """Return, of each stream, what it was to give and gave up to now, and how fresh its latest samples are."""
         return shares_of(self._now(), self._reader.parts, self._whole_steps)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the run stands: small, JSON, equal on every rank; holds the whole schedule of weights."""
-        return super().state_dict()
-
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where a state was saved, as `Batches` do; weights that were set, and streams that left, come with it.
 
@@ -306,7 +303,8 @@ class Mixture(Batches):
 
     def _add_part(self, name: str) -> None:
         batches = self._streams[name]
-        part = Part(batches.opened.trainable, batches.opened.reader, leaves=self._at_end[name] == "leave")
+        opened = batches.opened
+        part = Part(opened.trainable, opened.reader, opened.head, leaves=self._at_end[name] == "leave")
         self._reader.parts[name] = part
         self._positions[name] = Position.beginning(batches.opened.sequence, 1)
         views = {each.trainable.views for each in self._reader.parts.values()}
@@ -380,34 +378,28 @@ class Mixture(Batches):
             self._reader,
             contents,
             dict(self._positions),
-            self._told() | self._told_lengths(),
+            self._told() | told_lengths(self._lengths),
         )
 
     def _produce(self) -> Iterator[Batch | None]:
-        place, step, turns = self._place, self._position.step, 0
-        leg = repeat(self._leg())
-        parts = self._reader.parts
-        while True:  # a state may be ahead of the stores
-            phase, ranks, steps = self._next_steps(step, turns)
-            self._reader.ranks = ranks
-            left = self._phases.steps_left(step)
-            made = left or 0
-            if steps:
-                agrees = all(parts[name].trainable.content.compare(at) for name, at in self._positions.items())
-                chunk = self._reader.read(place, steps) if agrees else None
-                if chunk is Ended.ENDED:
-                    self._require_steps(step)
-                    return
-                if chunk is None or isinstance(chunk, Ended):
-                    yield None
-                    continue
-                yield from self._batches_of(chunk, phase, count(step + ranks.worker, ranks.workers), leg)
-                made = chunk.steps * ranks.workers
-            if not steps or (left is not None and left < made):  # the last turn: not all workers have a step
-                made = left or 0
-                turns += made
-            step += made
-            place = self._reader.advance(place, made, made * ranks.global_batch)
+        place, parts = self._place, self._reader.parts
+        walk, leg = Walk(self._phases, self._position, self._most_samples), repeat(self._leg())
+        step, sample = walk.step, walk.sample
+        while True:
+            phase, self._reader.ranks, steps = walk.ahead()
+            if walk.step > step:
+                place = self._reader.advance(place, walk.step - step, walk.sample - sample)
+                step, sample = walk.step, walk.sample
+            agrees = all(parts[name].trainable.content.compare(at) for name, at in self._positions.items())
+            chunk = self._reader.read(place, steps) if agrees else None  # a state may be ahead of the stores
+            if chunk is Ended.ENDED:
+                self._require_steps(step)
+                return
+            if chunk is None or isinstance(chunk, Ended):
+                yield None
+                continue
+            yield from batches_of(chunk, phase, self._stagings.of(phase).send, walk.numbers(), leg)
+            walk.made(chunk.steps)
 
     def _require_steps(self, step: int) -> None:
         """Raise InputError where a mixture ends before its first step."""
@@ -422,25 +414,3 @@ class Mixture(Batches):
         if missing is None:
             return "the streams of the mixture, whose states are ahead of their stores: bring these up to date"
         return f"{missing.stream!r} in a mixture: {self._streams[missing.stream].awaited(missing.sample)}"
-
-
-class _ReachableStreams:
-    """The files of all streams while they are read."""
-
-    def __init__(self, streams: Mapping[str, Batches]) -> None:
-        self._streams = streams
-
-    def require(self) -> None:
-        """Return if all streams are still there; raises as `ReachableStream.require`."""
-        for batches in self._streams.values():
-            batches.opened.reachable.require()
-
-    def __enter__(self) -> None:
-        """Begin to read."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Say of an error what is wrong, as `ReachableStream` does."""
-        for batches in self._streams.values():
-            batches.opened.reachable.__exit__(kind, error, trace)

@@ -47,6 +47,8 @@ def streams_of(value: Any) -> dict[str, Batches]:
             raise InputError(f"a stream of the mixture is named {shown(name)}: give it a text as name")
         if type(batches) is not Batches:
             raise InputError(f"stream {name!r} is {shown(batches)}: give Batches of a stream of its own")
+        if batches.opened.sequence.in_order:
+            raise InputError(f"stream {name!r} is read in order: give Batches without in_order")
         if batches.step:
             raise InputError(
                 f"stream {name!r} stands at step {batches.step}, and a mixture counts from the beginning of each: "

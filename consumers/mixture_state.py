@@ -193,16 +193,16 @@ def shares_of(place: Place, parts: Mapping[str, Part], whole_steps: bool) -> dic
     found = {}
     for name, part in parts.items():
         samples = place.samples.get(name, 0) if whole_steps else taken.get(name, 0)
-        place_of = part.trainable.places.place(samples - 1)
+        used = part.head.used(samples - 1)
         gone = name in schedule.left and schedule.left[name] <= course.place
         found[name] = StreamShare(
             share=Fraction(0) if gone or course.ended else weights.get(name, Fraction(0)),
             wanted=wanted.get(name, Fraction(0)),
             delivered=taken.get(name, 0),
             samples=samples,
-            passes=0 if place_of is None else place_of.passed + (samples == part.trainable.total()),
+            passes=0 if used is None else used.passed + (samples == part.head.total()),
             left=gone,
-            newest=None if place_of is None else part.trainable.eras.era(place_of.era).closed,
+            newest=None if used is None else used.closed,
         )
     return found
 

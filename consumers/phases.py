@@ -4,18 +4,23 @@ Samples have the greatest length of all, so which sample comes when does not dep
 has each of its samples as several rows, views that overlap by a token: as many tokens, and the same ones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from functools import partial
+from itertools import chain, count, pairwise, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from tokenmill.errors import InputError
 from tokenmill.samples import Position, Ranks
 
 from .arguments import ranks_of, shown, whole
+from .batch import Batch
 from .gathering import Rows
+from .rows import Chunk
+from .staging import Sent, Staging, open_staging
 
 
 class Phase(NamedTuple):
@@ -81,6 +86,11 @@ class Phases:
         made = [(first, length) for first, length in _points("lengths", saved) if first < step]
         return [*made, (step, _at(self.lengths, step)), *(point for point in self.lengths if point[0] > step)]
 
+    def require_one(self) -> None:
+        """Raise InputError where steps change: chunks that are read in order need rows that stay."""
+        if len(self._phases) > 1:
+            raise InputError("in_order is True, where rows go on in the next step: give one batch_size and length")
+
     @property
     def changes_batch(self) -> bool:
         """Whether steps take other numbers of samples."""
@@ -92,9 +102,91 @@ class Phases:
         return max(phase.ranks.batch_size for phase in self._phases)
 
 
-def turned(ranks: Ranks, steps: int) -> Ranks:
-    """Return ranks whose workers go on with their turns so many steps later."""
-    return replace(ranks, worker=(ranks.worker - steps) % ranks.workers)
+class Walk:
+    """Goes through the steps of one process, from a position on."""
+
+    def __init__(self, phases: Phases, begin: Position, most_samples: int) -> None:
+        """Stand at a position; so many samples of this rank are looked up in one go at most."""
+        self.sample, self.step = begin.sample, begin.step
+        self._phases = phases
+        self._most_samples = most_samples
+        self._turns = 0
+        """Steps in which turns of the workers ended early: the next turn begins with another worker."""
+
+    def ahead(self) -> tuple[Phase, Ranks, int]:
+        """Return what the next steps are like, how they are divided, and how many this process may look up."""
+        while True:
+            phase, ranks, left = self._now()
+            steps = max(self._most_samples // ranks.batch_size, 1)
+            if left is None or left >= ranks.workers:
+                return phase, ranks, steps if left is None else min(steps, left // ranks.workers)
+            if ranks.worker < left:
+                return phase, ranks, 1
+            self._go(left, ranks, ends=True)  # the phase ends with steps of other workers
+
+    def numbers(self) -> Iterator[int]:
+        """Return the numbers of this process's steps, from the next one on."""
+        _, ranks, _ = self._now()
+        return count(self.step + ranks.worker, ranks.workers)
+
+    def made(self, steps: int) -> None:
+        """Go on behind so many steps of this process, and those of the other workers beside them."""
+        _, ranks, left = self._now()
+        ends = left is not None and left < steps * ranks.workers
+        self._go(left if ends and left is not None else steps * ranks.workers, ranks, ends=ends)
+
+    def _now(self) -> tuple[Phase, Ranks, int | None]:
+        phase = self._phases.at(self.step)
+        ranks = phase.ranks
+        ranks = replace(ranks, worker=(ranks.worker - self._turns) % ranks.workers) if self._turns else ranks
+        return phase, ranks, self._phases.steps_left(self.step)
+
+    def _go(self, steps: int, ranks: Ranks, *, ends: bool) -> None:
+        self.step += steps
+        self.sample += steps * ranks.global_batch
+        self._turns += steps if ends else 0
+
+
+class Stagings:
+    """The ways of rows to a device: one for each number of rows that samples are divided into."""
+
+    def __init__(
+        self, phases: Phases, dtype: "np.dtype[np.unsignedinteger]", device: torch.device, *, widen: bool, slots: int
+    ) -> None:
+        """Open the way of the first steps; others are opened when they are asked for."""
+        self._phases = phases
+        self._open = partial(open_staging, dtype=dtype, device=device, widen=widen, slots=slots)
+        self._found: dict[int, Staging] = {}
+        self.of(phases.at(0))
+
+    def of(self, phase: Phase) -> Staging:
+        """Return the way of a phase's rows."""
+        if phase.split not in self._found:
+            rows, columns = self._phases.largest_batch * phase.split, self._phases.length // phase.split + 1
+            self._found[phase.split] = self._open(rows, columns)
+        return self._found[phase.split]
+
+    @property
+    def stalled_seconds(self) -> float:
+        """How long a device's work waited because a batch was not there yet, as far as that is known."""
+        return sum(staging.stalled_seconds for staging in self._found.values())
+
+
+def batches_of(
+    chunk: Chunk, phase: Phase, send: Callable[[Rows], Iterator[Sent]], steps: Iterator[int], leg: Iterator[Any]
+) -> Iterator[Batch]:
+    """Return the batches of a chunk; holds none of them while it makes the next."""
+    stretches = chunk.stretches()
+    if phase.split > 1:
+        chunk.split = phase.split
+        stretches = (split_rows(stretch, phase.split) for stretch in stretches)
+    made = map(Batch, chain.from_iterable(map(send, stretches)), steps, repeat(chunk), count(0, chunk.batch_size), leg)
+    return made if chunk.kept is None else filter(len, made)  # without those that are damaged as a whole
+
+
+def told_lengths(lengths: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    """Return what a state says of lengths that change."""
+    return {"lengths": [list(point) for point in lengths]} if len(lengths) > 1 else {}
 
 
 def split_rows(stretch: Rows, split: int) -> Rows:

@@ -2,19 +2,31 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import accumulate, pairwise
-from typing import Final, NamedTuple
+from itertools import pairwise
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 from zlib_ng.zlib_ng import crc32
 
 from tokenmill.errors import DamagedError, InputError
-from tokenmill.samples import EraOrder, Numbers, Ranks, Samples, Source, TrainableSamples, join, places_of, sources_of
+from tokenmill.samples import (
+    EraOrder,
+    Numbers,
+    Ranks,
+    Samples,
+    SegmentOrder,
+    Source,
+    TrainableSamples,
+    join,
+    places_of,
+    sources_of,
+)
 from tokenmill.store import MapWatch, Pieces, join_pieces
 from tokenmill.store.checking import Crcs, crcs_of_runs
 
-from .gathering import Addresses, Gathering, Rows, addresses_of, rows_of
+from .era_table import EraTable, Located
+from .gathering import Gathering, Rows, addresses_of
 from .reachable import ReachableStream
 
 _TABLE_BLOCKS: Final = 1 << 20
@@ -26,8 +38,6 @@ four times as much each time."""
 _PIECES_AHEAD: Final = 512
 """Samples whose pieces are read in one go, those of the batches after the one that was asked for: a tenth of the cost
 of reading them batch by batch."""
-_UNKNOWN: Final = -1
-"""No address."""
 
 Items = Sequence[tuple[EraOrder, Numbers]]
 """Samples behind each other, as items of eras."""
@@ -60,6 +70,7 @@ class Chunk:
         trainable: TrainableSamples,
         kept: npt.NDArray[np.bool_] | None = None,
         crcs: Crcs | None = None,
+        sends_documents: bool = False,
     ) -> None:
         """Take ``steps * batch_size`` items of ``trainable``, and the rows of those that are ``kept``; None: of all.
 
@@ -76,10 +87,10 @@ class Chunk:
         self._samples: Samples | None = None
         self._pieces: tuple[int, int, Pieces] | None = None
         """Those of the samples ``[start, stop)``, of those that are there."""
+        self.sends_documents = sends_documents
+        """Whether batches carry their pieces to other processes."""
         self.split = 1
         """Rows of each sample, where sequences are shorter."""
-        self.sends_documents = False
-        """Whether `asked_pieces` were asked for."""
 
     def rows(self) -> Rows:
         """Return the tokens of all samples that are there, ``[samples, sequence_length + 1]``."""
@@ -209,107 +220,53 @@ class Chunk:
         return join_pieces(parts, len(places.blocks))
 
 
-class _EraTable:
-    """Where the blocks of one era are in memory: to look them up is cheaper than to find them.
-
-    A segment is mapped when the first of its blocks is asked for: an era of thousands costs nothing at its beginning.
-    """
-
-    def __init__(self, order: EraOrder, trainable: TrainableSamples, *, checks_copies: bool) -> None:
-        self.maps: list[Rows] = []
-        """Of all that were asked for."""
-        self._views = order.views
-        self._trainable = trainable
-        self._checks_copies = checks_copies and trainable.checks and order.views == 1
-        self._starts = np.full(order.blocks, _UNKNOWN, np.int64)
-        self._crcs = np.empty(order.blocks if self._checks_copies else 0, np.uint32)
-        self._sound = np.zeros(order.blocks, np.bool_) if trainable.checks and not self._checks_copies else None
-        """Which of the blocks need not be checked in place any more; None: none needs it."""
-        counts = [stop - first for _, first, stop in order.ranges]
-        self._ranges = list(zip(order.ranges, accumulate(counts, initial=0)))  # noqa: B905 - one sum more than ranges
-        """With each partition's blocks, how many there are in the partitions before."""
-
-    def addresses(self, items: Numbers, view_bytes: int) -> Addresses:
-        """Return where items begin; a view begins with the last token of the one before.
-
-        Raises:
-            DamagedError: a block of theirs is missing, or not what was committed.
-
-        """
-        blocks, views = (items, None) if self._views == 1 else np.divmod(items, self._views)
-        starts = self._starts[blocks]
-        if starts.min(initial=0) < 0:
-            self._map(blocks[starts < 0])
-            starts = self._starts[blocks]
-        if self._sound is not None and len(unknown := blocks[~self._sound[blocks]]):
-            self._check(unknown, self._sound)
-        found: Addresses = starts if views is None else starts + views * view_bytes
-        return found
-
-    def crcs(self, items: Numbers) -> Crcs | None:
-        """Return what the CRCs of items must be; None where they are no blocks, or need no check."""
-        return self._crcs[items] if self._checks_copies else None
-
-    def _map(self, blocks: Numbers) -> None:
-        """Map the segments that hold these blocks."""
-        asked = np.zeros(len(self._starts), np.bool_)
-        asked[blocks] = True
-        for (partition, first, stop), begin in self._ranges:
-            reader = self._trainable.reader(partition)
-            size = reader.info.segment_blocks
-            segments = np.arange(first - first % size, stop, size)
-            mine = np.logical_or.reduceat(asked[begin : begin + stop - first], np.maximum(segments - first, 0))
-            for segment in segments[mine].tolist():
-                bounds = max(segment, first), min(segment + size, stop)
-                span = slice(begin + bounds[0] - first, begin + bounds[1] - first)
-                if self._checks_copies:
-                    tokens, self._crcs[span] = next(reader.between_with_crcs(*bounds))
-                else:
-                    tokens = next(reader.between(*bounds))
-                self._starts[span] = rows_of(tokens)
-                self.maps.append(tokens)
-
-    def _check(self, blocks: Numbers, sound: npt.NDArray[np.bool_]) -> None:
-        """Refuse damage to these blocks; note what became known of others beside them."""
-        for (partition, first, stop), begin in self._ranges:
-            mine = blocks[(begin <= blocks) & (blocks < begin + stop - first)]
-            for segment, marks in self._trainable.reader(partition).sound(mine + first - begin) if len(mine) else ():
-                low, high = max(segment, first), min(segment + len(marks), stop)
-                sound[begin + low - first : begin + high - first] = marks[low - segment : high - segment]
-
-
 class RowReader:
     """Finds the rows of a rank's next steps, which costs least for many at once; they are copied batch by batch."""
 
-    def __init__(self, trainable: TrainableSamples, ranks: Ranks, sequence_length: int, *, skip: bool) -> None:
+    def __init__(
+        self,
+        trainable: TrainableSamples,
+        ranks: Ranks,
+        sequence_length: int,
+        *,
+        skip: bool,
+        sends_documents: bool = False,
+    ) -> None:
         self.trainable = trainable
         self.ranks = ranks
         """Those of the steps that are read next."""
         self._length = sequence_length
         self._skip = skip
-        self._tables: dict[EraOrder, _EraTable] = {}
+        self._sends_documents = sends_documents
+        self._tables: dict[EraOrder, EraTable] = {}
         """Of the eras that the last chunk was from."""
         self._watch = MapWatch()
         self._most_samples = _FIRST_SAMPLES
         self.checks_copies = True
         """Whether whole blocks may be checked after they were copied: where all samples of a batch are whole blocks."""
 
-    def read(self, first: int, steps: int) -> Chunk | None:
+    def read(self, first: int, steps: int, segments: SegmentOrder | None = None) -> Chunk | None:
         """Return the next steps from sample ``first`` on, ``steps`` at most, and at first fewer; None if none is there.
+
+        With ``segments``, blocks are read view by view, and only when all that are read side by side are there.
 
         Raises:
             as in `TrainableSamples.ready`; and DamagedError where a block is not what was committed.
 
         """
         steps = min(steps, max(self._most_samples // self.ranks.batch_size, 1))
-        ready = self.ranks.steps_in(self.trainable.ready(first, steps * self.ranks.turn))
+        ready = self.ranks.steps_in(self._ready(first, steps * self.ranks.turn, segments))
         if not ready:
             return None
         self._most_samples *= 4
-        items = self.trainable.items(self.ranks.samples(first, ready))
+        samples = self.ranks.samples(first, ready)
+        if segments is None:
+            items = self.trainable.items(samples)
+        else:
+            items = self.trainable.items_in_any_order(segments.numbers(samples))
         return self._chunk(items, ready, self.locate(items))
 
-    def locate(self, items: Items) -> "Located":
+    def locate(self, items: Items) -> Located:
         """Return where items are that were just counted; costs least for many at once.
 
         Raises:
@@ -320,9 +277,10 @@ class RowReader:
             return self._search(items)
         if not self._watch.look(tokens for table in self._tables.values() for tokens in table.maps):
             self._tables = {}  # a repair put other files in their place, or they were changed
+        orders = dict.fromkeys(order for order, _ in items)
         self._tables = {
-            order: self._tables.get(order) or _EraTable(order, self.trainable, checks_copies=self.checks_copies)
-            for order, _ in items
+            order: self._tables.get(order) or EraTable(order, self.trainable, checks_copies=self.checks_copies)
+            for order in orders
         }
         view_bytes = self._length * self.trainable.dtype.itemsize
         try:
@@ -334,14 +292,24 @@ class RowReader:
         crcs = [found for order, part in items if (found := self._tables[order].crcs(part)) is not None]
         return Located(np.concatenate(addresses), maps, crcs=np.concatenate(crcs) if crcs else None)
 
-    def find(self, items: Items, steps: int = 1) -> Chunk:
+    def _ready(self, first: int, wanted: int, segments: SegmentOrder | None) -> int:
+        """Return how many samples from ``first`` on can be read, ``wanted`` at most."""
+        if segments is None:
+            return self.trainable.ready(first, wanted)
+        begin = segments.start(first)
+        end = segments.start(first + wanted - 1) + segments.group
+        there = begin + self.trainable.ready(begin, end - begin)
+        return max(min(segments.end(there), first + wanted) - first, 0)
+
+    def find(self, items: Items, steps: int = 1, *, batch_size: int | None = None) -> Chunk:
         """Return samples, one at least, as a chunk; costs nothing that grows with their eras.
 
-        Its `stretches` are of use where the samples are ``steps`` whole steps of the rank; its `rows` always are.
+        Its `stretches` are of use where the samples are ``steps`` whole steps of the rank; its `rows` always are. With
+        ``batch_size``, they are one batch of so many.
         """
-        return self._chunk(items, steps, self._search(items))
+        return self._chunk(items, steps, self._search(items), batch_size)
 
-    def _search(self, items: Items) -> "Located":
+    def _search(self, items: Items) -> Located:
         samples = join(order.samples_of(part) for order, part in items)
         addresses = np.zeros(len(samples.blocks), np.int64)
         kept = np.zeros(len(addresses), np.bool_) if self._skip else None
@@ -359,27 +327,14 @@ class RowReader:
                     kept[into] = True
         return Located(addresses, maps, kept=kept)
 
-    def _chunk(self, items: Items, steps: int, found: "Located") -> Chunk:
-        gathering = found.gathering(self._length + 1, self.trainable.dtype, self._watch)
-        size, trainable = self.ranks.batch_size, self.trainable
+    def _chunk(self, items: Items, steps: int, found: Located, batch_size: int | None = None) -> Chunk:
         return Chunk(
-            items, gathering, steps=steps, batch_size=size, trainable=trainable, kept=found.kept, crcs=found.crcs
+            items,
+            found.gathering(self._length + 1, self.trainable.dtype, self._watch),
+            steps=steps,
+            batch_size=self.ranks.batch_size if batch_size is None else batch_size,
+            trainable=self.trainable,
+            kept=found.kept,
+            crcs=found.crcs,
+            sends_documents=self._sends_documents,
         )
-
-
-class Located(NamedTuple):
-    """Where samples are in memory."""
-
-    addresses: Addresses
-    """Of each; of those that are not there, any number."""
-    maps: list[Rows]
-    """The arrays that they are addresses of."""
-    kept: npt.NDArray[np.bool_] | None = None
-    """Which of them are there; None: all."""
-    crcs: Crcs | None = None
-    """What their CRCs must be; None: they are no whole blocks, or checked already, or not at all."""
-
-    def gathering(self, columns: int, dtype: "np.dtype[np.unsignedinteger]", watch: MapWatch) -> Gathering:
-        """Return what copies those that are there."""
-        there = self.addresses if self.kept is None else self.addresses[self.kept]
-        return Gathering(there, columns, dtype, self.maps, watch)

@@ -1,17 +1,22 @@
 """Which tokens of a batch belong together, and where they came from."""
 
 import itertools
+import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.utils.data import DataLoader, default_collate
 
 from tests.consumers.scenes import CHAINS, INFO, era_store, open_batches
-from tests.store.chains import tokens_of
-from tokenmill.consumers import Batch
+from tests.store.chains import STREAM, fill, make_chain, make_info, make_store, tokens_of
+from tests.store.eras import make_eras, write_eras
+from tokenmill.consumers import Batch, BatchDocuments, EraDataset, StepDataset
 from tokenmill.errors import DamagedError, InputError
 from tokenmill.store import Store
 from tokenmill.store.retiring import retire
@@ -67,6 +72,71 @@ def test_documents_are_those_of_the_pieces(store: Store, length: int, batch_size
             assert may[index, 0].tolist() == [
                 [k <= q and row[k] == row[q] for k in range(length)] for q in range(length)
             ]
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize(("length", "size"), [(64, 16), (64, 24), (32, 128), (64, 1)])
+def test_a_block_mask_is_what_create_block_mask_makes(tmp_path: Path, length: int, size: int) -> None:
+    """Block for block, and it lets through the attention of the documents."""
+    info = make_info(block_tokens=65)
+    chain = make_chain(info, 9)
+    store = make_store(tmp_path, info)
+    fill(store, info, chain, [9])
+    write_eras(store, make_eras(info, {0: chain}, [{0: 9}], end=True))
+    batch = next(iter(open_batches(store, sequence_length=length, batch_size=6)))
+    documents = batch.documents()
+    mask = documents.block_mask(size)
+    plain = create_block_mask(mask.mask_mod, 6, None, length, length, device="cpu", BLOCK_SIZE=size)
+    assert torch.equal(mask.to_dense(), plain.to_dense())
+    for name in ("kv_num_blocks", "full_kv_num_blocks", "q_num_blocks", "full_q_num_blocks"):
+        assert torch.equal(getattr(mask, name), getattr(plain, name)), name
+    row, query, key = (
+        part.reshape(-1) for part in torch.meshgrid(*map(torch.arange, (6, length, length)), indexing="ij")
+    )
+    may = mask.mask_mod(row, torch.zeros_like(row), query, key).reshape(6, 1, length, length)
+    assert torch.equal(may, documents.attention_mask())
+    states = torch.randn(6, 2, length, 16, generator=torch.Generator().manual_seed(0))
+    expected = functional.scaled_dot_product_attention(states, states, states, attn_mask=documents.attention_mask())
+    if size == 16:
+        torch.testing.assert_close(flex_attention(states, states, states, block_mask=mask), expected)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_documents_come_through_workers(store: Store) -> None:
+    """Where they were asked for; of samples by index, too."""
+    options: dict[str, Any] = {"batch_size": 3, "sequence_length": 2, "seed": 1, "documents": True}
+    loader: Any = DataLoader(
+        StepDataset(store.path, STREAM, **options), batch_size=None, num_workers=1, multiprocessing_context="fork"
+    )
+    for here, there in zip(open_batches(store, batch_size=3, sequence_length=2), loader, strict=True):
+        assert_same(here.documents(), there.documents())
+        assert_same(here.documents(), pickle.loads(pickle.dumps(there)).documents())  # noqa: S301 - our own
+
+
+def test_documents_of_samples_by_index(store: Store) -> None:
+    """As fields that a loader puts together, and asked for together."""
+    dataset = EraDataset(store.path, STREAM, sequence_length=2, documents=True)
+    places = [7, 0, 33, 79, 7]
+    together = dataset.documents(places)
+    collated = default_collate(dataset.__getitems__(places))
+    assert torch.equal(collated.document_ids, together.document_ids)
+    assert torch.equal(collated.position_ids, together.position_ids)
+    assert torch.equal(collated.loss_mask, together.loss_mask)
+    again = BatchDocuments.from_ids(collated.document_ids)
+    assert torch.equal(again.cu_seqlens, together.cu_seqlens)
+    assert torch.equal(again.position_ids, together.position_ids)
+    assert torch.equal(again.attention_mask(), together.attention_mask())
+    x, y = EraDataset(store.path, STREAM, sequence_length=2)[33]
+    assert (collated.x[2].tolist(), collated.y[2].tolist()) == (x.tolist(), y.tolist())
+    with pytest.raises(InputError, match=r"document_ids is .*: give a tensor"):
+        BatchDocuments.from_ids(torch.zeros(3))
+
+
+def assert_same(one: BatchDocuments, other: BatchDocuments) -> None:
+    """Compare all that documents say."""
+    for name in ("document_ids", "position_ids", "cu_seqlens", "loss_mask"):
+        assert torch.equal(getattr(one, name), getattr(other, name)), name
+    assert one.max_seqlen == other.max_seqlen
 
 
 def test_shapes_can_be_kept(store: Store) -> None:
@@ -176,9 +246,9 @@ def test_a_damaged_table_is_refused(tmp_path: Path) -> None:
     for file in (store.path / "raw-text.train").glob("*/*.docs"):
         file.write_bytes(b"\xff" * file.stat().st_size)
     batch = next(iter(open_batches(store)))
-    with pytest.raises(DamagedError, match="entry of block [0-9]+, at byte [0-9]+, is not what was committed"):
+    with pytest.raises(DamagedError, match=r"entry of block [0-9]+, at byte [0-9]+, is not what was committed"):
         batch.documents()
-    with pytest.raises(DamagedError, match="entry of block [0-9]+, at byte [0-9]+, is not what was committed"):
+    with pytest.raises(DamagedError, match=r"entry of block [0-9]+, at byte [0-9]+, is not what was committed"):
         batch.sources()
 
 

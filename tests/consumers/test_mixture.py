@@ -25,7 +25,6 @@ from tests.consumers.mixtures import (
 )
 from tokenmill.consumers import Batch, Mixture
 from tokenmill.errors import InputError, StoreError
-from tokenmill.store import Store
 
 Row = tuple[str, tuple[int, ...]]
 WEIGHTS: dict[str, Any] = {"web": 0.6, "code": "3/10", "books": Fraction(1, 10)}

@@ -1,11 +1,21 @@
 """The one sequence of samples of a training run: arithmetic, a run's state, and which samples a store holds."""
 
 from tokenmill.samples.content import UNPINNED, UsedContent
+from tokenmill.samples.document_index import DocumentIndex, DocumentPieces, packing_of
+from tokenmill.samples.document_order import (
+    Stratum,
+    bucket_order,
+    describe_strata,
+    era_order,
+    strata_of,
+    stratified_order,
+)
 from tokenmill.samples.mixing import Mixer, Piece, Plan
 from tokenmill.samples.needed import first_needed, read_state
+from tokenmill.samples.places import EraPlaces
 from tokenmill.samples.position import Content, Position, SequenceId, StepRange
 from tokenmill.samples.schedule import Change, Course, Point, Schedule
-from tokenmill.samples.sequence import EraOrder, Numbers, Ranks, Samples, count_views, join
+from tokenmill.samples.sequence import EraOrder, Numbers, Ranks, Samples, SegmentOrder, count_views, join
 from tokenmill.samples.source import Source, places_of, sources_of
 from tokenmill.samples.tracing import TracedRecord, TracedSample, TracedView, Tracer, Use
 from tokenmill.samples.trainable import TrainableSamples
@@ -15,7 +25,10 @@ __all__ = [
     "Change",
     "Content",
     "Course",
+    "DocumentIndex",
+    "DocumentPieces",
     "EraOrder",
+    "EraPlaces",
     "Mixer",
     "Numbers",
     "Piece",
@@ -25,9 +38,11 @@ __all__ = [
     "Ranks",
     "Samples",
     "Schedule",
+    "SegmentOrder",
     "SequenceId",
     "Source",
     "StepRange",
+    "Stratum",
     "TracedRecord",
     "TracedSample",
     "TracedView",
@@ -35,10 +50,16 @@ __all__ = [
     "TrainableSamples",
     "Use",
     "UsedContent",
+    "bucket_order",
     "count_views",
+    "describe_strata",
+    "era_order",
     "first_needed",
     "join",
+    "packing_of",
     "places_of",
     "read_state",
     "sources_of",
+    "strata_of",
+    "stratified_order",
 ]

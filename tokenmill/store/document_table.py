@@ -1,7 +1,7 @@
 """The pieces of many blocks at once, out of a document table that is mapped: one array, without a loop over blocks."""
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -44,8 +44,8 @@ def pieces_in(table: npt.NDArray[np.uint8], starts: Numbers, ends: Numbers, bloc
 
     """
     _require(ends - starts >= ENTRY_HEADER.size + PIECE.itemsize)
-    counts = _items(table, np.dtype("<u4"))[starts].astype(np.int64)
-    metas = _items(table, np.dtype("<u4"))[starts + 4]
+    numbers = _items(table, np.dtype("<u4"))
+    counts, metas = (numbers[at].astype(np.int64) for at in (starts, starts + 4))
     _require((counts > 0) & (ENTRY_HEADER.size + counts * PIECE.itemsize + metas == ends - starts))
     firsts = np.cumsum(counts) - counts
     at = np.repeat(starts + ENTRY_HEADER.size - firsts * PIECE.itemsize, counts)
@@ -59,6 +59,32 @@ def pieces_in(table: npt.NDArray[np.uint8], starts: Numbers, ends: Numbers, bloc
     if not rises.all():
         raise UnreadableEntryError(int(np.searchsorted(firsts, np.argmin(rises), side="right")) - 1)
     return Pieces(counts, rows)
+
+
+def metas_in(
+    table: npt.NDArray[np.uint8], starts: Numbers, pieces: Pieces, blocks: Numbers, begins: Numbers
+) -> tuple[npt.NDArray[np.void], list[bytes]]:
+    """Return pieces with their metas: in the entries at ``starts``, which have these ``pieces``.
+
+    Args:
+        table: the document table.
+        starts: where the entries begin in it.
+        pieces: of the entries.
+        blocks: of each piece that is wanted, the index of its entry.
+        begins: of each, the index of its first token; there is a piece that begins so.
+
+    """
+    firsts = np.cumsum(pieces.counts) - pieces.counts
+    owners = np.repeat(np.arange(len(pieces.counts)), pieces.counts)
+    keys = owners << 32 | pieces.rows["start"].astype(np.int64)
+    chosen = np.searchsorted(keys, blocks << 32 | begins)
+    stops = np.cumsum(pieces.rows["meta_bytes"], dtype=np.int64)
+    behind = np.concatenate([[0], stops[:-1]])
+    at = starts + ENTRY_HEADER.size + pieces.counts * PIECE.itemsize - behind[firsts]
+    low = (at[blocks] + behind[chosen]).tolist()
+    high = (at[blocks] + stops[chosen]).tolist()
+    data = table.data
+    return pieces.rows[chosen], [bytes(data[start:stop]) for start, stop in zip(low, high, strict=True)]
 
 
 def join_pieces(parts: Iterable[tuple[Numbers, Pieces]], blocks: int) -> Pieces:
@@ -79,7 +105,7 @@ def join_pieces(parts: Iterable[tuple[Numbers, Pieces]], blocks: int) -> Pieces:
     return Pieces(counts, rows)
 
 
-def _items(table: npt.NDArray[np.uint8], dtype: "np.dtype[np.generic]") -> npt.NDArray[np.generic]:
+def _items(table: npt.NDArray[np.uint8], dtype: "np.dtype[Any]") -> npt.NDArray[Any]:
     """Return the table as items of a dtype, one beginning at each byte."""
     return np.ndarray((max(len(table) - dtype.itemsize + 1, 0),), dtype, table, strides=(1,))
 

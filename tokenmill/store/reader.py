@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 
 from tokenmill.errors import DamagedError
 from tokenmill.store.checking import Crcs, Marks, Numbers
@@ -246,6 +247,28 @@ class PartitionReader:
         """
         self._require(numbers)
         return join_pieces(self._pieces(numbers), len(numbers))
+
+    def metas(
+        self, numbers: Numbers, begins: Numbers
+    ) -> Iterator[tuple[Numbers, npt.NDArray[np.void], list[dict[str, Any]]]]:
+        """Yield the pieces that begin at these tokens of blocks, segment by segment: their indices in the request,
+        their rows (`tokenmill.wire.pieces.PIECE`), and their metas as JSON values.
+
+        Raises:
+            InputError, DamagedError: as in `documents`.
+
+        """  # noqa: D205 - one sentence
+        self._require(numbers)
+        for where, first in self._by_segment(numbers):
+            with self._segments.forgetting(first):
+                segment, _ = self.locate(first)
+                rows, metas = segment.metas(numbers[where] - first, begins[where], check=self._check)
+                try:
+                    values = [orjson.loads(meta) if meta else {} for meta in metas]
+                except ValueError as error:
+                    what = f"an entry of the blocks from {first} on cannot be read ({error})"
+                    raise damaged(segment.paths.documents, what) from error
+            yield where, rows, values
 
     def _pieces(self, numbers: Numbers) -> Iterator[tuple[Numbers, Pieces]]:
         for where, first in self._by_segment(numbers):

@@ -11,7 +11,7 @@ from tokenmill.errors import DamagedError
 from tokenmill.store.checking import Marks, Numbers, marks_of, unsound
 from tokenmill.store.commit_log import Scan, scan
 from tokenmill.store.damage import damaged
-from tokenmill.store.document_table import Pieces, UnreadableEntryError, pieces_in
+from tokenmill.store.document_table import Pieces, UnreadableEntryError, metas_in, pieces_in
 from tokenmill.store.layout import SegmentPaths
 from tokenmill.store.maps import FileMap, MapWatch
 from tokenmill.store.rows import BLOCK_ROW, Rows, chain_after, entry_span
@@ -59,6 +59,10 @@ class Segment:
         self._sound: Marks
         """Of the blocks in `_tokens`."""
         self._documents: npt.NDArray[np.uint8]
+        self._entries_asked: int
+        """Of the document table that is mapped."""
+        self._table_is_sound: bool | None
+        """Whether that has the manifest's CRC; None: nobody looked."""
         self._index: Rows | None
         """The rows of a sealed segment as its index has them, unchecked; `rows` are checked."""
         self.unmap()
@@ -133,6 +137,21 @@ class Segment:
             DamagedError: an entry is missing, cannot be read, or is not what was committed.
 
         """
+        return self._read_pieces(numbers, check=check)[2]
+
+    def metas(self, numbers: Numbers, begins: Numbers, *, check: bool) -> tuple[npt.NDArray[np.void], list[bytes]]:
+        """Return the pieces of blocks that begin at these tokens, ``[pieces]`` each, and their metas.
+
+        Raises:
+            DamagedError: as in `pieces`.
+
+        """
+        blocks, owners = np.unique(numbers, return_inverse=True)
+        table, starts, pieces = self._read_pieces(blocks, check=check)
+        return metas_in(table, starts, pieces, owners, begins)
+
+    def _read_pieces(self, numbers: Numbers, *, check: bool) -> tuple[npt.NDArray[np.uint8], Numbers, Pieces]:
+        """Return the document table, where the entries of blocks begin there, and their pieces."""
         docs_end = self.rows["docs_end"]
         table = self._table(int(docs_end[-1]))
         ends = docs_end[numbers].astype(np.int64)
@@ -141,7 +160,7 @@ class Segment:
         if check:
             self._check_entries(table, numbers, starts, ends)
         try:
-            return pieces_in(table, starts, ends, self._info.block_tokens)
+            return table, starts, pieces_in(table, starts, ends, self._info.block_tokens)
         except UnreadableEntryError as error:
             number = self.paths.first + int(numbers[error.at])
             raise damaged(self.paths.documents, f"the entry of block {number} cannot be read") from error
@@ -172,8 +191,7 @@ class Segment:
         self._sound = np.zeros(0, np.bool_)
         self._documents = np.empty(0, np.uint8)
         self._entries_asked = 0
-        self._table_is_sound: bool | None = None
-        """Whether the document table that is mapped has the manifest's CRC; None: nobody looked."""
+        self._table_is_sound = None
         self._index = None
         if self.manifest is not None:
             self._parts = []

@@ -1,0 +1,193 @@
+"""Documents by index, in every packing, held against a plain reading of the document table."""
+
+import json
+import logging
+import multiprocessing
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from tests.consumers.packed import given_documents, pack, packed_info, packed_store, whole_documents
+from tests.store.chains import STREAM, segment_of
+from tokenmill.consumers import Documents
+from tokenmill.errors import DamagedError, InputError, StoreError
+from tokenmill.store import Store
+from tokenmill.store.retiring import retire
+
+LENGTHS = [3, 12, 5, 1, 10, 4, 7, 2, 5, 9, 6, 3, 21, 1, 2, 8]
+LABELS = ["bad", "good", "bad"]
+
+
+def labelled_store(path: Path, labels: list[Any] = LABELS) -> Store:
+    """Make a store of 16 documents in two partitions each."""
+    info = packed_info()
+    blocks = {n: pack(given_documents(LENGTHS, labels=labels, first=7 + n), "concat", 5) for n in range(2)}
+    return packed_store(path, info, blocks, [{0: 4, 1: 6}, {0: 9}, {0: len(blocks[0]), 1: len(blocks[1])}])
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Return a store that tests only read."""
+    return labelled_store(tmp_path_factory.mktemp("store"))
+
+
+@given(
+    st.sampled_from(["concat", "fit", "rows", "chunks"]),
+    st.lists(st.lists(st.integers(1, 17), min_size=1, max_size=12), min_size=1, max_size=2),
+    st.integers(2, 6),
+    st.data(),
+)
+def test_documents_are_those_of_the_table(
+    tmp_path_factory: pytest.TempPathFactory, packing: str, lengths: list[list[int]], size: int, data: st.DataObject
+) -> None:
+    """Each once, whole, by partition and place, with all that is known of it; over any eras."""
+    documents = {partition: given_documents(some, first=partition) for partition, some in enumerate(lengths)}
+    blocks = {partition: pack(some, packing, size) for partition, some in documents.items()}
+    if not sum(map(len, blocks.values())):
+        return
+    cuts = {partition: data.draw(st.integers(0, len(some))) for partition, some in blocks.items()}
+    ends = {partition: len(some) for partition, some in blocks.items()}
+    stops = [step for step, before in ((cuts, {}), (ends, cuts)) if any(step[n] > before.get(n, 0) for n in step)]
+    store = packed_store(tmp_path_factory.mktemp("store"), packed_info(packing, block_tokens=size), blocks, stops)
+    bounds = [dict.fromkeys(blocks, 0), *stops]
+    for first in range(len(stops)):
+        for stop in range(first + 1, len(stops) + 1):
+            found = Documents(store.path, STREAM, eras=range(first, stop))
+            expected = [
+                (partition, offset, tokens)
+                for partition, some in documents.items()
+                for offset, tokens in whole_documents(
+                    some,
+                    blocks[partition],
+                    size,
+                    bounds[first][partition],
+                    bounds[stop][partition],
+                    fit=packing == "fit",
+                )
+            ]
+            taken = found.take(range(len(found)))
+            assert [(one.partition, one.offset, one.tokens.tolist()) for one in taken] == expected
+            assert [one.index for one in taken] == list(range(len(expected)))
+            assert found.lengths.tolist() == [len(tokens) for _, _, tokens in expected]
+            metas = {(n, one.offset): json.loads(one.meta or "{}") for n, some in documents.items() for one in some}
+            assert [one.id for one in taken] == [metas[one.partition, one.offset].get("id") for one in taken]
+
+
+def test_documents_are_asked_for_as_those_of_a_list(store: Store) -> None:
+    """From both ends, by slices, several at once in any order, and in a loop."""
+    documents = Documents(store.path, STREAM)
+    everything = [one.tokens.tolist() for one in documents]
+    assert len(documents) == len(everything) == 32
+    assert documents[-1].tokens.tolist() == everything[-1]
+    assert [one.tokens.tolist() for one in documents[3:30:7]] == everything[3:30:7]
+    assert [one.tokens.tolist() for one in documents[::-1]] == everything[::-1]
+    assert [one.index for one in documents.take(np.array([5, -1, 5]))] == [5, 31, 5]
+    assert documents.take([]) == []
+    assert documents[1].tokens.dtype == np.uint16
+    assert (documents[1].id, dict(documents[1].fields), documents[1].label) == ("document 1", {"label": "good"}, None)
+    for wrong in (32, -33):
+        with pytest.raises(IndexError, match="32 documents"):
+            documents[wrong]
+    with pytest.raises(InputError, match="slice of whole numbers"):
+        documents[0.5:]  # type: ignore[misc]
+
+
+def test_documents_are_frozen_and_may_be_cut_by_eras(store: Store) -> None:
+    """What begins in one era and ends in a later one is in neither, but in both together."""
+    counts = [len(Documents(store.path, STREAM, eras=range(n, n + 1))) for n in range(3)]
+    assert sum(counts) < 32
+    assert len(Documents(store.path, STREAM, eras=range(3))) == 32
+    assert len(Documents(store.path, STREAM, eras=range(2))) < 32
+    assert repr(Documents(store.path, STREAM)) == repr(pickle.loads(pickle.dumps(Documents(store.path, STREAM))))  # noqa: S301 - our own
+    with pytest.raises(InputError, match="which has 4"):
+        Documents(store.path, STREAM, eras=range(9))
+
+
+def test_retired_documents_are_not_listed(tmp_path: Path) -> None:
+    """With the era whose first blocks are gone; named, it is refused."""
+    store = labelled_store(tmp_path)
+    retire(store.path, STREAM, 0, 4)
+    documents = Documents(store.path, STREAM)
+    assert documents.eras == range(1, 4)
+    assert {one.partition for one in documents} == {0, 1}
+    with pytest.raises(InputError, match="older segments were retired"):
+        Documents(store.path, STREAM, eras=range(2))
+
+
+def test_labels_are_numbers(store: Store) -> None:
+    """By their names' order; a share of them is counted by name."""
+    documents = Documents(store.path, STREAM, label_field="label", label_names=["bad", "good"])
+    assert documents.labels is not None
+    assert documents.labels.tolist() == [int(one.fields["label"] == "good") for one in documents]
+    assert [one.label for one in documents] == documents.labels.tolist()
+    assert documents.label_distribution() == {"bad": 22, "good": 10}
+    assert documents.label_distribution([0, 1, 2, 4]) == {"bad": 2, "good": 2}
+    with pytest.raises(InputError, match="no labels"):
+        Documents(store.path, STREAM).label_distribution()
+
+
+def test_labels_that_are_missing_or_unknown_are_refused_or_dropped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Named with their offset; true is not 1, and null is none."""
+    store = labelled_store(tmp_path, [0, 1, "odd", True, None])
+    numbers = {"label_field": "label"}
+    with pytest.raises(InputError, match=r"12 documents .* offset 11 of partition 0 \(id 'document 2'\) is 'odd'"):
+        Documents(store.path, STREAM, **numbers)  # type: ignore[arg-type]
+    with caplog.at_level(logging.WARNING):
+        documents = Documents(store.path, STREAM, on_missing_label="drop", **numbers)  # type: ignore[arg-type]
+    assert "leaving out 12 documents whose 'label' is not a whole number" in caplog.text
+    assert (len(documents), documents.unlabelled) == (20, 12)
+    assert documents.label_distribution() == {0: 8, 1: 12}
+    assert [one.fields["label"] for one in documents.take([0, 1, 2, 3])] == [0, 1, True, 0]
+    whole = {(one.partition, one.offset): one.tokens.tolist() for one in Documents(store.path, STREAM)}
+    assert all(one.tokens.tolist() == whole[one.partition, one.offset] for one in documents)
+    with pytest.raises(InputError, match=r"18 documents .* offset 9 of partition 0 .* is 1"):
+        Documents(store.path, STREAM, label_field="label", label_names=[0, "odd"])
+    with pytest.raises(InputError, match=r"'other', which raw-text.train does not carry: give one of \['label'\]"):
+        Documents(store.path, STREAM, label_field="other")
+    missing = labelled_store(tmp_path / "missing", [])
+    with pytest.raises(InputError, match="at offset 7 of partition 0 has none"):
+        Documents(missing.path, STREAM, label_field="label")
+
+
+@pytest.mark.parametrize("suffix", ["docs", "bin"])
+def test_damage_is_refused(tmp_path: Path, suffix: str) -> None:
+    """To the table when it is opened, to tokens when they are read; neither without checks."""
+    store = labelled_store(tmp_path)
+    file = getattr(segment_of(store, 4), "documents" if suffix == "docs" else "tokens")
+    file.write_bytes(file.read_bytes()[:-1] + b"\x07")
+    with pytest.raises(DamagedError, match=r"block 7, at byte .* is not what was committed"):
+        Documents(store.path, STREAM).take(range(16))
+    unchecked = Documents(store.path, STREAM, check=False)
+    assert len(unchecked) == 32
+    if suffix == "docs":
+        with pytest.raises(DamagedError, match="blocks from 4 on cannot be read"):
+            unchecked.take(range(16))
+    else:
+        assert len(unchecked.take(range(16))) == 16
+
+
+def test_a_store_that_went_away_is_named(tmp_path: Path) -> None:
+    """When its files are read."""
+    store = labelled_store(tmp_path / "store")
+    documents = pickle.loads(pickle.dumps(Documents(store.path, STREAM)))  # noqa: S301 - our own
+    store.path.rename(tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match="no longer holds"):
+        documents[0]
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_loaders_take_documents_into_workers(store: Store) -> None:
+    """With a collate_fn of one's own."""
+    documents = Documents(store.path, STREAM)
+    options: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": multiprocessing.get_context("fork")}
+    loader: DataLoader[Any] = DataLoader(documents, batch_size=5, collate_fn=list, **options)  # type: ignore[arg-type]
+    found = [one.tokens.tolist() for batch in loader for one in batch]
+    assert found == [one.tokens.tolist() for one in documents]
