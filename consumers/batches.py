@@ -145,8 +145,7 @@ class Batches:
         self._turn = 0
         """Counts what makes running iterations invalid."""
         self._prefetch = prefetch if target.type == "cuda" else 0
-        self._delivered = self._sampled = self._missing = 0
-        """Batches and samples so far, and the damaged ones that these lack."""
+        self._delivered = self._sampled = self._missing = 0  # the last: damaged samples that batches lack
         self._waited = self._worked = 0.0
         with self._reachable:
             self._head = Head(open_eras(self._store, stream), sequence, views)
@@ -155,10 +154,14 @@ class Batches:
             )
         self._reader = RowReader(self._trainable, self._ranks, length, skip=self._skips, sends_documents=sends)
         self._row_bytes = (length + 1) * self._info.dtype.itemsize
-        self._options = (str(target), prefetch, mask_loss, widen, check, on_damage, str(batch_size), str(self._lengths))
+        options = (str(target), prefetch, mask_loss, widen, check, on_damage, str(batch_size), str(self._lengths))
         self._most_samples = min(_CHUNK_BYTES // self._row_bytes, _CHUNK_SAMPLES)
         slots = self._prefetch + 2  # one is filled while the one before it, and those ahead, are on their way
         self._stagings = Stagings(self._phases, self._info.dtype, target, widen=widen, slots=slots)
+        self.opened = Opened(
+            self._info, sequence, self._ranks, options, self._trainable, self._reader, self._head, self._reachable
+        )
+        """What is open, for what reads several streams: `Mixture`."""
 
     def __repr__(self) -> str:
         sequence, ranks = self._position.sequence, self._ranks
@@ -359,20 +362,6 @@ class Batches:
     def skipped(self) -> int:
         """Number of damaged blocks that this rank left out so far."""
         return sum(len(reader.skipped) for reader in self._trainable.readers.values())
-
-    @property
-    def opened(self) -> Opened:
-        """What is open, for what reads several streams: `Mixture`."""
-        return Opened(
-            self._info,
-            self._position.sequence,
-            self._ranks,
-            self._options,
-            self._trainable,
-            self._reader,
-            self._head,
-            self._reachable,
-        )
 
     def with_content(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return an earlier state of the same run that names the content that was used up to now."""

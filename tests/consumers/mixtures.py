@@ -91,7 +91,9 @@ Change = tuple[int, int, Mapping[str, Fraction]]
 """From which sample on weights hold, from which on that is known, and the weights."""
 
 
-def drawn(changes: Sequence[Change], count: int, ends: Mapping[str, int] | None = None) -> list[str]:
+def drawn(  # noqa: C901 - the whole rule in one place
+    changes: Sequence[Change], count: int, ends: Mapping[str, int] | None = None
+) -> list[str]:
     """Return the stream of each sample, by the rule as it stands in the page: slowly, with fractions.
 
     ``ends`` are streams that leave behind so many samples.

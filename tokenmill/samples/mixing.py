@@ -262,13 +262,13 @@ class Mixer:
             at = plan.due(index, taken[index] + 1, piece)
             return inf if at is None else (at - start) * unit
 
-        ready: list[tuple[_Due, int]] = []
-        waiting: list[tuple[int, int]] = []
-        for index in range(len(taken)):
-            if index in due:
-                waiting.append(((due[index] - gaps[index]) // unit, index))
-            elif taken[index] < begun[index]:
-                ready.append((key(index), index))
+        def is_owed(index: int) -> bool:
+            """Return whether a stream that has no weight now may give one more."""
+            return index not in due and taken[index] < begun[index]
+
+        owed = [index for index in range(len(taken)) if is_owed(index)]
+        ready: list[tuple[_Due, int]] = [(key(index), index) for index in owed]
+        waiting = [((due[index] - gaps[index]) // unit, index) for index in weighted]
         heapify(ready)
         heapify(waiting)
         chosen = []
@@ -287,7 +287,7 @@ class Mixer:
                 free = due[index] // unit  # from when on the next one may be taken
                 due[index] += gaps[index]
                 heappush(waiting, (free, index))
-            elif taken[index] < begun[index]:
+            elif is_owed(index):
                 heappush(ready, (key(index), index))
         self.sample += len(chosen)
         return chosen
