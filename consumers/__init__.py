@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from .batch_documents import BatchDocuments
     from .batches import Batches
     from .dataset import EraDataset
-    from .loading import StepDataset
+    from .loading import MixtureDataset, StepDataset
+    from .mixture import Mixture
+    from .mixture_state import StreamShare
     from .padded import PaddedBatch, PaddedBatches
 
 _WITH_TORCH: Final = {
@@ -50,9 +52,12 @@ _WITH_TORCH: Final = {
     "Batches": "batches",
     "BatchDocuments": "batch_documents",
     "EraDataset": "dataset",
+    "Mixture": "mixture",
+    "MixtureDataset": "loading",
     "PaddedBatch": "padded",
     "PaddedBatches": "padded",
     "StepDataset": "loading",
+    "StreamShare": "mixture_state",
 }
 """Names whose modules need torch."""
 
@@ -82,11 +87,14 @@ __all__ = [
     "EraDataset",
     "EraSampler",
     "Metrics",
+    "Mixture",
+    "MixtureDataset",
     "PaddedBatch",
     "PaddedBatches",
     "Source",
     "StepDataset",
     "StoredDocument",
     "StratifiedSampler",
+    "StreamShare",
     "Windows",
 ]

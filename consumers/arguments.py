@@ -125,6 +125,21 @@ def too_large(ranks: Ranks, sequence: SequenceId, total: int) -> InputError:
     )
 
 
+def options_of(name: str, value: Any) -> dict[str, Any]:
+    """Return options by name; raises InputError for anything else."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise InputError(f"{name} is {shown(value)}: give options by name, such as {{'store': 'store', 'stream': 's'}}")
+    return dict(value)
+
+
+def behind_end(sample: int, stream: str, total: int) -> InputError:
+    """Return what to say of a state that is behind the end of a sequence."""
+    return InputError(
+        f"the state stands at sample {sample}, but these eras of {stream} have {total} in all passes: name the eras "
+        "that it was saved with, or more; or skip fewer steps"
+    )
+
+
 def seed_of(value: Any) -> int:
     """Return a seed as an int; raises InputError where it is none of 64 bits."""
     number = _int(value)
@@ -269,8 +284,8 @@ def port_of(value: Any) -> int:
     return number
 
 
-def labels_of(labels: Mapping[str, Any], *, taken: str) -> dict[str, str]:
-    """Return labels of metrics, as text, beside the one that is ``taken``.
+def labels_of(labels: Mapping[str, Any], *, taken: set[str]) -> dict[str, str]:
+    """Return labels of metrics, as text, beside those that are ``taken``.
 
     Raises:
         InputError: a name is none of Prometheus's, or taken, or a value is neither text nor a whole number.
@@ -278,8 +293,10 @@ def labels_of(labels: Mapping[str, Any], *, taken: str) -> dict[str, str]:
     """
     found = {}
     for name, value in labels.items():
-        if not _LABEL.fullmatch(name) or name == taken:
-            raise InputError(f"the label {name!r} cannot be: give letters, digits and underscores, and not {taken!r}")
+        if not _LABEL.fullmatch(name) or name in taken:
+            raise InputError(
+                f"the label {name!r} cannot be: give letters, digits and underscores, and none of {sorted(taken)}"
+            )
         number = _int(value)
         if not isinstance(value, str) and (number is None or number not in _INT64):
             raise InputError(f"the label {name} is {shown(value)}: give text or a whole number, such as '0'")

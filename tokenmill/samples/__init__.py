@@ -10,8 +10,11 @@ from tokenmill.samples.document_order import (
     strata_of,
     stratified_order,
 )
+from tokenmill.samples.mixing import Mixer, Piece, Plan
 from tokenmill.samples.needed import first_needed, read_state
+from tokenmill.samples.places import EraPlaces
 from tokenmill.samples.position import Content, Position, SequenceId, StepRange
+from tokenmill.samples.schedule import Change, Course, Point, Schedule
 from tokenmill.samples.sequence import EraOrder, Numbers, Ranks, Samples, SegmentOrder, count_views, join
 from tokenmill.samples.source import Source, places_of, sources_of
 from tokenmill.samples.tracing import TracedRecord, TracedSample, TracedView, Tracer, Use
@@ -19,14 +22,22 @@ from tokenmill.samples.trainable import TrainableSamples
 
 __all__ = [
     "UNPINNED",
+    "Change",
     "Content",
+    "Course",
     "DocumentIndex",
     "DocumentPieces",
     "EraOrder",
+    "EraPlaces",
+    "Mixer",
     "Numbers",
+    "Piece",
+    "Plan",
+    "Point",
     "Position",
     "Ranks",
     "Samples",
+    "Schedule",
     "SegmentOrder",
     "SequenceId",
     "Source",
