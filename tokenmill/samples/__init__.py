@@ -11,7 +11,8 @@ from tokenmill.samples.document_order import (
     stratified_order,
 )
 from tokenmill.samples.mixing import Mixer, Piece, Plan
-from tokenmill.samples.needed import first_needed, read_state
+from tokenmill.samples.mixture_tracing import MixtureTracer, TracedPart, is_mixture, part_of
+from tokenmill.samples.needed import first_needed, read_any_state, read_state
 from tokenmill.samples.places import EraPlaces
 from tokenmill.samples.position import Content, Position, SequenceId, StepRange
 from tokenmill.samples.schedule import Change, Course, Point, Schedule
@@ -30,6 +31,7 @@ __all__ = [
     "EraOrder",
     "EraPlaces",
     "Mixer",
+    "MixtureTracer",
     "Numbers",
     "Piece",
     "Plan",
@@ -43,6 +45,7 @@ __all__ = [
     "Source",
     "StepRange",
     "Stratum",
+    "TracedPart",
     "TracedRecord",
     "TracedSample",
     "TracedView",
@@ -55,9 +58,12 @@ __all__ = [
     "describe_strata",
     "era_order",
     "first_needed",
+    "is_mixture",
     "join",
     "packing_of",
+    "part_of",
     "places_of",
+    "read_any_state",
     "read_state",
     "sources_of",
     "strata_of",
