@@ -16,11 +16,13 @@ or the closed stream do.
 - `Batch` has x and y, ``documents()`` for masks and positions, and ``sources()``, the Kafka records behind each row.
 - `StepDataset` gives the same steps to a ``DataLoader`` with worker processes.
 - `EraDataset` is samples by index, for samplers of one's own; `Windows` is tokens at any place.
+- `Documents` is whole documents by index, with labels; `PaddedBatches` are batches of these, in the order of an
+  `EraSampler`, `BucketSampler` or `StratifiedSampler`.
 - `Metrics` and `Behind` say what the loop got, how long it waited, and how far the store is ahead.
 
 Arguments that cannot be, and stores that went away or are damaged, are errors of `tokenmill.errors`, which say what to
-do. What makes tensors is loaded when it is asked for: `Windows` and `Behind` work without torch, and whoever asks for
-`Batches` is told what to install.
+do. What makes tensors is loaded when it is asked for: `Documents`, `Windows` and `Behind` work without torch, and
+whoever asks for `Batches` is told what to install.
 """
 
 from importlib import import_module

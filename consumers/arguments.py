@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.errors import InputError
-from tokenmill.samples import Position, Ranks, SequenceId, packing_of
+from tokenmill.packings import Chunks
+from tokenmill.samples import Position, Ranks, SequenceId, packing_in
 from tokenmill.store import StreamInfo
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
@@ -87,10 +88,11 @@ def ranks_of(batch_size: Any, rank: Any, world_size: Any, worker: Any) -> Ranks:
 
 def require_chunks(info: StreamInfo) -> None:
     """Raise InputError where a stream's blocks are no chunks, whose segments could be read in order."""
-    packing, _ = packing_of(info)
-    if packing != "chunks":
+    packing = packing_in(info)
+    if not isinstance(packing, Chunks):
+        name = type(packing).__name__.lower()
         raise InputError(
-            f"in_order is True, and {info.name} is packed as {packing!r}, whose blocks are no chunks of one document: "
+            f"in_order is True, and {info.name} is packed as {name!r}, whose blocks are no chunks of one document: "
             'give False, or mill a stream with packing = {name = "chunks"}'
         )
 

@@ -241,10 +241,10 @@ class Batches:
                 staging.deliver(made._sent)  # noqa: SLF001 - of this package
             if masks:
                 made.mask_loss()
-            size = made._chunk.batch_size  # noqa: SLF001 - as above
-            self._sampled += size
+            chunk: Any = made._chunk  # noqa: SLF001 - as above
+            self._sampled += chunk.batch_size
             if skips:
-                self._missing += size - len(made) // made._chunk.split  # noqa: SLF001 - as above
+                self._missing += chunk.batch_size - len(made) // chunk.split
             self._made = made.step - before
             self._delivered += 1
             given = clock()

@@ -330,7 +330,8 @@ class Scene:
 
     def pad(self, **given_values: Any) -> PaddedBatches:
         """Read a padded batch."""
-        batches = PaddedBatches(**({"documents": self.documents, "batch_size": 2} | given_values))
+        right: dict[str, Any] = {"documents": self.documents, "batch_size": 2}
+        batches = PaddedBatches(**(right | given_values))
         next(iter(batches))
         return batches
 
@@ -364,7 +365,7 @@ def document_rows(scene: Scene) -> Iterator[tuple[str, Row]]:
     for name, values in DOCUMENTS.items():
         yield f"Documents.{name}", Row(with_argument(scene.find, name), values, name)
     for kind in (EraSampler, BucketSampler, StratifiedSampler):
-        for name, values in (SAMPLERS[kind.__name__] | SAMPLED).items():
+        for name, values in {**SAMPLERS[kind.__name__], **SAMPLED}.items():
             key = f"{kind.__name__}.load_state_dict.state_dict" if name == "state_dict" else f"{kind.__name__}.{name}"
             told = "state" if name == "state_dict" else name
             yield key, Row(with_argument(scene.sample, name, kind=kind), values, told)
@@ -396,7 +397,7 @@ def table(scene: Scene) -> Iterator[tuple[str, Row]]:
         "MixtureDataset.weights",
         Row(with_argument(scene.mix_opened, "weights", kind=MixtureDataset), WEIGHTS, "weight"),
     )
-    no_streams = (None, 1, "ab", [], {}, {"a": None, "b": 1}, {1: {}}, {"a": [], "b": []})
+    no_streams: tuple[Any, ...] = (None, 1, "ab", [], {}, {"a": None, "b": 1}, {1: {}}, {"a": [], "b": []})
     for kind in (Mixture.open, MixtureDataset):
         key = "Mixture.open.streams" if kind is not MixtureDataset else "MixtureDataset.streams"
         yield key, Row(with_argument(scene.mix_opened, "streams", kind=kind), Values((), no_streams), "stream")

@@ -1,7 +1,7 @@
 """The one sequence of samples of a training run: arithmetic, a run's state, and which samples a store holds."""
 
 from tokenmill.samples.content import UNPINNED, UsedContent
-from tokenmill.samples.document_index import DocumentIndex, DocumentPieces, packing_of
+from tokenmill.samples.document_index import DocumentIndex, DocumentPieces, packing_in
 from tokenmill.samples.document_order import (
     Stratum,
     bucket_order,
@@ -60,7 +60,7 @@ __all__ = [
     "first_needed",
     "is_mixture",
     "join",
-    "packing_of",
+    "packing_in",
     "part_of",
     "places_of",
     "read_any_state",

@@ -116,7 +116,8 @@ class _Pattern(NamedTuple):
             return np.full(len(samples), one), samples + (int(self.taken[one]) - self.start)
         turns, places = np.divmod(samples - self.start, len(self.choices))
         streams = self.choices[places]
-        return streams, (self.offsets + self.taken[self.choices])[places] + turns * self.counts[streams]
+        numbers: Numbers = (self.offsets + self.taken[self.choices])[places] + turns * self.counts[streams]
+        return streams, numbers
 
     def taken_at(self, sample: int) -> list[int]:
         turns, place = divmod(sample - self.start, len(self.choices))

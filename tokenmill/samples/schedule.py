@@ -116,7 +116,7 @@ class Schedule:
                 Point(start, {name: weight for name, weight in weights.items() if name != stream})
                 for start, weights in later
             ]
-        pieces = []
+        pieces: list[Piece] = []
         for start, weights in points:
             counted = [weights.get(name, Fraction(0)) / self.fill.get(name, 1) for name in self.names]
             total = sum(counted)
