@@ -10,7 +10,7 @@ from tokenmill.samples.document_order import (
     strata_of,
     stratified_order,
 )
-from tokenmill.samples.mixing import Mixer, Piece, Plan
+from tokenmill.samples.mixing import Mixer, Plan, WeightPiece
 from tokenmill.samples.mixture_tracing import MixtureTracer, TracedPart, is_mixture, part_of
 from tokenmill.samples.needed import first_needed, read_any_state, read_state
 from tokenmill.samples.places import EraPlaces
@@ -33,7 +33,6 @@ __all__ = [
     "Mixer",
     "MixtureTracer",
     "Numbers",
-    "Piece",
     "Plan",
     "Point",
     "Position",
@@ -53,6 +52,7 @@ __all__ = [
     "TrainableSamples",
     "Use",
     "UsedContent",
+    "WeightPiece",
     "bucket_order",
     "count_views",
     "describe_strata",
