@@ -397,7 +397,7 @@ def table(scene: Scene) -> Iterator[tuple[str, Row]]:
         "MixtureDataset.weights",
         Row(with_argument(scene.mix_opened, "weights", kind=MixtureDataset), WEIGHTS, "weight"),
     )
-    no_streams = (None, 1, "ab", [], {}, {"a": None, "b": 1}, {1: {}}, {"a": [], "b": []})
+    no_streams: tuple[Any, ...] = (None, 1, "ab", [], {}, {"a": None, "b": 1}, {1: {}}, {"a": [], "b": []})
     for kind in (Mixture.open, MixtureDataset):
         key = "Mixture.open.streams" if kind is not MixtureDataset else "MixtureDataset.streams"
         yield key, Row(with_argument(scene.mix_opened, "streams", kind=kind), Values((), no_streams), "stream")
