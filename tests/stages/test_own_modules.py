@@ -185,7 +185,7 @@ def test_one_module_looks_in_the_working_directory() -> None:
     }
 
     assert touching == {"tokenmill/stages/own_modules.py", "app/__init__.py", "app/tools/produce/mapping.py"}
-    assert spawning == {"app/tools/verify/partition_check.py"}
+    assert spawning == {"app/tools/side_processes.py"}
 
 
 @pytest.fixture
