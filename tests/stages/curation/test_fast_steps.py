@@ -90,7 +90,7 @@ def test_odd_texts_have_the_references_answers(fast: tuple[Step, ...], name: str
 
 
 def test_n_grams_are_equal_where_their_words_are_cut_in_other_places() -> None:
-    """datatrove compares words joined without a space: six may have come before, and no five of them."""
+    """What datatrove compares is words joined without a space: six may have come before, and no five of them."""
     one, other = "alphabeta gamma delta epsilon zetaeta theta", "alpha betagamma delta epsilon zeta etatheta"
     text = f"{one} between them are some words of no other kind than these {other}"
     (step,) = with_kernels([GopherRepetition(top_n_grams=())])
