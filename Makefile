@@ -27,7 +27,7 @@ HAS_TORCH = $(1) -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torc
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup env demo test test-quick test-peers test-newest test-stack faults soak bench bench-curation bench-loader bench-pack growth latency profile lint format docs lock clean
+.PHONY: help setup env demo test test-quick test-peers test-newest test-stack faults soak bench bench-curation bench-loader bench-mixture bench-pack growth latency profile lint format docs lock clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -82,6 +82,9 @@ bench-curation: $(VENV)/.installed $(VENV)/.test-data $(VENV)/.peers-curation ##
 
 bench-loader: $(VENV)/.installed $(VENV)/.train $(VENV)/.loader-peers ## how fast trainers read, beside other loaders (ARGS="--rounds 3"); some 15 minutes, 12 GB
 	$(BIN)/python -m benchmarks.loader $(ARGS)
+
+bench-mixture: $(VENV)/.installed $(VENV)/.train $(VENV)/.loader-peers ## what mixing streams costs, beside one stream and other loaders (ARGS="--rounds 3"); some 5 minutes, 5 GB
+	$(BIN)/python -m benchmarks.mixture $(ARGS)
 
 bench-pack: $(VENV)/.installed $(VENV)/.train $(VENV)/.test-data $(VENV)/.packers ## how fast files become segments, beside Megatron-Core's loop, datatrove and scripts (ARGS="--rounds 5"); some 5 minutes
 	$(BIN)/python -m benchmarks.packing $(ARGS)

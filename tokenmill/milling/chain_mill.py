@@ -14,7 +14,9 @@ import numpy.typing as npt
 from tokenmill.errors import SettingsError, SourceError
 from tokenmill.milling.chain_outcomes import ChainOutcomes
 from tokenmill.milling.concat_packing import ConcatPacking
+from tokenmill.milling.document_shapes import ChunksShape, RowsShape, document_shape
 from tokenmill.milling.packing import PackedBlocks, Packing, TokenizedDocuments
+from tokenmill.milling.separate_packing import SeparatePacking
 from tokenmill.packings import Concat, packing_of
 from tokenmill.reading.resume import ResumePoint
 from tokenmill.recipe import Recipe
@@ -218,9 +220,10 @@ def open_packing(recipe: Recipe, *, open_tokens: bytes = b"", open_entry: bytes 
         SettingsError: this version does not know the packing.
 
     """
-    match packing_of(recipe):
-        case Concat():
-            opened = {"open_tokens": open_tokens, "open_entry": open_entry}
-            return ConcatPacking(recipe.block_tokens, recipe.token_dtype, recipe.padding_id, **opened)
-        case _:
-            raise SettingsError(f"packing {recipe.packing!r} is unknown here: use the version that made the stream")
+    packing, basics = packing_of(recipe), (recipe.block_tokens, recipe.token_dtype, recipe.padding_id)
+    if isinstance(packing, Concat):
+        return ConcatPacking(*basics, open_tokens=open_tokens, open_entry=open_entry)
+    shape = document_shape(recipe)
+    if isinstance(shape, RowsShape | ChunksShape):
+        return SeparatePacking(*basics, step=shape.step)
+    raise SettingsError(f"packing {recipe.packing!r} is unknown here: use the version that made the stream")

@@ -1,7 +1,7 @@
 """The one sequence of samples of a training run: arithmetic, a run's state, and which samples a store holds."""
 
 from tokenmill.samples.content import UNPINNED, UsedContent
-from tokenmill.samples.document_index import DocumentIndex, DocumentPieces, packing_of
+from tokenmill.samples.document_index import DocumentIndex, DocumentPieces, packing_in
 from tokenmill.samples.document_order import (
     Stratum,
     bucket_order,
@@ -10,8 +10,12 @@ from tokenmill.samples.document_order import (
     strata_of,
     stratified_order,
 )
-from tokenmill.samples.needed import first_needed, read_state
+from tokenmill.samples.mixing import Mixer, Plan, WeightPiece
+from tokenmill.samples.mixture_tracing import MixtureTracer, TracedPart, is_mixture, part_of
+from tokenmill.samples.needed import first_needed, read_any_state, read_state
+from tokenmill.samples.places import EraPlaces
 from tokenmill.samples.position import Content, Position, SequenceId, StepRange
+from tokenmill.samples.schedule import Change, Course, Point, Schedule
 from tokenmill.samples.sequence import EraOrder, Numbers, Ranks, Samples, SegmentOrder, count_views, join
 from tokenmill.samples.source import Source, places_of, sources_of
 from tokenmill.samples.tracing import TracedRecord, TracedSample, TracedView, Tracer, Use
@@ -19,19 +23,28 @@ from tokenmill.samples.trainable import TrainableSamples
 
 __all__ = [
     "UNPINNED",
+    "Change",
     "Content",
+    "Course",
     "DocumentIndex",
     "DocumentPieces",
     "EraOrder",
+    "EraPlaces",
+    "Mixer",
+    "MixtureTracer",
     "Numbers",
+    "Plan",
+    "Point",
     "Position",
     "Ranks",
     "Samples",
+    "Schedule",
     "SegmentOrder",
     "SequenceId",
     "Source",
     "StepRange",
     "Stratum",
+    "TracedPart",
     "TracedRecord",
     "TracedSample",
     "TracedView",
@@ -39,14 +52,18 @@ __all__ = [
     "TrainableSamples",
     "Use",
     "UsedContent",
+    "WeightPiece",
     "bucket_order",
     "count_views",
     "describe_strata",
     "era_order",
     "first_needed",
+    "is_mixture",
     "join",
-    "packing_of",
+    "packing_in",
+    "part_of",
     "places_of",
+    "read_any_state",
     "read_state",
     "sources_of",
     "strata_of",

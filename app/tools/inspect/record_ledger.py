@@ -64,13 +64,14 @@ class ChainLedger:
 
     @property
     def padding(self) -> int:
-        """Tokens that no document wrote: flushes filled blocks with them."""
+        """Tokens that no document wrote: flushes, and packings that close blocks, filled blocks with them."""
         return self.block_tokens + self.open_tokens - self.totals.tokens - self.taken
 
     @property
     def balanced(self) -> bool:
-        """Whether every record is in exactly one column, and every token is a document's or a flush's."""
-        return self.totals.balanced and (self.padding == 0 or (self.padding > 0 and self.totals.flushes > 0))
+        """Whether every record is in one column, and every token is a document's, a flush's or the packing's."""
+        flushed = self.padding - self.totals.packing["padding"]
+        return self.totals.balanced and (flushed == 0 or (flushed > 0 and self.totals.flushes > 0))
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types."""
