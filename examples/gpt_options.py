@@ -80,8 +80,8 @@ def mix_of(text: str) -> Mix | None:
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise argparse.ArgumentTypeError(
             f"{text!r} is given: give STREAM=WEIGHT,STREAM=WEIGHT, or a TOML file with [[point]] tables, each with "
-            "from = 0 and weights = { web = 0.7, code = 0.3 }; above them, unit = 'step' and linear = true where these are "
-            f"wanted ({error})"
+            "from = 0 and weights = { web = 0.7, code = 0.3 }, and above them, where these are wanted, unit = 'step' "
+            f"and linear = true ({error})"
         ) from error
 
 
