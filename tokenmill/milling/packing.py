@@ -1,6 +1,6 @@
 """Documents on their way into blocks, and the blocks: what goes into a packing and what comes out (`Packing`)."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -10,6 +10,7 @@ import numpy.typing as npt
 from tokenmill.bounds import join_bounds
 from tokenmill.stages.document_columns import Metas
 from tokenmill.stages.engines import TokenBatch
+from tokenmill.wire.references import NO_BLOCKS
 
 Array = npt.NDArray[np.unsignedinteger]
 
@@ -37,6 +38,18 @@ class Stretches:
         """Return a view of the tokens ``[start, stop)``."""
         return Stretches(self._between(start, stop))
 
+    def cut(self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> list[memoryview]:
+        """Return views of the bytes of the tokens ``[start, stop)`` of each range; none reaches over two arrays."""
+        ends = np.cumsum([len(array) for array in self._arrays])
+        owners = np.searchsorted(ends, starts, side="right")
+        views = [memoryview(array).cast("B") for array in self._arrays]
+        item = self._arrays[0].itemsize if views else 1
+        shifts = np.append(0, ends)[owners]
+        places = zip(
+            owners.tolist(), ((starts - shifts) * item).tolist(), ((stops - shifts) * item).tolist(), strict=True
+        )
+        return [views[owner][start:stop] for owner, start, stop in places]
+
     def _between(self, start: int, stop: int) -> Iterator[Array]:
         for array in self._arrays:
             if stop <= 0:
@@ -47,6 +60,32 @@ class Stretches:
     def tobytes(self) -> bytes:
         """Return a copy of the tokens as they are on disk."""
         return b"".join([array.data for array in self._arrays])
+
+
+class ScatteredTokens:
+    """Consecutive tokens that lie in many small buffers: they are copied once, into the message that takes them."""
+
+    __slots__ = ("_buffers", "_ends", "_item")
+
+    def __init__(self, buffers: Sequence[bytes | memoryview], ends: npt.NDArray[np.int64], item: int) -> None:
+        """Take buffers of bytes, the number of the token after each one's last, and the bytes of a token."""
+        self._buffers, self._ends, self._item = buffers, ends, item
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def between(self, start: int, stop: int) -> "ScatteredTokens":
+        """Return the tokens ``[start, stop)``; both are where a buffer begins or ends."""
+        low, high = np.searchsorted(self._ends, (start, stop), side="right").tolist()
+        return ScatteredTokens(self._buffers[low:high], self._ends[low:high] - start, self._item)
+
+    def tobytes(self) -> bytes:
+        """Return a copy of the tokens as they are on disk."""
+        return b"".join(self._buffers)
+
+
+def _no_crc(_: int) -> int:
+    raise LookupError("the records of these documents are not known")
 
 
 class TokenizedDocuments(NamedTuple):
@@ -62,6 +101,8 @@ class TokenizedDocuments(NamedTuple):
     """Canonical JSON of each document's id and carried fields, for its pieces."""
     taken: int = 0
     """Tokens of the first document that are in blocks already."""
+    crc: Callable[[int], int] = _no_crc
+    """Gives the CRC of a document's record (`tokenmill.wire.cursor.record_crc`), for packings that refer to records."""
 
     @classmethod
     def of(
@@ -110,7 +151,7 @@ class TokenizedDocuments(NamedTuple):
 class PackedBlocks:
     """Blocks that became full, and where each one ended."""
 
-    tokens: Stretches
+    tokens: Stretches | ScatteredTokens
     """Those of all blocks, one block after the other, in the stream's dtype; views of what was packed."""
     entries: Sequence[bytes]
     """One per block (`tokenmill.wire.pieces`)."""
@@ -118,6 +159,12 @@ class PackedBlocks:
     """For each block, the index among the added documents of the one that its last token belongs to."""
     taken: Sequence[int]
     """For each block, how many tokens of that document are in blocks now; 0 when the block ends with the document."""
+    finished: Sequence[bool]
+    """For each block, whether nothing of that document is still to be placed: where not, the chain goes on with it."""
+    padding: Sequence[int] = ()
+    """For each block, how many of its tokens are padding; nothing where flushes alone make padding."""
+    references: Callable[[int], bytes] = lambda _: NO_BLOCKS
+    """Gives the blocks that are open right after so many (at least one) of these have left, as references."""
 
 
 class Packing(Protocol):
