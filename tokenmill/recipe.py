@@ -1,7 +1,7 @@
 """Everything that decides a stream's tokens, and its fingerprint."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
 from typing import Any, Final, Self
 
@@ -16,6 +16,7 @@ FINGERPRINT_BYTES: Final = 16
 LATER: Final[Mapping[str, Any]] = {
     "allow_flush": True,
     "begin_of_document": (),
+    "packing_parameters": {},
     "padding": None,
     "pipeline": (),
     "special_tokens_in_text": "text",
@@ -68,6 +69,8 @@ class Recipe:
     parameters that have not their default; of a list file, the hash of its content."""
     begin_of_document: tuple[int, ...] = ()
     """The ids before those of each text."""
+    packing_parameters: Mapping[str, Any] = field(default_factory=dict)
+    """Those of the packing, all of them; none for ``concat``."""
     padding: int | None = None
     """The id that padding is made of, where it is not the last one of a document (`Recipe.padding_id`)."""
     special_tokens_in_text: str = "text"
@@ -89,7 +92,7 @@ class Recipe:
             FingerprintError: the mapping is of another format version, or holds other fields.
 
         """
-        known = {field.name for field in fields(cls)}
+        known = {one.name for one in fields(cls)}
         given = set(values) - {"format"}
         plain = {name: value for name, value in values.items() if name != "format"}
         for name in ("text_fields", "metadata_fields", "steps", "pipeline", "begin_of_document", "end_of_document"):

@@ -39,7 +39,7 @@ class Left(NamedTuple):
 
     tokens: list[int]
     pieces: list[Piece]
-    padding: int
+    figures: dict[str, int]
     offset: int
     taken: int
     finished: bool
@@ -72,7 +72,7 @@ def expected_of(reference: FitReference, documents: Sequence[Document], taken: i
         for block in found:
             pieces = [Piece(*piece) for piece in block.pieces]
             state = (document.offset, block.taken, block.finished, reference.references())
-            yield Left(list(block.tokens), pieces, block.padding, *state)
+            yield Left(list(block.tokens), pieces, block.figures, *state)
 
 
 def columns(documents: Sequence[Document], taken: int = 0) -> TokenizedDocuments:
@@ -96,7 +96,8 @@ def left_of(packed: PackedBlocks, offsets: Sequence[int], size: int) -> list[Lef
     for n, entry in enumerate(packed.entries):
         tokens = np.frombuffer(packed.tokens.between(n * size, (n + 1) * size).tobytes(), UINT16).tolist()
         state = (offsets[packed.documents[n]], packed.taken[n], packed.finished[n], packed.references(n + 1))
-        found.append(Left(tokens, decode_entry(entry), packed.padding[n], *state))
+        figures = {name: int(numbers[n]) for name, numbers in packed.figures.items()}
+        found.append(Left(tokens, decode_entry(entry), figures, *state))
     return found
 
 

@@ -6,6 +6,7 @@ restarts.
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy.typing as npt
 from tokenmill.errors import SettingsError, SourceError
 from tokenmill.milling.chain_outcomes import ChainOutcomes
 from tokenmill.milling.concat_packing import ConcatPacking
+from tokenmill.milling.fit_packing import FitPacking
 from tokenmill.milling.packing import PackedBlocks, Packing, TokenizedDocuments
 from tokenmill.reading.resume import ResumePoint
 from tokenmill.recipe import Recipe
@@ -21,6 +23,7 @@ from tokenmill.records import SourceRecord
 from tokenmill.wire.chain import roll
 from tokenmill.wire.cursor import Cursor, record_crc
 from tokenmill.wire.message import HEADER_OVERHEAD, Message
+from tokenmill.wire.references import NO_BLOCKS
 from tokenmill.wire.totals import Totals
 
 Roll: TypeAlias = Callable[[bytes, bytes, Sequence[bytes]], Sequence[bytes]]
@@ -51,7 +54,9 @@ class ChainMill:
         self._ends = ends
         self._roll = roll
         self._fingerprint = recipe.fingerprint
-        self._packing = open_packing(recipe, open_tokens=point.open_tokens, open_entry=point.open_entry)
+        self._packing = open_packing(
+            recipe, open_tokens=point.open_tokens, open_entry=point.open_entry, references=point.references
+        )
         self._position = point.cursor
         self._chain = point.chain
         self._totals = point.totals.copy()
@@ -70,7 +75,7 @@ class ChainMill:
     @property
     def open_tokens(self) -> int:
         """Tokens that wait in the open block."""
-        return len(self._packing.open_block[0]) // self.recipe.token_dtype.itemsize
+        return self._packing.open_tokens
 
     @property
     def totals(self) -> Totals:
@@ -92,8 +97,9 @@ class ChainMill:
         messages: list[Message] = []
         for low, high in _groups(first, len(fetch.records), flushes):
             documents, indices = outcomes.between(low, high)
-            if self._position.taken:
+            if self._position.within and low not in flushes:
                 documents = self._continued(documents)
+            documents = documents._replace(crc=partial(_crc, fetch.records, indices))
             if low in flushes:
                 packed = self._packing.fill(fetch.records[low].offset)
                 messages += self._messages(outcomes, low, high, packed, [low])
@@ -102,11 +108,15 @@ class ChainMill:
                 messages += self._messages(outcomes, low, high, packed, indices)
         return messages
 
-    def carry(self, position: int) -> Message | None:
-        """Return a carry for the consumer's ``position``, past trailing gaps; None in the middle of a document."""
-        if self._position.taken:
+    def carry(self, position: int, *, by_value: bool = False) -> Message | None:
+        """Return a carry for the consumer's ``position``, past trailing gaps; None in the middle of a record.
+
+        Of a packing with several open blocks it holds these by reference, and with ``by_value`` their tokens as well.
+        """
+        if self._position.within:
             return None
-        tokens, entry = self._packing.open_block
+        references = self._packing.references
+        tokens, entry = self._packing.open_block if by_value or not references else (b"", b"")
         cursor = self._cursor(max(position, self.next_offset), 0, self._last)
         return Message(
             fingerprint=self._fingerprint,
@@ -119,6 +129,7 @@ class ChainMill:
             entries=[],
             open_tokens=tokens,
             open_entry=entry,
+            references=references,
         )
 
     def _continued(self, documents: TokenizedDocuments) -> TokenizedDocuments:
@@ -126,8 +137,8 @@ class ChainMill:
         offset, taken = self.next_offset, self._position.taken
         if not documents or documents.offsets[0] != offset or documents.bounds[1] - documents.bounds[0] <= taken:
             raise SourceError(
-                f"the document at offset {offset} of {self.recipe.raw_topic} gave {taken} tokens to block "
-                f"{self.next_block - 1} of split {self.recipe.split}, and now gives fewer: it was rewritten, or "
+                f"the document at offset {offset} of {self.recipe.raw_topic} gave {taken} tokens to blocks before "
+                f"block {self.next_block} of split {self.recipe.split}, and now gives fewer: it was rewritten, or "
                 "put on the skip list too late; restore it, or begin a new stream with stream_suffix"
             )
         return documents._replace(taken=taken)
@@ -147,12 +158,14 @@ class ChainMill:
         messages = []
         for low, high in self._cuts(packed):
             owner = int(writers[packed.documents[high - 1]])
-            taken = packed.taken[high - 1]
-            passed = owner if taken else owner + 1
+            taken, finished = packed.taken[high - 1], packed.finished[high - 1]
+            passed = owner + finished
             outcomes.count(self._totals, counted, passed)
+            for name, numbers in packed.figures.items():
+                self._totals.packing[name] += sum(numbers[low:high])
             counted = passed
             record = outcomes.fetch.records[owner]
-            self._position = self._cursor(record.offset + (not taken), taken, record, self.next_block + high - low)
+            self._position = self._cursor(record.offset + finished, taken, record, self.next_block + high - low)
             messages.append(self._message(packed, low, high))
         outcomes.count(self._totals, counted, end)
         self._last = outcomes.fetch.records[end - 1]
@@ -173,6 +186,7 @@ class ChainMill:
             totals=self._totals.copy(),
             tokens=tokens,
             entries=entries,
+            references=packed.references(high),
             chains=chains,
         )
 
@@ -208,13 +222,30 @@ def _groups(first: int, end: int, flushes: Sequence[int]) -> Iterator[tuple[int,
         yield first, end
 
 
-def open_packing(recipe: Recipe, *, open_tokens: bytes = b"", open_entry: bytes = b"") -> Packing:
-    """Return the packing that the recipe names, beginning with the open block that a carry holds.
+def _crc(records: Sequence[SourceRecord], indices: npt.NDArray[np.int64], at: int) -> int:
+    record = records[int(indices[at])]
+    return record_crc(record.key, record.value)
+
+
+def open_packing(
+    recipe: Recipe, *, open_tokens: bytes = b"", open_entry: bytes = b"", references: bytes = NO_BLOCKS
+) -> Packing:
+    """Return the packing that the recipe names, beginning with the open blocks that a carry holds by value.
 
     Raises:
         SettingsError: this version does not know the packing.
 
     """
+    if recipe.packing == "fit":
+        return FitPacking(
+            recipe.block_tokens,
+            recipe.token_dtype,
+            recipe.padding_id,
+            **recipe.packing_parameters,
+            references=references,
+            open_tokens=open_tokens,
+            open_entry=open_entry,
+        )
     if recipe.packing != "concat":
         raise SettingsError(f"packing {recipe.packing!r} is unknown here: use the version that made the stream")
     return ConcatPacking(

@@ -65,6 +65,11 @@ class FitPacking:
         return b"".join(pieces.sources), b"".join(entries)
 
     @property
+    def open_tokens(self) -> int:
+        """How many tokens all open blocks have."""
+        return int(self._open.rows["tokens"].sum(dtype=np.int64))
+
+    @property
     def references(self) -> bytes:
         """The open blocks as references (`tokenmill.wire.references`); `NO_BLOCKS` when none is open."""
         return self._open.references(np.arange(len(self._open.sources)))
@@ -119,6 +124,8 @@ class FitPacking:
         cause = np.where(rooms > 0, last[times], last[times - 1])
         finished = last[times] != cause if len(owners) else np.arange(len(rooms)) == len(rooms) - 1
         firsts = np.append(pieces.rows["first"][total - len(owners) :].astype(np.int64), 0)
+        cut = (rooms == 0) & ~finished & (firsts[times - 1] == 0)  # the first block of a document that fits none
+        joined = np.bincount(numbers[numbers < len(rooms)], minlength=len(rooms)) > 1
         leaving, entries = self._leaving(pieces, numbers, rooms, np.array(placing.causes, np.int64))
         self._open = pieces.kept(open_after(len(rooms), total))
         return PackedBlocks(
@@ -127,7 +134,7 @@ class FitPacking:
             cause.tolist(),
             np.where(finished, 0, firsts[times]).tolist(),
             finished=finished.tolist(),
-            padding=placing.rooms,
+            figures={"padding": placing.rooms, "joined": joined.tolist(), "cut": cut.tolist()},
             references=lambda blocks: pieces.references(open_after(blocks, int(placed[blocks - 1]))),
         )
 

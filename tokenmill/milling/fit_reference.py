@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from struct import pack
+from struct import calcsize, iter_unpack, pack, unpack, unpack_from
 from typing import NamedTuple
 
 
@@ -12,7 +12,8 @@ class LeavingBlock(NamedTuple):
     tokens: list[int]
     pieces: list[tuple[int, int, int, bytes]]
     """Start, offset, position and meta of each."""
-    padding: int
+    figures: dict[str, int]
+    """Tokens of padding; whether it holds several documents; whether it is the first of a document that fits none."""
     taken: int
     """Tokens of the document that is being placed which are in blocks that left; 0 where all of it is placed."""
     finished: bool
@@ -52,7 +53,8 @@ class FitReference:
         while end - taken >= size:
             piece = (0, offset, taken, meta)
             taken += size
-            yield LeavingBlock(list(tokens[taken - size : taken]), [piece], 0, taken % end, taken == end)
+            figures = {"padding": 0, "joined": 0, "cut": int(taken == size < end)}
+            yield LeavingBlock(list(tokens[taken - size : taken]), [piece], figures, taken % end, taken == end)
         rest = end - taken
         if not rest:
             return
@@ -68,7 +70,7 @@ class FitReference:
         block.tokens += tokens[taken:]
         if not self._room(block):
             self.blocks.remove(block)
-            yield LeavingBlock(block.tokens, block.pieces, 0, 0, finished=True)
+            yield LeavingBlock(block.tokens, block.pieces, self._figures(block, 0), 0, finished=True)
 
     def flush(self, offset: int) -> Iterator[LeavingBlock]:
         """Close all blocks; yield them."""
@@ -96,7 +98,36 @@ class FitReference:
         self.blocks.remove(block)
         room = self._room(block)
         pieces = [*block.pieces, (len(block.tokens), offset, -1, b"")]
-        return LeavingBlock(block.tokens + [self.padding] * room, pieces, room, taken, finished)
+        return LeavingBlock(block.tokens + [self.padding] * room, pieces, self._figures(block, room), taken, finished)
+
+    @staticmethod
+    def _figures(block: OpenBlock, padding: int) -> dict[str, int]:
+        return {"padding": padding, "joined": int(len(block.pieces) > 1), "cut": 0}
 
     def _room(self, block: OpenBlock) -> int:
         return self.block_tokens - len(block.tokens)
+
+
+def reopened(point, item: str) -> list[OpenBlock]:
+    """Return the open blocks of a point, by value."""
+    blocks: list[OpenBlock] = []
+    if not point.references:
+        return blocks
+    (count,) = unpack_from("<I", point.references)
+    counts = unpack_from(f"<{count}I", point.references, 4)
+    rows = list(iter_unpack("<qIII", point.references[4 + 4 * count :]))
+    tokens = unpack(f"<{len(point.open_tokens) // calcsize(item)}{item}", point.open_tokens)
+    entry, row, token = 0, 0, 0
+    for pieces in counts:
+        block = OpenBlock()
+        number, metas = unpack_from("<II", point.open_entry, entry)
+        at = entry + 8 + 24 * number
+        for n, (start, size, offset, position) in enumerate(iter_unpack("<IIqq", point.open_entry[entry + 8 : at])):
+            block.pieces.append((start, offset, position, point.open_entry[at : at + size]))
+            block.crcs.append(rows[row + n][3])
+            at += size
+        length = sum(r[2] for r in rows[row : row + pieces])
+        block.tokens = list(tokens[token : token + length])
+        entry, row, token = entry + 8 + 24 * number + metas, row + pieces, token + length
+        blocks.append(block)
+    return blocks

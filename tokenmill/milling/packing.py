@@ -1,7 +1,7 @@
 """Documents on their way into blocks, and the blocks: what goes into a packing and what comes out (`Packing`)."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -161,8 +161,8 @@ class PackedBlocks:
     """For each block, how many tokens of that document are in blocks now; 0 when the block ends with the document."""
     finished: Sequence[bool]
     """For each block, whether nothing of that document is still to be placed: where not, the chain goes on with it."""
-    padding: Sequence[int] = ()
-    """For each block, how many of its tokens are padding; nothing where flushes alone make padding."""
+    figures: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """What the totals count of each block (`Totals.packing`), by name."""
     references: Callable[[int], bytes] = lambda _: NO_BLOCKS
     """Gives the blocks that are open right after so many (at least one) of these have left, as references."""
 
@@ -180,5 +180,18 @@ class Packing(Protocol):
 
     @property
     def open_block(self) -> tuple[bytes, bytes]:
-        """The tokens and the entry of the open block so far; both empty when no block is open."""
+        """The tokens and the entry of the open block so far; both empty when no block is open.
+
+        Of a packing with several open blocks: of all of them, one after the other, in the order of `references`.
+        """
+        ...
+
+    @property
+    def open_tokens(self) -> int:
+        """How many tokens all open blocks have."""
+        ...
+
+    @property
+    def references(self) -> bytes:
+        """The open blocks as references (`tokenmill.wire.references`); empty in a packing with one open block."""
         ...

@@ -15,6 +15,7 @@ from zlib import crc32
 import xxhash
 
 from tokenmill.documents import Document
+from tokenmill.milling.fit_reference import FitReference, LeavingBlock, reopened
 from tokenmill.milling.outcomes import NO_TOKENS, Kind, Outcome, Stages
 from tokenmill.reading.resume import ResumePoint
 from tokenmill.recipe import Recipe
@@ -36,6 +37,8 @@ class ReferenceBlock:
     chain: bytes
     cursor: Cursor
     totals: Totals
+    references: bytes = b""
+    """The blocks that are open behind it, in a packing with several."""
 
 
 @dataclass(slots=True)
@@ -53,9 +56,14 @@ class Reference:
     _pieces: list[tuple[int, int, int, bytes]] = field(default_factory=list)
     _number: int = 0
     _chain: bytes = b""
+    _fit: FitReference | None = None
 
     def __post_init__(self) -> None:
         """Begin before block 0."""
+        if self.recipe.packing == "fit":
+            self._fit = FitReference(
+                self.recipe.block_tokens, **self.recipe.packing_parameters, padding=self.recipe.padding_id
+            )
         seed = b"tokenmill chain 1" + self.recipe.fingerprint + pack("<I", self.partition)
         self._chain = xxhash.xxh3_128_digest(seed)
 
@@ -74,6 +82,9 @@ class Reference:
         reference = cls(recipe, stages, partition, point.cursor.next_offset, skips, point.totals.copy())
         reference._number, reference._chain = point.cursor.block, point.chain
         item = _ITEM[recipe.dtype]
+        if reference._fit is not None:
+            reference._fit.blocks = reopened(point, item)
+            return reference
         reference._tokens = list(unpack(f"<{len(point.open_tokens) // calcsize(item)}{item}", point.open_tokens))
         reference._pieces = _pieces_of(point.open_entry)
         return reference
@@ -81,11 +92,18 @@ class Reference:
     @property
     def open_tokens(self) -> int:
         """Tokens that wait in the open block after all records read so far."""
-        return len(self._tokens)
+        return len(self._tokens) if self._fit is None else sum(len(b.tokens) for b in self._fit.blocks)
+
+    @property
+    def references(self) -> bytes:
+        return b"" if self._fit is None else self._fit.references()
 
     @property
     def open_block(self) -> tuple[bytes, bytes]:
         """These tokens and their entry; both empty where no block is open."""
+        if self._fit is not None:
+            opened = [(self._packed_tokens(b.tokens), self._entry(b.pieces)) for b in self._fit.blocks]
+            return b"".join(t for t, _ in opened), b"".join(e for _, e in opened)
         return (self._packed_tokens(), self._entry()) if self._tokens else (b"", b"")
 
     @property
@@ -115,6 +133,9 @@ class Reference:
         if kind is Kind.KEPT and outcome.document is not None:
             yield from self._add_document(record, passed, [*self.recipe.begin_of_document, *ids, *self.recipe.after])
             return
+        if kind is Kind.FLUSH and self._fit is not None:
+            yield from self._fit_flush(record)
+            return
         self._count(kind, reason)
         if kind is not Kind.OTHER_SPLIT:
             self._count_steps(outcome, passed)
@@ -129,6 +150,9 @@ class Reference:
     ) -> Iterator[ReferenceBlock]:
         document = passed[-1]
         meta = self._meta(document)
+        if self._fit is not None:
+            yield from self._fit_document(record, passed, tokens, meta)
+            return
         last = len(tokens) - 1
         for position, token in enumerate(tokens):
             if not self._tokens or position == 0:
@@ -144,21 +168,61 @@ class Reference:
                 place = (record.offset + 1, 0) if position == last else (record.offset, position + 1)
                 yield self._close(Cursor(*place, self._number + 1, *_remembered(record)))
 
-    def _close(self, cursor: Cursor) -> ReferenceBlock:
+    def _fit_document(
+        self, record: SourceRecord, passed: list[Document], tokens: list[int], meta: bytes
+    ) -> Iterator[ReferenceBlock]:
+        assert self._fit is not None
+        counted = False
+        for left in self._fit.add(record.offset, tokens, meta, _remembered(record)[1]):
+            if left.finished:
+                self._count_whole(record, passed, len(tokens))
+                counted = True
+            yield self._leave(record, left)
+        if not counted:
+            self._count_whole(record, passed, len(tokens))
+
+    def _count_whole(self, record, passed, tokens):
+        self._count(Kind.KEPT, "")
+        self._count_steps(Outcome(record, Kind.KEPT), passed)
+        self._count_kept(passed[-1], tokens)
+        self.totals.tokens += tokens
+        self.totals.value_bytes += len(record.value or b"")
+
+    def _fit_flush(self, record: SourceRecord) -> Iterator[ReferenceBlock]:
+        assert self._fit is not None
+        counted = False
+        for left in self._fit.flush(record.offset):
+            if left.finished:
+                self._count(Kind.FLUSH, "")
+                counted = True
+            yield self._leave(record, left)
+        if not counted:
+            self._count(Kind.FLUSH, "")
+
+    def _leave(self, record: SourceRecord, left: LeavingBlock) -> ReferenceBlock:
+        assert self._fit is not None
+        self.totals.packing.update(left.figures)
+        self._tokens, self._pieces = left.tokens, left.pieces
+        cursor = Cursor(record.offset + left.finished, left.taken, self._number + 1, *_remembered(record))
+        return self._close(cursor, self._fit.references())
+
+    def _close(self, cursor: Cursor, references: bytes = b"") -> ReferenceBlock:
         tokens, entry = self._packed_tokens(), self._entry()
         self._chain = xxhash.xxh3_128_digest(self._chain + tokens + entry)
-        block = ReferenceBlock(self._number, tokens, entry, self._chain, cursor, self.totals.copy())
+        block = ReferenceBlock(self._number, tokens, entry, self._chain, cursor, self.totals.copy(), references)
         self._number, self._tokens, self._pieces = self._number + 1, [], []
         return block
 
-    def _packed_tokens(self) -> bytes:
-        return pack(f"<{len(self._tokens)}{_ITEM[self.recipe.dtype]}", *self._tokens)
+    def _packed_tokens(self, tokens=None) -> bytes:
+        tokens = self._tokens if tokens is None else tokens
+        return pack(f"<{len(tokens)}{_ITEM[self.recipe.dtype]}", *tokens)
 
-    def _entry(self) -> bytes:
-        entry = pack("<II", len(self._pieces), sum(len(meta) for *_, meta in self._pieces))
-        for start, offset, position, meta in self._pieces:
+    def _entry(self, pieces=None) -> bytes:
+        pieces = self._pieces if pieces is None else pieces
+        entry = pack("<II", len(pieces), sum(len(meta) for *_, meta in pieces))
+        for start, offset, position, meta in pieces:
             entry += pack("<IIqq", start, len(meta), offset, position)
-        return entry + b"".join(meta for *_, meta in self._pieces)
+        return entry + b"".join(meta for *_, meta in pieces)
 
     def _meta(self, document: Document) -> bytes:
         meta: dict[str, object] = {}

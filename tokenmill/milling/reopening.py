@@ -1,0 +1,141 @@
+"""Open blocks that are known by reference become tokens again: the records are read, compared, and milled once more.
+
+A chain whose packing has several open blocks continues with them. Each of their documents must still be what it was:
+the raw log may have been rewritten, even with documents of the same length.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from tokenmill.errors import SourceError
+from tokenmill.milling.chain_outcomes import ChainOutcomes
+from tokenmill.milling.columns import OutcomeColumns, RecordColumns
+from tokenmill.milling.outcomes import Stages
+from tokenmill.reading.continuing import ADVICE, ChainLogs
+from tokenmill.reading.resume import ResumePoint
+from tokenmill.recipe import Recipe
+from tokenmill.records import SourceRecord
+from tokenmill.wire.cursor import record_crc
+from tokenmill.wire.pieces import Piece, encode_entry
+from tokenmill.wire.references import OpenReferences, split_references
+
+NEAR_OFFSETS: Final = 256
+"""Referenced records that are nearer to each other than this are read in one go: a read of its own costs a request."""
+
+
+class _Document(NamedTuple):
+    tokens: bytes
+    """From the first referenced one on."""
+    meta: bytes
+
+
+class Reopening:
+    """The open blocks of one chain: `ranges` must be read, all records of them be given to `take`, then `point` asked."""
+
+    def __init__(self, recipe: Recipe, stages: Stages, point: ResumePoint, skips: Collection[int] = ()) -> None:
+        """Reopen the blocks of ``point``; ``skips`` are the offsets that a person put on the skip list."""
+        self._recipe, self._stages, self._point, self._skips = recipe, stages, point, skips
+        self._references = split_references(b"" if point.is_complete else point.references)
+        rows = self._references.rows
+        self._wanted = {offset: (first, tokens, crc) for offset, first, tokens, crc in rows.tolist()}
+        self._found: dict[int, _Document] = {}
+
+    @property
+    def ranges(self) -> Iterator[tuple[int, int]]:
+        """The ranges ``[start, end)`` of offsets to read, ascending."""
+        offsets = sorted(self._wanted)
+        breaks = [at for at, (one, other) in enumerate(pairwise(offsets), 1) if other - one > NEAR_OFFSETS]
+        for low, high in pairwise([0, *breaks, len(offsets)]):
+            if low < high:
+                yield offsets[low], offsets[high - 1] + 1
+
+    def take(self, records: Sequence[SourceRecord]) -> None:
+        """Mill those of these records, which are in the order of their offsets, that are referred to.
+
+        Raises:
+            SourceError: one is another record now.
+            EngineError, PanicError: as `PartitionMill.feed`.
+
+        """
+        wanted = [record for record in records if record.offset in self._wanted]
+        for record in wanted:
+            if record_crc(record.key, record.value) != self._wanted[record.offset][2]:
+                raise self._changed(record.offset, "is another record now")
+        fetch = RecordColumns.of(wanted)
+        for low, high in fetch.parts():
+            self._take_part(fetch.part(low, high))
+
+    def _take_part(self, part: RecordColumns) -> None:
+        columns = OutcomeColumns.sort(self._stages, part, self._skips)
+        kept = columns.kept[self._recipe.split]
+        encoded = self._stages.engine.encode(kept.documents.texts)
+        documents = ChainOutcomes.of(self._recipe, part, columns, kept, encoded).documents
+        offsets, bounds, metas = documents.offsets.tolist(), documents.bounds, documents.metas
+        firsts, sizes = (
+            np.array([self._wanted[offset][at] for offset in offsets], np.int64) for at in (0, 1)
+        )
+        for at in np.flatnonzero(firsts + sizes != np.diff(bounds)).tolist():
+            raise self._changed(offsets[at], f"gives {bounds[at + 1] - bounds[at]} tokens, not {firsts[at] + sizes[at]}")
+        tokens = documents.tokens.cut(bounds[:-1] + firsts, bounds[1:])
+        for at, offset in enumerate(offsets):
+            meta = metas.data[metas.bounds[at] : metas.bounds[at + 1]]
+            self._found[offset] = _Document(bytes(tokens[at]), meta)
+
+    def point(self) -> ResumePoint:
+        """Return the same point with the tokens of all open blocks.
+
+        Raises:
+            SourceError: a record is not there any more, or is none that the chain keeps.
+
+        """
+        missing = sorted(self._wanted.keys() - self._found.keys())
+        if missing:
+            raise self._changed(missing[0], "is gone, or is no document of the split any more")
+        if not self._wanted:
+            return self._point
+        return replace(self._point, open_tokens=self._tokens(), open_entry=self._entries(self._references))
+
+    def _tokens(self) -> bytes:
+        return b"".join(self._found[offset].tokens for offset in self._references.rows["offset"].tolist())
+
+    def _entries(self, references: OpenReferences) -> bytes:
+        ends = np.cumsum(references.counts).tolist()
+        rows = references.rows.tolist()
+        return b"".join(
+            self._entry(rows[end - count : end]) for count, end in zip(references.counts, ends, strict=True)
+        )
+
+    def _entry(self, rows: Sequence[tuple[int, int, int, int]]) -> bytes:
+        pieces, start = [], 0
+        for offset, first, tokens, _ in rows:
+            pieces.append(Piece(start, offset, first, self._found[offset].meta))
+            start += tokens
+        return encode_entry(pieces)
+
+    def _changed(self, offset: int, how: str) -> SourceError:
+        return SourceError(
+            f"the record at offset {offset} of {self._recipe.raw_topic}, of which an open block of split "
+            f"{self._recipe.split} holds tokens, {how}: {ADVICE}"
+        )
+
+
+async def reopen(
+    logs: ChainLogs, recipe: Recipe, stages: Stages, point: ResumePoint, skips: Collection[int] = ()
+) -> ResumePoint:
+    """Return ``point`` with the tokens of its open blocks, whose records are read from ``logs`` where it lacks them.
+
+    Raises:
+        SourceError: a record is another one now.
+        MovedError: retention has passed one.
+        EngineError, PanicError: as `PartitionMill.feed`.
+
+    """
+    reopening = Reopening(recipe, stages, point, skips)
+    for start, end in reopening.ranges:
+        async for records in logs.records(start, end):
+            reopening.take(records)
+    return reopening.point()
