@@ -3,9 +3,10 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 from aiokafka import TopicPartition
@@ -17,6 +18,7 @@ from tokenmill.errors import (
     EngineError,
     FingerprintError,
     GapError,
+    MovedError,
     PanicError,
     SourceError,
     TokenMillError,
@@ -40,6 +42,7 @@ from ..telemetry.measuring import PartitionProgress, State
 from ..telemetry.mill_meter import MillMeter
 from ..worker.ending import end_process
 from ..worker.ownership import FetchedBatch
+from .open_blocks import OpenBlockReader, ValueCarries
 from .publisher import CarryTime, Publisher, Send, send_dead_letters
 from .recipes import SchemaWait
 from .skip_list import SkipList
@@ -53,6 +56,8 @@ HALTING = (SourceError, GapError, DifferenceError, DamagedError, FingerprintErro
 """What a new start does not get over for this partition, while the others can go on: it waits until a person acts."""
 WAIT_SECONDS: Final = 5.0
 """How soon a partition that lacks its token partition looks for it again."""
+
+T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
@@ -118,7 +123,10 @@ class RawPartition:
         ignored = self._ignored()
         try:
             await self._require_token_partitions()
-            chains = await self._find_chains()
+            chains = None
+            while chains is None:
+                with suppress(MovedError):  # retention passed what was being read: look again
+                    chains = await self._find_chains()
             if not self.halted:
                 await self._start(chains)
         except HALTING as error:
@@ -140,22 +148,20 @@ class RawPartition:
 
     async def _find_chains(self) -> list[ChainMill]:
         """Read where each stream's chain continues, make its publisher, and settle which records are skipped."""
-        context = self._context
-        chains = []
+        context, found = self._context, []
+        raw = TopicPartition(self.tp.topic, self.tp.partition)
         async with consumer(context.settings) as client:
             for settled in context.streams:
-                recipe = settled.genesis.recipe
                 tokens = TopicPartition(settled.stream.tokens_topic, self.tp.partition)
-                raw = TopicPartition(self.tp.topic, self.tp.partition)
                 leader = partial(context.leader, TP(tokens.topic, tokens.partition))
                 before = leader()
                 tail = await read_tail(client, settled, tokens, raw)
-                chains.append(ChainMill(recipe, tail.point, message_bytes=context.settings.message_bytes))
-                self._publishers[recipe.split] = Publisher(
+                found.append((settled.genesis.recipe, tail.point))
+                self._publishers[settled.genesis.recipe.split] = Publisher(
                     context.send,
                     tokens.topic,
                     tokens.partition,
-                    cursor=tail.point.cursor,
+                    cursor=tail.furthest,
                     end=LogEnd(tail.end_offset, tail.last, before),
                     leader=leader,
                     read=partial(messages_between, context.settings, tokens, settled.control.ignored),
@@ -165,9 +171,20 @@ class RawPartition:
                         context.settings.carry_bytes,
                         context.retention.get(tokens.topic),
                     ),
+                    value_carries=ValueCarries(context.settings, self.tp.topic),
                 )
             self._skips = await context.skip_list.settle(client, self.tp.partition, self._durable_cursors())
-        return chains
+            reader = OpenBlockReader(client, raw, context.stages, self._skips, self._mill_again)
+            return [
+                ChainMill(recipe, await reader.reopened(recipe, point), message_bytes=context.settings.message_bytes)
+                for recipe, point in found
+            ]
+
+    async def _mill_again(self, records: Sequence[SourceRecord], mill: Callable[[], None]) -> None:
+        """Mill records of open blocks in a thread, as `feed` does."""
+        await self._schemas.learn(records, records[0].offset, self._skips)
+        self._note(records[0].offset, records[-1].offset)
+        await asyncio.to_thread(self._noted, mill)
 
     async def _start(self, chains: Sequence[ChainMill]) -> None:
         """Mill from the lowest place on that a chain wants."""
@@ -236,7 +253,7 @@ class RawPartition:
     async def _mill_fetch(self, mill: PartitionMill, batch: FetchedBatch) -> Milled | None:
         """Mill in a thread; None where the partition halts over it, or was given up meanwhile."""
         try:
-            milled = await asyncio.to_thread(self._mill_noted, mill, batch.records)
+            milled = await asyncio.to_thread(self._noted, partial(mill.feed, batch.records))
         except HALTING as error:
             self._halt(error)
             return None
@@ -246,10 +263,10 @@ class RawPartition:
             log.warning("partition goes on", topic=self.tp.topic, partition=self.tp.partition)
         return milled if batch.generation == self._generation else None
 
-    def _mill_noted(self, mill: PartitionMill, records: Sequence[SourceRecord]) -> Milled:
+    def _noted(self, mill: Callable[[], T]) -> T:
         """Mill in a thread. What ends the process leaves the note of the records; what halts the partition does not."""
         try:
-            milled = mill.feed(records)
+            milled = mill()
         except PanicError as error:
             in_flight = self._note.hanging(0)
             self._note.done()
@@ -290,12 +307,7 @@ class RawPartition:
     async def _queue_carries(self, mill: PartitionMill) -> None:
         """Take step 6."""
         for split, chain in mill.chains.items():
-            publisher = self._publishers[split]
-            behind = self.position > publisher.durable.next_offset
-            if publisher.idle and publisher.carry_time.is_due(behind=behind):
-                carry = chain.carry(self.position)
-                if carry is not None:
-                    await publisher.put([carry])
+            await self._publishers[split].put_carry(chain, self.position)
 
     async def tick(self) -> None:
         """Name a record that takes very long, and write a carry for each chain that needs one."""
@@ -340,6 +352,11 @@ class RawPartition:
         self._halted_by = error.brief
         self._meter.clock.enter("halted")
         log.critical("partition halted", topic=self.tp.topic, partition=self.tp.partition, reason=self.halted)
+
+    def heed_retention(self, below: int) -> None:
+        """Take note that the source's records below an offset may soon be gone."""
+        for publisher in self._publishers.values():
+            publisher.value_carries.endangered_below = below
 
     def may_go_on(self) -> bool:
         """Return whether more messages are passed over than when the partition halted in its `resume`."""

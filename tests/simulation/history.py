@@ -7,7 +7,7 @@ history; a list is drawn from a seed.
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from tests.simulation.broker import Broker, Flight, Stored
@@ -42,6 +42,8 @@ class Plan:
     start: int
     first_tail: int
     actions: Sequence[Action]
+    fit: tuple[int, int] | None = None
+    """Open blocks, and offsets that their pieces may be behind, of the packing ``fit``; None: ``concat``."""
 
 
 WEIGHTS: Final = {
@@ -68,10 +70,10 @@ WEIGHTS: Final = {
 """How often each action is drawn."""
 
 
-def draw_plan(seed: int, only: Sequence[str] = ()) -> Plan:
+def draw_plan(seed: int, only: Sequence[str] = (), *, fit: bool = False) -> Plan:
     """Return the plan of a seed: a few faults in one, none of most kinds, so that each kind meets every other.
 
-    With ``only``, these faults and no others, often.
+    With ``only``, these faults and no others, often. With ``fit``, the same in that packing.
     """
     rng = random.Random(seed)
     faults = [name for name, weight in WEIGHTS.items() if weight <= 2]
@@ -80,13 +82,14 @@ def draw_plan(seed: int, only: Sequence[str] = ()) -> Plan:
     if only:
         weights = {name: weight for name, weight in WEIGHTS.items() if name not in faults} | dict.fromkeys(only, 2)
     names = rng.choices(list(weights), list(weights.values()), k=rng.randint(15, 50))
-    return Plan(
+    plan = Plan(
         splits=1 + (rng.random() < 0.2),
         block_tokens=rng.choice([4, 8, 16]),
         start=rng.choice([0, 0, 0, 2]),
         first_tail=rng.choice([2, 3, 4, 8, 8, 16, 64]),
         actions=[Action("produce", rng.getrandbits(30)), *(Action(name, rng.getrandbits(30)) for name in names)],
     )
+    return replace(plan, fit=(rng.choice([1, 2, 3, 5]), rng.choice([0, 2, 5, 8, 100]))) if fit else plan
 
 
 @dataclass
@@ -104,7 +107,7 @@ class History:
     def __post_init__(self) -> None:
         """Set the scene."""
         plan = self.plan
-        self.scene: Scene = make_scene(plan.splits, plan.block_tokens, plan.start)
+        self.scene: Scene = make_scene(plan.splits, plan.block_tokens, plan.start, plan.fit)
         for recipe in self.scene.source.recipes:
             self.broker.tokens[recipe.split], self.broker.landed[recipe.split] = Log(), []
             self.stores.append(Store(recipe, self.broker.tokens[recipe.split], self.rules))
@@ -224,6 +227,7 @@ class History:
         alive = self._alive
         if alive:
             alive[number % len(alive)].carry_due = True
+            alive[number % len(alive)].carry_by_value = bool(number // 8 % 2)
         return bool(alive)
 
     def _restart_store(self, number: int) -> bool:

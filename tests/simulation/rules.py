@@ -57,7 +57,8 @@ def _from_earliest(found: list[Run], logs: ChainLogs, source_first: int) -> Run:
     except SourceError:
         if found[0].point.cursor.block or len(found) > 1:
             raise
-        return Run(genesis_point(source_first, found[0].point.chain), 0)
+        begin = genesis_point(source_first, found[0].point.chain)
+        return Run(begin, 0, begin.cursor)
 
 
 async def _never_whole(*arguments: object, **keywords: object) -> tuple[list[Run], bool, Sequence[Message]]:

@@ -22,9 +22,15 @@ class Scene:
 
 
 @cache
-def make_scene(splits: int, block_tokens: int, start: int) -> Scene:
-    """Return the scene of so many splits, each with its genesis, which begins at offset ``start``."""
+def make_scene(splits: int, block_tokens: int, start: int, fit: tuple[int, int] | None = None) -> Scene:
+    """Return the scene of so many splits, each with its genesis, which begins at offset ``start``.
+
+    With ``fit``, that packing with so many open blocks, and pieces so many offsets behind.
+    """
     recipe = replace(RECIPE, shards=splits, splits=SPLITS[splits], block_tokens=block_tokens, max_text_bytes=60)
+    if fit is not None:
+        parameters = {"open_blocks": fit[0], "max_age_offsets": fit[1]}
+        recipe = replace(recipe, packing="fit", packing_parameters=parameters)
     source = make_source(recipe, start=start)
     starts = (0,) * PARTITION + (start,)
     return Scene(source, tuple(_genesis(recipe, starts) for recipe in source.recipes), 1)

@@ -23,7 +23,7 @@ from tokenmill.records import SourceRecord
 from tokenmill.wire.chain import roll
 from tokenmill.wire.cursor import Cursor, record_crc
 from tokenmill.wire.message import HEADER_OVERHEAD, Message
-from tokenmill.wire.references import NO_BLOCKS
+from tokenmill.wire.references import NO_BLOCKS, split_references
 from tokenmill.wire.totals import Totals
 
 Roll: TypeAlias = Callable[[bytes, bytes, Sequence[bytes]], Sequence[bytes]]
@@ -71,6 +71,12 @@ class ChainMill:
     def next_block(self) -> int:
         """The number of the block that is open or comes next."""
         return self._position.block
+
+    @property
+    def oldest_reference(self) -> int:
+        """The lowest offset that an open block holds tokens of, in a packing with references; else that wanted next."""
+        rows = split_references(self._packing.references)
+        return rows.oldest if len(rows.counts) else self.next_offset
 
     @property
     def open_tokens(self) -> int:

@@ -53,6 +53,10 @@ class Reopening:
             if low < high:
                 yield offsets[low], offsets[high - 1] + 1
 
+    def wanted(self, records: Sequence[SourceRecord]) -> Sequence[SourceRecord]:
+        """Return those of some records that are referred to."""
+        return [record for record in records if record.offset in self._wanted]
+
     def take(self, records: Sequence[SourceRecord]) -> None:
         """Mill those of these records, which are in the order of their offsets, that are referred to.
 
@@ -61,7 +65,7 @@ class Reopening:
             EngineError, PanicError: as `PartitionMill.feed`.
 
         """
-        wanted = [record for record in records if record.offset in self._wanted]
+        wanted = self.wanted(records)
         for record in wanted:
             if record_crc(record.key, record.value) != self._wanted[record.offset][2]:
                 raise self._changed(record.offset, "is another record now")
