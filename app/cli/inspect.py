@@ -142,7 +142,7 @@ def piece_lines(piece: TracedPiece) -> list[str]:
     """Return where a piece came from, and the beginning of its record's text."""
     place = f"{piece.topic}[{piece.partition}] offset {piece.offset}"
     if piece.padding:
-        return [f"tokens {piece.start} to {piece.stop - 1}: padding, by the flush at {place}"]
+        return [f"tokens {piece.start} to {piece.stop - 1}: padding, by the record at {place}"]
     name = f"document {piece.id!r}" if piece.id is not None else "a document"
     lines = [f"tokens {piece.start} to {piece.stop - 1}: {name} from its token {piece.position}, {place}"]
     if piece.record is not None:
@@ -155,7 +155,7 @@ def piece_lines(piece: TracedPiece) -> list[str]:
 def piece_name(piece: dict[str, Any]) -> str:
     """Return where a piece of a message came from."""
     if piece["position"] < 0:
-        return f"padding, by the flush at offset {piece['offset']}"
+        return f"padding, by the record at offset {piece['offset']}"
     name = f"document {piece['id']!r}" if "id" in piece else "a document"
     return f"{name} from its token {piece['position']}, offset {piece['offset']}"
 

@@ -17,6 +17,8 @@ from tests.simulation.scene import Scene, make_record, make_scene
 from tests.simulation.store import Store
 from tests.simulation.worker import MillWorker, Rules
 from tokenmill.reading import continuing
+from tokenmill.records import Record
+from tokenmill.wire.references import split_references
 
 MOST_WORKERS: Final = 3
 """Alive at once: an owner, a zombie, and another one; fewer than the messages of a tail, as the protocol wants it."""
@@ -120,6 +122,7 @@ class History:
             "raw gap": self._raw_gap, "raw retention": self._raw_retention, "token retention": self._token_retention,
             "token tail": self._token_tail, "raw tail": self._raw_tail, "raw recreated": self._raw_recreated,
             "tokens recreated": self._tokens_recreated, "both tails": self._both_tails,
+            "raw replaced": self._raw_replaced,
         }  # fmt: skip
 
     def run(self) -> list[str]:
@@ -283,6 +286,20 @@ class History:
         for at in range(number // 16 % 12):
             self._produce(number // 256 + at)
         return True
+
+    def _raw_replaced(self, number: int) -> bool:
+        """Put another text of the same length in the place of one whose rest is in an open block, and more in others."""
+        raw = self.broker.raw
+        furthest = max((m for some in self.broker.landed.values() for m in some), key=lambda m: m.cursor.place)
+        held = [row for row in split_references(furthest.references).rows.tolist() if row[0] in raw.entries]
+        offsets = [offset for offset, first, *_ in held if first and offset != furthest.cursor.last_offset]
+        for offset in offsets[number % max(1, len(offsets)) :][:1]:
+            record = raw.entries[offset]
+            value = bytes(97 + (byte - 96) % 26 for byte in record.value or b"")
+            raw.entries[offset] = raw.truth[offset] = Record(offset, record.timestamp, record.key, value)
+            self.judge.rewritten = True
+            return True
+        return False
 
     def _tokens_recreated(self, number: int) -> bool:
         log = self._token_log(number)

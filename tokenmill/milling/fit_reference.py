@@ -3,81 +3,89 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from struct import calcsize, iter_unpack, pack, unpack, unpack_from
-from typing import NamedTuple
+
+from tokenmill.milling.reference_packings import ITEM, LeavingBlock, OpenBlock, pieces_of
+from tokenmill.packings import Fit, packing_of
+from tokenmill.reading.resume import ResumePoint
+from tokenmill.recipe import Recipe
 
 
-class LeavingBlock(NamedTuple):
-    """A block that leaves, and where its document is then."""
+@dataclass(slots=True)
+class ReferringBlock(OpenBlock):
+    """An open block, and the CRC of the record of each of its pieces."""
 
-    tokens: list[int]
-    pieces: list[tuple[int, int, int, bytes]]
-    """Start, offset, position and meta of each."""
-    figures: dict[str, int]
-    """Tokens of padding; whether it holds several documents; whether it is the first of a document that fits none."""
-    taken: int
-    """Tokens of the document that is being placed which are in blocks that left; 0 where all of it is placed."""
-    finished: bool
-    """Whether all of that document is placed, or all blocks are closed that a flush closes."""
-
-
-@dataclass
-class OpenBlock:
-    """An open block."""
-
-    tokens: list[int] = field(default_factory=list)
-    pieces: list[tuple[int, int, int, bytes]] = field(default_factory=list)
     crcs: list[int] = field(default_factory=list)
-    """Of the record of each piece."""
-
-    def ends(self) -> list[int]:
-        """Return where each piece ends."""
-        return [*(start for start, *_ in self.pieces[1:]), len(self.tokens)]
 
 
-@dataclass
 class FitReference:
-    """The open blocks of one chain, in the order in which they were opened."""
+    """Whole documents, each in the open block with the least sufficient room."""
 
-    block_tokens: int
-    open_blocks: int
-    max_age_offsets: int
-    padding: int
-    blocks: list[OpenBlock] = field(default_factory=list)
+    def __init__(self, recipe: Recipe) -> None:
+        """Begin with no open block."""
+        parameters = packing_of(recipe)
+        assert isinstance(parameters, Fit)
+        self._size, self._padding, self._item = recipe.block_tokens, recipe.padding_id, ITEM[recipe.dtype]
+        self._most_open, self._max_age = parameters.open_blocks, parameters.max_age_offsets
+        self.blocks: list[ReferringBlock] = []
 
-    def add(
-        self, offset: int, tokens: Sequence[int], meta: bytes, crc: int, taken: int = 0
-    ) -> Iterator[LeavingBlock]:
-        """Place a document of which ``taken`` tokens are in blocks that left; yield the blocks that leave."""
+    def dropped(self, tokens: Sequence[int]) -> str:  # noqa: ARG002 - the protocol's
+        """Nothing is."""
+        return ""
+
+    def given(self, tokens: Sequence[int]) -> int:
+        """All of them."""
+        return len(tokens)
+
+    def add(self, offset: int, tokens: Sequence[int], meta: bytes, crc: int) -> Iterator[LeavingBlock]:
+        """Give whole blocks, then place the rest; yield the blocks that leave."""
         yield from self._close_old(offset)
-        size, end = self.block_tokens, len(tokens)
-        while end - taken >= size:
-            piece = (0, offset, taken, meta)
-            taken += size
-            figures = {"padding": 0, "joined": 0, "cut": int(taken == size < end)}
-            yield LeavingBlock(list(tokens[taken - size : taken]), [piece], figures, taken % end, taken == end)
-        rest = end - taken
-        if not rest:
+        taken, end = 0, len(tokens)
+        while end - taken >= self._size:
+            begin, taken = taken, taken + self._size
+            figures = {"padding": 0, "joined": 0, "cut": int(begin == 0 and taken < end)}
+            finished = taken == end
+            block = list(tokens[begin:taken]), [(0, offset, begin, meta)]
+            yield LeavingBlock(*block, 0 if finished else taken, finished, figures)
+        if taken == end:
             return
-        fitting = [block for block in self.blocks if self._room(block) >= rest]
-        if not fitting and len(self.blocks) == self.open_blocks:
+        fitting = [block for block in self.blocks if self._room(block) >= end - taken]
+        if not fitting and len(self.blocks) == self._most_open:
             yield self._close(min(self.blocks, key=self._room), offset, taken, finished=False)
-        block = min(fitting, key=self._room, default=None)
-        if block is None:
-            block = OpenBlock()
-            self.blocks.append(block)
+        if not fitting:
+            self.blocks.append(ReferringBlock())
+            fitting = self.blocks[-1:]
+        block = min(fitting, key=self._room)
         block.pieces.append((len(block.tokens), offset, taken, meta))
         block.crcs.append(crc)
         block.tokens += tokens[taken:]
         if not self._room(block):
             self.blocks.remove(block)
-            yield LeavingBlock(block.tokens, block.pieces, self._figures(block, 0), 0, finished=True)
+            yield LeavingBlock(block.tokens, block.pieces, 0, True, self._figures(block, 0))
 
     def flush(self, offset: int) -> Iterator[LeavingBlock]:
-        """Close all blocks; yield them."""
+        """Close all blocks, the oldest first."""
         for closed in self._close_old(offset):
             yield closed._replace(finished=not self.blocks)
         while self.blocks:
             yield self._close(self.blocks[0], offset, 0, finished=len(self.blocks) == 1)
+
+    def reopen(self, point: ResumePoint) -> None:
+        """Begin with the blocks that a carry holds by value."""
+        self.blocks = []
+        if not point.references:
+            return
+        (number,) = unpack_from("<I", point.references)
+        counts = unpack_from(f"<{number}I", point.references, 4)
+        crcs = [crc for *_, crc in iter_unpack("<qIII", point.references[4 + 4 * number :])]
+        sizes = [size for _, _, size, _ in iter_unpack("<qIII", point.references[4 + 4 * number :])]
+        count = len(point.open_tokens) // calcsize(self._item)
+        tokens, entries = list(unpack(f"<{count}{self._item}", point.open_tokens)), point.open_entry
+        for pieces in counts:
+            rows, metas = unpack_from("<II", entries)
+            end = 8 + 24 * rows + metas
+            length = sum(sizes[:pieces])
+            self.blocks.append(ReferringBlock(tokens[:length], pieces_of(entries[:end]), crcs[:pieces]))
+            tokens, entries, crcs, sizes = tokens[length:], entries[end:], crcs[pieces:], sizes[pieces:]
 
     def references(self) -> bytes:
         """Return the open blocks as references."""
@@ -85,49 +93,27 @@ class FitReference:
             return b""
         data = pack("<I", len(self.blocks)) + b"".join(pack("<I", len(block.pieces)) for block in self.blocks)
         for block in self.blocks:
-            for (start, offset, position, _), end, crc in zip(block.pieces, block.ends(), block.crcs, strict=True):
+            ends = [*(start for start, *_ in block.pieces[1:]), len(block.tokens)]
+            for (start, offset, position, _), end, crc in zip(block.pieces, ends, block.crcs, strict=True):
                 data += pack("<qIII", offset, position, end - start, crc)
         return data
 
     def _close_old(self, offset: int) -> Iterator[LeavingBlock]:
-        while self.blocks and self.blocks[0].pieces[0][1] + self.max_age_offsets < offset:
-            oldest = self.blocks[0]
-            yield self._close(oldest, oldest.pieces[0][1] + self.max_age_offsets + 1, 0, finished=False)
+        """Close the blocks whose oldest piece is too far behind."""
+        while self.blocks and self.blocks[0].pieces[0][1] + self._max_age < offset:
+            too_old_from = self.blocks[0].pieces[0][1] + self._max_age + 1
+            yield self._close(self.blocks[0], too_old_from, 0, finished=False)
 
-    def _close(self, block: OpenBlock, offset: int, taken: int, *, finished: bool) -> LeavingBlock:
+    def _close(self, block: ReferringBlock, offset: int, taken: int, *, finished: bool) -> LeavingBlock:
         self.blocks.remove(block)
         room = self._room(block)
         pieces = [*block.pieces, (len(block.tokens), offset, -1, b"")]
-        return LeavingBlock(block.tokens + [self.padding] * room, pieces, self._figures(block, room), taken, finished)
+        figures = self._figures(block, room)
+        return LeavingBlock(block.tokens + [self._padding] * room, pieces, taken, finished, figures)
+
+    def _room(self, block: OpenBlock) -> int:
+        return self._size - len(block.tokens)
 
     @staticmethod
     def _figures(block: OpenBlock, padding: int) -> dict[str, int]:
         return {"padding": padding, "joined": int(len(block.pieces) > 1), "cut": 0}
-
-    def _room(self, block: OpenBlock) -> int:
-        return self.block_tokens - len(block.tokens)
-
-
-def reopened(point, item: str) -> list[OpenBlock]:
-    """Return the open blocks of a point, by value."""
-    blocks: list[OpenBlock] = []
-    if not point.references:
-        return blocks
-    (count,) = unpack_from("<I", point.references)
-    counts = unpack_from(f"<{count}I", point.references, 4)
-    rows = list(iter_unpack("<qIII", point.references[4 + 4 * count :]))
-    tokens = unpack(f"<{len(point.open_tokens) // calcsize(item)}{item}", point.open_tokens)
-    entry, row, token = 0, 0, 0
-    for pieces in counts:
-        block = OpenBlock()
-        number, metas = unpack_from("<II", point.open_entry, entry)
-        at = entry + 8 + 24 * number
-        for n, (start, size, offset, position) in enumerate(iter_unpack("<IIqq", point.open_entry[entry + 8 : at])):
-            block.pieces.append((start, offset, position, point.open_entry[at : at + size]))
-            block.crcs.append(rows[row + n][3])
-            at += size
-        length = sum(r[2] for r in rows[row : row + pieces])
-        block.tokens = list(tokens[token : token + length])
-        entry, row, token = entry + 8 + 24 * number + metas, row + pieces, token + length
-        blocks.append(block)
-    return blocks

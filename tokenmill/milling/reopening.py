@@ -33,8 +33,13 @@ class _Document(NamedTuple):
     meta: bytes
 
 
+def is_referenced(record: SourceRecord, crc: int) -> bool:
+    """Return whether a record is the one that a reference with this CRC is to."""
+    return record_crc(record.key, record.value) == crc
+
+
 class Reopening:
-    """The open blocks of one chain: `ranges` must be read, all records of them be given to `take`, then `point` asked."""
+    """The open blocks of one chain: read all `ranges`, give what is there to `take`, then ask for the `point`."""
 
     def __init__(self, recipe: Recipe, stages: Stages, point: ResumePoint, skips: Collection[int] = ()) -> None:
         """Reopen the blocks of ``point``; ``skips`` are the offsets that a person put on the skip list."""
@@ -67,7 +72,7 @@ class Reopening:
         """
         wanted = self.wanted(records)
         for record in wanted:
-            if record_crc(record.key, record.value) != self._wanted[record.offset][2]:
+            if not is_referenced(record, self._wanted[record.offset][2]):
                 raise self._changed(record.offset, "is another record now")
         fetch = RecordColumns.of(wanted)
         for low, high in fetch.parts():

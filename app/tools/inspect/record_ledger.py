@@ -8,6 +8,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from tokenmill.funnel.retention import Retention
 from tokenmill.wire.message import Message
+from tokenmill.wire.references import split_references
 from tokenmill.wire.totals import Totals
 
 from ...kafka.clients import consumer, offsets
@@ -48,7 +49,7 @@ class ChainLedger:
     block_tokens: int = 0
     """Tokens in these blocks, padding included."""
     open_tokens: int = 0
-    """Tokens that wait in open blocks, as the last carries say."""
+    """Tokens that wait in open blocks, as the last carries say, or the last messages of packings that refer to them."""
     totals: Totals = field(default_factory=Totals)
     pace: "Pace | None" = None
     """How fast the chain grew; None where its topic does not tell."""
@@ -57,18 +58,19 @@ class ChainLedger:
     def retention(self) -> Retention:
         """The same for people: what is kept of the documents, and what dropped the rest."""
         if self.pace is None:
-            return Retention(self.totals, self.padding)
-        return Retention(self.totals, self.padding, self.pace.seconds, self.pace.tokens)
+            return Retention(self.totals, self.padding, blocks=self.blocks)
+        return Retention(self.totals, self.padding, self.pace.seconds, self.pace.tokens, self.blocks)
 
     @property
     def padding(self) -> int:
-        """Tokens that no document wrote: flushes filled blocks with them."""
+        """Tokens that no document wrote: flushes, and packings that close blocks, filled blocks with them."""
         return self.block_tokens + self.open_tokens - self.totals.tokens - self.taken
 
     @property
     def balanced(self) -> bool:
-        """Whether every record is in exactly one column, and every token is a document's or a flush's."""
-        return self.totals.balanced and (self.padding == 0 or (self.padding > 0 and self.totals.flushes > 0))
+        """Whether every record is in exactly one column, and every token is a document's, a flush's or the packing's."""
+        flushed = self.padding - self.totals.packing["padding"]
+        return self.totals.balanced and (flushed == 0 or (flushed > 0 and self.totals.flushes > 0))
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON types."""
@@ -199,7 +201,7 @@ def account(empty: ChainLedger, head: Message, settled: Settled) -> ChainLedger:
         taken=head.cursor.taken,
         blocks=head.cursor.block,
         block_tokens=head.cursor.block * recipe.block_tokens,
-        open_tokens=len(head.open_tokens) // recipe.token_dtype.itemsize,
+        open_tokens=split_references(head.references).tokens or len(head.open_tokens) // recipe.token_dtype.itemsize,
         totals=head.totals,
     )
 
