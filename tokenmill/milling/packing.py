@@ -1,7 +1,7 @@
 """Documents on their way into blocks, and the blocks: what goes into a packing and what comes out (`Packing`)."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -118,6 +118,10 @@ class PackedBlocks:
     """For each block, the index among the added documents of the one that its last token belongs to."""
     taken: Sequence[int]
     """For each block, how many tokens of that document are in blocks now; 0 when the block ends with the document."""
+    finished: Sequence[bool]
+    """For each block, whether nothing of that document is still to be placed: where not, the chain goes on with it."""
+    figures: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """What the totals count of each block (`Totals.packing`), by name."""
 
 
 class Packing(Protocol):
@@ -134,4 +138,9 @@ class Packing(Protocol):
     @property
     def open_block(self) -> tuple[bytes, bytes]:
         """The tokens and the entry of the open block so far; both empty when no block is open."""
+        ...
+
+    @property
+    def open_tokens(self) -> int:
+        """How many tokens the open block has."""
         ...
