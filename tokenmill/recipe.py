@@ -19,6 +19,7 @@ LATER: Final[Mapping[str, Any]] = {
     "packing_parameters": {},
     "padding": None,
     "pipeline": (),
+    "segment_tokens": None,
     "special_tokens_in_text": "text",
 }
 """Fields added after the first streams, with their defaults; a recipe omits a default of these (`Recipe.to_dict`)."""
@@ -70,7 +71,9 @@ class Recipe:
     begin_of_document: tuple[int, ...] = ()
     """The ids before those of each text."""
     packing_parameters: Mapping[str, Any] = field(default_factory=dict)
-    """Those of the packing, all of them; none for ``concat``."""
+    """Those of the packing that have not their default (`tokenmill.packings`)."""
+    segment_tokens: int | None = None
+    """Tokens that a model reads at a time, where the packing is ``chunks``: blocks do not show it."""
     padding: int | None = None
     """The id that padding is made of, where it is not the last one of a document (`Recipe.padding_id`)."""
     special_tokens_in_text: str = "text"
@@ -128,6 +131,13 @@ class Recipe:
     def token_dtype(self) -> "np.dtype[np.unsignedinteger]":
         """The little-endian dtype of the stream's tokens."""
         return np.dtype(self.dtype).newbyteorder("<")
+
+    @property
+    def sequence_length(self) -> int:
+        """The setting of that name: tokens that a model reads at a time."""
+        if self.segment_tokens is not None:
+            return self.segment_tokens
+        return self.block_tokens - (self.packing != "rows")
 
     @property
     def block_bytes(self) -> int:

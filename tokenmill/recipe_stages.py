@@ -7,6 +7,7 @@ from typing import Final, cast
 from tokenmill.documents import MAX_TEXT_BYTES, MAX_TOKENIZED_BYTES, Limits
 from tokenmill.errors import FingerprintError
 from tokenmill.milling.outcomes import Stages
+from tokenmill.packings import packing_of
 from tokenmill.recipe import Recipe
 from tokenmill.recipe_differences import differences
 from tokenmill.stages.curation.choosing import faster_steps
@@ -123,6 +124,7 @@ def complete(
     if not draft.max_text_bytes:
         draft = replace(draft, max_text_bytes=text_limit_of(tokenizer))
     stages = open_stages(draft, tokenizer, engine, schemas, lists)
+    packing = packing_of(draft)
     opened = stages.engine
     frame = document_frame(
         tokenizer,
@@ -131,7 +133,8 @@ def complete(
         end=end_of_document,
         padding=padding,
         template=template,
-        allow_flush=draft.allow_flush,
+        pads=draft.allow_flush or packing.pads,
+        own_padding=draft.packing in {"rows", "chunks"},
     )
     recipe = replace(
         draft,
@@ -167,7 +170,7 @@ def reopen_stages(
         engine,
         schemas,
         begin_of_document=recipe.begin_of_document,
-        padding=recipe.padding,
+        padding=recipe.padding_id,
         lists=lists,
     )
     if again.fingerprint != recipe.fingerprint:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr, TypeAdapter
 
 from tokenmill.errors import SettingsError
+from tokenmill.packings import canonical_packing
 from tokenmill.stages.decoding import MODES
 from tokenmill.stages.steps.pipeline import canonical_entries
 from tokenmill.stages.steps.profiles import spelled_out
@@ -91,6 +92,22 @@ def parse_steps(value: object) -> object:
         return canonical_entries(spelled_out(parse_names(value)))
     except SettingsError as error:
         raise ValueError(str(error)) from error
+
+
+def parse_packing(value: object) -> object:
+    """Return a packing's name, or a table of its name and the parameters that have not their default.
+
+    Raises:
+        ValueError: an unknown packing, or one that cannot be used as it is.
+
+    """
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        value = json.loads(value)
+    try:
+        table = canonical_packing(value)
+    except SettingsError as error:
+        raise ValueError(str(error)) from error
+    return table if len(table) > 1 else table["name"]
 
 
 def parse_token(value: object) -> object:
@@ -176,6 +193,7 @@ TopicNames = Annotated[tuple[TopicName, ...], BeforeValidator(parse_names), Fiel
 Splits = Annotated[dict[str, int], BeforeValidator(parse_splits), Field(min_length=1)]
 Decode = Annotated[str, BeforeValidator(parse_decode)]
 Steps = Annotated[tuple[dict[str, Any], ...], BeforeValidator(parse_steps)]
+Packing = Annotated[str | dict[str, Any], BeforeValidator(parse_packing)]
 Start = Annotated[str, BeforeValidator(parse_start)]
 Token = Annotated[int | str | None, BeforeValidator(parse_token)]
 OptionalText = Annotated[str | None, BeforeValidator(empty_is_none)]

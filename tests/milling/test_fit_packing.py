@@ -1,6 +1,7 @@
 """The packing ``fit``: the same blocks as its plain reference, whatever the calls; whole documents, bounded age."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -9,10 +10,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.mills import RECIPE
 from tests.strategies import feed_sizes
 from tokenmill.milling.fit_packing import FitPacking
-from tokenmill.milling.fit_reference import FitReference, LeavingBlock
 from tokenmill.milling.packing import PackedBlocks, Stretches, TokenizedDocuments
+from tokenmill.milling.reference_packings import FitReference, LeavingBlock
 from tokenmill.stages.document_columns import Metas
 from tokenmill.wire.pieces import PADDING, Piece, decode_entry
 from tokenmill.wire.references import split_references
@@ -59,20 +61,26 @@ def histories(draw: st.DrawFn) -> list[Document]:
     return found
 
 
-shapes = st.tuples(st.integers(2, 9), st.integers(1, 5), st.sampled_from([0, 1, 3, 10, 1000]))
+shapes = st.tuples(st.integers(2, 9), st.integers(1, 5), st.sampled_from([1, 2, 4, 10, 1000]))
 
 
-def expected_of(reference: FitReference, documents: Sequence[Document], taken: int = 0) -> Iterator[Left]:
+def make_reference(size: int, most_open: int, age: int) -> FitReference:
+    """Return the reference of blocks of so many tokens."""
+    parameters = {"open_blocks": most_open, "max_age_offsets": age}
+    recipe = replace(RECIPE, packing="fit", packing_parameters=parameters, block_tokens=size, dtype="uint16", padding=PAD)
+    return FitReference(recipe)
+
+
+def expected_of(reference: FitReference, documents: Sequence[Document]) -> Iterator[Left]:
     """Yield what the reference makes of documents."""
     for document in documents:
         found: Iterator[LeavingBlock] = reference.flush(document.offset)
         if document.tokens:
-            found = reference.add(document.offset, document.tokens, document.meta, document.crc, taken)
-        taken = 0
+            found = reference.add(document.offset, document.tokens, document.meta, document.crc)
         for block in found:
             pieces = [Piece(*piece) for piece in block.pieces]
             state = (document.offset, block.taken, block.finished, reference.references())
-            yield Left(list(block.tokens), pieces, block.figures, *state)
+            yield Left(list(block.tokens), pieces, dict(block.figures), *state)
 
 
 def columns(documents: Sequence[Document], taken: int = 0) -> TokenizedDocuments:
@@ -125,7 +133,7 @@ def test_it_is_the_reference_for_any_calls(
     """Blocks, pieces, padding, where the chain is after each, and the open blocks."""
     size, most_open, age = shape
     packing = FitPacking(size, UINT16, PAD, open_blocks=most_open, max_age_offsets=age)
-    reference = FitReference(size, most_open, age, PAD)
+    reference = make_reference(size, most_open, age)
     assert list(run(packing, documents, size, calls)) == list(expected_of(reference, documents))
     assert packing.references == reference.references()
     tokens, _ = packing.open_block
@@ -153,7 +161,7 @@ def test_it_goes_on_after_any_block(
 ) -> None:
     """In the middle of a document or a flush as well: the state after a block is enough."""
     size, most_open, age = shape
-    left = list(expected_of(FitReference(size, most_open, age, PAD), documents))
+    left = list(expected_of(make_reference(size, most_open, age), documents))
     if not left:
         return
     at = data.draw(st.integers(0, len(left) - 1))

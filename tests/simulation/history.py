@@ -91,7 +91,7 @@ def draw_plan(seed: int, only: Sequence[str] = (), *, fit: bool = False) -> Plan
         first_tail=rng.choice([2, 3, 4, 8, 8, 16, 64]),
         actions=[Action("produce", rng.getrandbits(30)), *(Action(name, rng.getrandbits(30)) for name in names)],
     )
-    return replace(plan, fit=(rng.choice([1, 2, 3, 5]), rng.choice([0, 2, 5, 8, 100]))) if fit else plan
+    return replace(plan, fit=(rng.choice([1, 2, 3, 5]), rng.choice([1, 2, 5, 8, 100]))) if fit else plan
 
 
 @dataclass

@@ -17,6 +17,7 @@ from tokenmill.milling.chain_outcomes import ChainOutcomes
 from tokenmill.milling.concat_packing import ConcatPacking
 from tokenmill.milling.fit_packing import FitPacking
 from tokenmill.milling.packing import PackedBlocks, Packing, TokenizedDocuments
+from tokenmill.packings import Concat, Fit, packing_of
 from tokenmill.reading.resume import ResumePoint
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
@@ -242,22 +243,13 @@ def open_packing(
         SettingsError: this version does not know the packing.
 
     """
-    if recipe.packing == "fit":
-        return FitPacking(
-            recipe.block_tokens,
-            recipe.token_dtype,
-            recipe.padding_id,
-            **recipe.packing_parameters,
-            references=references,
-            open_tokens=open_tokens,
-            open_entry=open_entry,
-        )
-    if recipe.packing != "concat":
-        raise SettingsError(f"packing {recipe.packing!r} is unknown here: use the version that made the stream")
-    return ConcatPacking(
-        recipe.block_tokens,
-        recipe.token_dtype,
-        recipe.padding_id,
-        open_tokens=open_tokens,
-        open_entry=open_entry,
-    )
+    opened = {"open_tokens": open_tokens, "open_entry": open_entry}
+    shape = recipe.block_tokens, recipe.token_dtype, recipe.padding_id
+    match packing_of(recipe):
+        case Concat():
+            return ConcatPacking(*shape, **opened)
+        case Fit(open_blocks, max_age_offsets):
+            ages = {"open_blocks": open_blocks, "max_age_offsets": max_age_offsets}
+            return FitPacking(*shape, **ages, references=references, **opened)
+        case _:
+            raise SettingsError(f"packing {recipe.packing!r} is unknown here: use the version that made the stream")

@@ -85,8 +85,8 @@ class ConcatPacking:
         last_documents = np.searchsorted(ends, block_ends)
         whole = ends[last_documents] == block_ends
         taken = np.where(whole, 0, block_ends - starts[last_documents] + run.positions[last_documents])
-        ends = last_documents.tolist()
-        return PackedBlocks(stream.between(0, blocks * size), entries, ends, taken.tolist(), whole.tolist())
+        places = last_documents.tolist(), taken.tolist(), whole.tolist()
+        return PackedBlocks(stream.between(0, blocks * size), entries, *places)
 
     def _entries(
         self,
