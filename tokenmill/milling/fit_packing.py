@@ -280,10 +280,13 @@ class _Placing:
 
     def _give_whole(self, count: int) -> None:
         """Let whole blocks of one document leave."""
-        for _ in range(count):
-            self.blocks.append(self.opened)
-            self._left(self.opened, 0, 0)
-            self.opened += 1
+        numbers, placed = range(self.opened, self.opened + count), len(self.blocks) + 1
+        self.blocks += numbers
+        self.left += numbers
+        self.times += range(placed, placed + count)
+        self.rooms += [0] * count
+        self.causes += [0] * count
+        self.opened += count
 
 
 @dataclass(frozen=True)
