@@ -1,7 +1,7 @@
 """Open blocks of packings that have several: read again at a resume, and written by value before retention takes them.
 
-Messages hold these blocks by reference to raw records (`tokenmill.wire.references`). Where the raw log may soon lose one
-of them, carries hold the blocks by value, and a resume begins with the last of these carries.
+Messages hold these blocks by reference to raw records (`tokenmill.wire.references`). Where the raw log may soon lose
+one of them, carries hold the blocks by value, and a resume begins with the last of these carries.
 """
 
 import time
@@ -22,7 +22,7 @@ from tokenmill.wire.message import HEADER_OVERHEAD, Message
 
 from ..kafka.clients import admin, offsets, read_batches
 from ..kafka.retry import ask_repeatedly
-from ..kafka.topic_needs import HEADERS_BYTES, UNLIMITED, worst_message_bytes
+from ..kafka.topic_needs import HEADERS_BYTES, UNLIMITED
 from ..kafka.topics import describe_topics
 from ..settings import Settings
 
@@ -114,11 +114,11 @@ async def endangered_below(
 class ValueCarries:
     """Says when the carries of one chain hold its open blocks by value."""
 
-    def __init__(self, settings: Settings, raw_topic: str) -> None:
-        """Those that a token topic of ``raw_topic`` does not take are not written."""
+    def __init__(self, most_bytes: int) -> None:
+        """Carries that are larger are not written so; of the token topic's limit, the rest is the other headers'."""
         self.endangered_below = 0
         """The source offset below which records may soon be gone."""
-        self._most_bytes = worst_message_bytes(settings, settings.for_topic(raw_topic)) - HEADERS_BYTES
+        self._most_bytes = most_bytes - HEADERS_BYTES
         self._next_offset = -1
         self._messages = 0
         self._said = False

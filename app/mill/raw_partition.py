@@ -2,9 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -25,7 +24,7 @@ from tokenmill.errors import (
     TopicError,
 )
 from tokenmill.milling.chain_mill import ChainMill
-from tokenmill.milling.outcomes import Outcome, Stages
+from tokenmill.milling.outcomes import Outcome
 from tokenmill.milling.partition_mill import Milled, PartitionMill
 from tokenmill.reading.log_end import LogEnd
 from tokenmill.records import SourceRecord
@@ -33,19 +32,19 @@ from tokenmill.wire.cursor import Cursor
 from tokenmill.wire.message import Message
 
 from ..kafka.clients import consumer
-from ..kafka.control_topic import Settled
 from ..kafka.token_topic import messages_between, read_tail
-from ..settings import Settings, dead_letter_topic, rejected_topic
-from ..supervisor.in_flight import Board, Note, RecordsInFlight
+from ..kafka.topic_needs import worst_message_bytes
+from ..settings import dead_letter_topic, rejected_topic
+from ..supervisor.in_flight import Note, RecordsInFlight
 from ..telemetry import worker_metrics as metrics
 from ..telemetry.measuring import PartitionProgress, State
 from ..telemetry.mill_meter import MillMeter
 from ..worker.ending import end_process
 from ..worker.ownership import FetchedBatch
+from .mill_context import MillContext
 from .open_blocks import OpenBlockReader, ValueCarries
-from .publisher import CarryTime, Publisher, Send, send_dead_letters
+from .publisher import CarryTime, Publisher, send_dead_letters
 from .recipes import SchemaWait
-from .skip_list import SkipList
 
 HANG_SECONDS = 15.0
 """A record that takes as long is named, and its partition shown as halted, until it is done. Nothing else follows from
@@ -60,29 +59,6 @@ WAIT_SECONDS: Final = 5.0
 T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MillContext:
-    """What all raw partitions of a topic on one worker share."""
-
-    settings: Settings
-    stages: Stages
-    streams: Sequence[Settled]
-    skip_list: SkipList
-    retention: Mapping[str, float | None]
-    """How long each token topic keeps its messages, in seconds; None: for ever."""
-    require_partition: Callable[[int], Awaitable[None]]
-    """Returns when all streams have a partition of this number; raises `TopicError` while they cannot."""
-    send: Send
-    partitions: Callable[[str], Awaitable[int]]
-    """How many partitions a topic has that is sent to."""
-    leader: Callable[[TP], object]
-    """Something that differs once a partition that is sent to has another leader (`tokenmill.reading.log_end`)."""
-    board: Board | None = None
-    """Where a supervisor reads what is being milled."""
-    start_partition: Callable[[TP, int], Awaitable[int | None]]
-    set_durable: Callable[[TP, int], None]
 
 
 class RawPartition:
@@ -150,6 +126,7 @@ class RawPartition:
         """Read where each stream's chain continues, make its publisher, and settle which records are skipped."""
         context, found = self._context, []
         raw = TopicPartition(self.tp.topic, self.tp.partition)
+        most_bytes = worst_message_bytes(context.settings, context.settings.for_topic(raw.topic))
         async with consumer(context.settings) as client:
             for settled in context.streams:
                 tokens = TopicPartition(settled.stream.tokens_topic, self.tp.partition)
@@ -171,7 +148,7 @@ class RawPartition:
                         context.settings.carry_bytes,
                         context.retention.get(tokens.topic),
                     ),
-                    value_carries=ValueCarries(context.settings, self.tp.topic),
+                    value_carries=ValueCarries(most_bytes),
                 )
             self._skips = await context.skip_list.settle(client, self.tp.partition, self._durable_cursors())
             reader = OpenBlockReader(client, raw, context.stages, self._skips, self._mill_again)

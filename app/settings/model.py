@@ -1,7 +1,7 @@
 """Every setting: its name, type, default, and one line that help and documentation repeat."""
 
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -27,12 +27,16 @@ from .values import (
     Splits,
     Start,
     Steps,
+    Stream,
     Tables,
     Token,
     TopicNames,
     as_variable,
     check_topic_name,
+    dead_letter_topic,
     in_the_open,
+    produced_topic,
+    rejected_topic,
     start_milliseconds,
 )
 
@@ -41,24 +45,6 @@ MAX_TOPIC_NAME: Final = 249
 """Longest topic name (org.apache.kafka.common.internals.Topic): a log's directory must fit a file name of 255."""
 LONGEST_PREFIX: Final = len("control.")
 MIB: Final = 1024 * 1024
-
-
-class Stream(NamedTuple):
-    """One packing of one split of one raw topic."""
-
-    name: str
-    raw_topic: str
-    split: str
-
-    @property
-    def tokens_topic(self) -> str:
-        """The topic of the stream's blocks, with as many partitions as the raw topic."""
-        return f"tokens.{self.name}"
-
-    @property
-    def control_topic(self) -> str:
-        """The topic of the stream's genesis, skip list and eras: one partition, kept for ever."""
-        return f"control.{self.name}"
 
 
 class TopicSettings(BaseModel):
@@ -394,18 +380,3 @@ class Settings(TopicSettings, RegistrySettings, ConnectionSettings, BaseSettings
         """
         values = {name: in_the_open(getattr(self, name)) for name in Settings.model_fields}
         return {f"{ENVIRONMENT_PREFIX}{name.upper()}": as_variable(value) for name, value in values.items()}
-
-
-def dead_letter_topic(raw_topic: str) -> str:
-    """Return the topic that takes the records of ``raw_topic`` that cannot be documents."""
-    return f"{raw_topic}.dead-letters"
-
-
-def rejected_topic(raw_topic: str) -> str:
-    """Return the topic that takes the documents of ``raw_topic`` that steps filter out, where `rejects` asks for it."""
-    return f"{raw_topic}.rejected"
-
-
-def produced_topic(raw_topic: str) -> str:
-    """Return the name of the topic on which `produce` notes what it has sent to ``raw_topic``."""
-    return f"{raw_topic}.produced"

@@ -1,11 +1,11 @@
-"""How a setting's value may be written: as TOML has it, or as one string in a variable or a flag."""
+"""How a setting's value may be written: as TOML has it, or as one string in a variable or a flag; names of topics."""
 
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, SecretStr, TypeAdapter
 
@@ -184,6 +184,39 @@ def in_the_open(value: object) -> object:
 
 def _is_splits(value: object) -> bool:
     return isinstance(value, Mapping) and bool(value) and all(isinstance(shards, int) for shards in value.values())
+
+
+class Stream(NamedTuple):
+    """One packing of one split of one raw topic."""
+
+    name: str
+    raw_topic: str
+    split: str
+
+    @property
+    def tokens_topic(self) -> str:
+        """The topic of the stream's blocks, with as many partitions as the raw topic."""
+        return f"tokens.{self.name}"
+
+    @property
+    def control_topic(self) -> str:
+        """The topic of the stream's genesis, skip list and eras: one partition, kept for ever."""
+        return f"control.{self.name}"
+
+
+def dead_letter_topic(raw_topic: str) -> str:
+    """Return the topic that takes the records of ``raw_topic`` that cannot be documents."""
+    return f"{raw_topic}.dead-letters"
+
+
+def rejected_topic(raw_topic: str) -> str:
+    """Return the topic that takes the documents of ``raw_topic`` that steps filter out, where `rejects` asks for it."""
+    return f"{raw_topic}.rejected"
+
+
+def produced_topic(raw_topic: str) -> str:
+    """Return the name of the topic on which `produce` notes what it has sent to ``raw_topic``."""
+    return f"{raw_topic}.produced"
 
 
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=0)]

@@ -67,7 +67,9 @@ shapes = st.tuples(st.integers(2, 9), st.integers(1, 5), st.sampled_from([1, 2, 
 def make_reference(size: int, most_open: int, age: int) -> FitReference:
     """Return the reference of blocks of so many tokens."""
     parameters = {"open_blocks": most_open, "max_age_offsets": age}
-    recipe = replace(RECIPE, packing="fit", packing_parameters=parameters, block_tokens=size, dtype="uint16", padding=PAD)
+    recipe = replace(
+        RECIPE, packing="fit", packing_parameters=parameters, block_tokens=size, dtype="uint16", padding=PAD
+    )
     return FitReference(recipe)
 
 
@@ -87,7 +89,9 @@ def columns(documents: Sequence[Document], taken: int = 0) -> TokenizedDocuments
     """Put documents into columns, in two arrays that do not begin with theirs."""
     half = len(documents) // 2
     arrays = [np.array([1, 2], UINT16)]
-    arrays += [np.concatenate([np.array(d.tokens, UINT16) for d in p]) for p in (documents[:half], documents[half:]) if p]
+    arrays += [
+        np.concatenate([np.array(d.tokens, UINT16) for d in p]) for p in (documents[:half], documents[half:]) if p
+    ]
     return TokenizedDocuments(
         np.array([document.offset for document in documents], np.int64),
         Stretches(arrays),
@@ -203,7 +207,7 @@ def by_value(references: bytes, documents: dict[int, Document]) -> tuple[bytes, 
 def test_what_fits_a_block_is_never_cut_and_nothing_is_lost(
     documents: list[Document], shape: tuple[int, int, int]
 ) -> None:
-    """Every token once, in the order of its document; whole documents; offsets within the bound, the last ones rising."""
+    """Every token once, in its document's order; offsets within the bound, and those of last pieces rise."""
     size, most_open, age = shape
     packing = FitPacking(size, UINT16, PAD, open_blocks=most_open, max_age_offsets=age)
     end = documents[-1].offset + 1 if documents else 0

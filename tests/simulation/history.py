@@ -288,7 +288,7 @@ class History:
         return True
 
     def _raw_replaced(self, number: int) -> bool:
-        """Put another text of the same length in the place of one whose rest is in an open block, and more in others."""
+        """Put another text of its length in the place of one whose rest is in an open block."""
         raw = self.broker.raw
         furthest = max((m for some in self.broker.landed.values() for m in some), key=lambda m: m.cursor.place)
         held = [row for row in split_references(furthest.references).rows.tolist() if row[0] in raw.entries]

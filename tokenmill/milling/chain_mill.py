@@ -243,13 +243,20 @@ def open_packing(
         SettingsError: this version does not know the packing.
 
     """
-    opened = {"open_tokens": open_tokens, "open_entry": open_entry}
-    shape = recipe.block_tokens, recipe.token_dtype, recipe.padding_id
+    size, dtype, padding = recipe.block_tokens, recipe.token_dtype, recipe.padding_id
     match packing_of(recipe):
         case Concat():
-            return ConcatPacking(*shape, **opened)
+            return ConcatPacking(size, dtype, padding, open_tokens=open_tokens, open_entry=open_entry)
         case Fit(open_blocks, max_age_offsets):
-            ages = {"open_blocks": open_blocks, "max_age_offsets": max_age_offsets}
-            return FitPacking(*shape, **ages, references=references, **opened)
+            return FitPacking(
+                size,
+                dtype,
+                padding,
+                open_blocks=open_blocks,
+                max_age_offsets=max_age_offsets,
+                references=references,
+                open_tokens=open_tokens,
+                open_entry=open_entry,
+            )
         case _:
             raise SettingsError(f"packing {recipe.packing!r} is unknown here: use the version that made the stream")

@@ -13,7 +13,7 @@ operations for each; then rows, entries and references are made of all pieces to
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +51,7 @@ class FitPacking:
         """
         self._block_tokens, self._open_blocks, self._max_age = block_tokens, open_blocks, max_age_offsets
         self._dtype = dtype
-        self._padding = memoryview(np.full(block_tokens, padding, dtype)).cast("B")
+        self._padding = np.full(block_tokens, padding, dtype).data.cast("B")
         counts, rows = split_references(references)
         self._open = _Pieces.of(counts, rows, dtype.itemsize, open_tokens, open_entry)
 

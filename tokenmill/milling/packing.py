@@ -42,7 +42,7 @@ class Stretches:
         """Return views of the bytes of the tokens ``[start, stop)`` of each range; none reaches over two arrays."""
         ends = np.cumsum([len(array) for array in self._arrays])
         owners = np.searchsorted(ends, starts, side="right")
-        views = [memoryview(array).cast("B") for array in self._arrays]
+        views = [array.data.cast("B") for array in self._arrays]
         item = self._arrays[0].itemsize if views else 1
         shifts = np.append(0, ends)[owners]
         places = zip(

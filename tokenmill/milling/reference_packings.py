@@ -153,8 +153,8 @@ class FitReference:
             begin, taken = taken, taken + self._size
             figures = {"padding": 0, "joined": 0, "cut": int(begin == 0 and taken < end)}
             finished = taken == end
-            block = list(tokens[begin:taken]), [(0, offset, begin, meta)]
-            yield LeavingBlock(*block, 0 if finished else taken, finished, figures)
+            whole, pieces = list(tokens[begin:taken]), [(0, offset, begin, meta)]
+            yield LeavingBlock(whole, pieces, 0 if finished else taken, finished, figures)
         if taken == end:
             return
         fitting = [block for block in self.blocks if self._room(block) >= end - taken]

@@ -84,11 +84,10 @@ class Reopening:
         encoded = self._stages.engine.encode(kept.documents.texts)
         documents = ChainOutcomes.of(self._recipe, part, columns, kept, encoded).documents
         offsets, bounds, metas = documents.offsets.tolist(), documents.bounds, documents.metas
-        firsts, sizes = (
-            np.array([self._wanted[offset][at] for offset in offsets], np.int64) for at in (0, 1)
-        )
+        firsts, sizes = (np.array([self._wanted[offset][at] for offset in offsets], np.int64) for at in (0, 1))
         for at in np.flatnonzero(firsts + sizes != np.diff(bounds)).tolist():
-            raise self._changed(offsets[at], f"gives {bounds[at + 1] - bounds[at]} tokens, not {firsts[at] + sizes[at]}")
+            given, wanted = bounds[at + 1] - bounds[at], firsts[at] + sizes[at]
+            raise self._changed(offsets[at], f"gives {given} tokens, not {wanted}")
         tokens = documents.tokens.cut(bounds[:-1] + firsts, bounds[1:])
         for at, offset in enumerate(offsets):
             meta = metas.data[metas.bounds[at] : metas.bounds[at + 1]]

@@ -15,11 +15,13 @@ from typing import Final
 import numpy as np
 
 from tokenmill.errors import InputError
+from tokenmill.packings import Fit, packing_parameters
 from tokenmill.samples.position import Position
 from tokenmill.samples.sequence import count_views
 from tokenmill.samples.source import Source, places_of, sources_of
 from tokenmill.samples.trainable import TrainableSamples
-from tokenmill.store import PartitionReader, partitions_in, read_stream
+from tokenmill.store import PartitionReader, StreamInfo, partitions_in, read_stream
+from tokenmill.store.rows import Rows
 from tokenmill.wire.pieces import PADDING
 
 _AT_ONCE: Final = 4096
@@ -94,14 +96,15 @@ class TracedRecord:
             return "its blocks are in eras that this run does not take" if known else "no era holds its blocks yet"
         if self.held is None:
             return "the store holds no block of this partition"
-        if self.offset > self.held[1]:
-            return (
-                f"the store's blocks end with offset {self.held[1]}: it is not milled or stored yet, or has no tokens"
-            )
+        return self._without_tokens(*self.held)
+
+    def _without_tokens(self, first: int, last: int) -> str:
+        if self.offset > last:
+            return f"the store's blocks end with offset {last}: it is not milled or stored yet, or has no tokens"
         if self.may_wait:
             return "it waits in an open block, or has no tokens"
-        if self.offset < self.held[0]:
-            return f"the store's blocks begin with offset {self.held[0]}: it was retired, or has no tokens"
+        if self.offset < first:
+            return f"the store's blocks begin with offset {first}: it was retired, or has no tokens"
         return "it yielded no tokens: filtered, dead-lettered, of another split, a tombstone, or no record"
 
 
@@ -276,11 +279,11 @@ class Tracer:
             raise InputError(f"{self._store} has the partitions {there} of {self._info.name}, not {partition}")
         return self._samples.reader(partition)
 
-    def _is_beyond(self, pieces: np.ndarray, offset: int) -> bool:
+    def _is_beyond(self, pieces: Rows, offset: int) -> bool:
         """Return whether neither a block with these pieces nor a later one holds tokens of a record."""
         if self._age is None:  # offsets never fall
             return int(pieces["offset"][0]) > offset
-        return int(pieces["offset"][-1]) > offset + self._age + 1
+        return int(pieces["offset"][-1]) > offset + self._age + 1  # its first piece's is not above the record's
 
     @staticmethod
     def _first(reader: PartitionReader, block: int) -> int:
@@ -289,3 +292,12 @@ class Tracer:
     @staticmethod
     def _last(reader: PartitionReader, block: int) -> int:
         return int(reader.pieces(block)["offset"][-1])
+
+
+def _most_age(info: StreamInfo) -> int | None:
+    """Return how many offsets the pieces of a block may be behind its last one; None where offsets never fall."""
+    recipe = info.values["genesis"].get("recipe", {})
+    if recipe.get("packing") != "fit":
+        return None
+    parameters = packing_parameters("fit", recipe.get("packing_parameters", {}))
+    return parameters.max_age_offsets if isinstance(parameters, Fit) else None

@@ -147,7 +147,7 @@ def decode_message(header: bytes, value: bytes | memoryview | None) -> Message:
     if count and opened:
         raise DamagedError("the header holds blocks and an open block: the message was written by something else")
     if opened and blocks and len(opened) % int(rows["tokens"].sum(dtype="u8")):
-        raise DamagedError("the header's open blocks are not what it refers to: the message was written by another version")
+        raise DamagedError("the header's open blocks are not what it refers to: something else wrote the message")
     return Message(
         fingerprint=fingerprint,
         first=first,

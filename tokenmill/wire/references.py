@@ -1,9 +1,9 @@
 """References: the open blocks of a packing that has several, as the records that their tokens come from.
 
 A packing that keeps open blocks holds, for each, the rests of documents in the order in which they were placed. By
-value that would be up to 33 MB in every message; a reference has 20 bytes. Whoever continues the chain reads the records
-again, and compares their CRCs and lengths: a raw log that was rewritten with documents of the same length would join
-two histories unnoticed otherwise. In bytes, little-endian, without padding::
+value that would be up to 33 MB in every message; a reference has 20 bytes. Whoever continues the chain reads the
+records again, and compares their CRCs and lengths: a raw log that was rewritten with documents of the same length would
+join two histories unnoticed otherwise. In bytes, little-endian, without padding::
 
     u4 blocks | blocks x u4 pieces | all pieces x REFERENCE (20 bytes each)
 
@@ -64,7 +64,7 @@ def split_references(data: bytes | memoryview) -> OpenReferences:
         raise ValueError(f"references begin with a number of blocks, not with {len(data)} bytes")
     blocks = int(_COUNT.unpack_from(data)[0])
     start = _COUNT.size * (1 + blocks)
-    if not 0 < blocks or len(data) < start:
+    if blocks < 1 or len(data) < start:
         raise ValueError(f"{len(data)} bytes of references are too few for {blocks} blocks")
     counts = np.frombuffer(data, "<u4", blocks, _COUNT.size).tolist()
     if min(counts) < 1 or start + sum(counts) * REFERENCE.itemsize != len(data):

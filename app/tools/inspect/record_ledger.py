@@ -68,7 +68,7 @@ class ChainLedger:
 
     @property
     def balanced(self) -> bool:
-        """Whether every record is in exactly one column, and every token is a document's, a flush's or the packing's."""
+        """Whether every record is in one column, and every token is a document's, a flush's or the packing's."""
         flushed = self.padding - self.totals.packing["padding"]
         return self.totals.balanced and (flushed == 0 or (flushed > 0 and self.totals.flushes > 0))
 

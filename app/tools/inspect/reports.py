@@ -18,7 +18,7 @@ from tokenmill.store.segment import Segment
 from tokenmill.store.start import read_start
 from tokenmill.wire.message import HEADER_NAME, MAGIC, Message
 from tokenmill.wire.pieces import Piece, decode_entry, split_entries
-from tokenmill.wire.references import REFERENCE, OpenReferences, split_references
+from tokenmill.wire.references import OpenReferences, split_references
 
 from ...kafka.clients import consumer, offsets, read_range
 from ...kafka.control_topic import Settled, require_topic
@@ -348,7 +348,7 @@ async def _describe(settings: Settings, topic: str, message: Message) -> dict[st
 def _references(references: OpenReferences) -> list[list[dict[str, int]]]:
     """Return what each open block refers to, as JSON types."""
     rows = iter(references.rows.tolist())
-    names = REFERENCE.names or ()
+    names = references.rows.dtype.names or ()
     return [[dict(zip(names, next(rows), strict=True)) for _ in range(count)] for count in references.counts]
 
 
