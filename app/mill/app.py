@@ -29,10 +29,9 @@ from ..worker.ownership import FetchedBatch
 from ..worker.run import StreamWorker
 from ..worker.transport import BatchApp, DurableProducer
 from .era_closing import EraKeeper
-from .mill_context import MillContext
 from .open_blocks import SourceRetention
 from .raw_partition import RawPartition
-from .recipes import RawTopicPlan, plan_topic
+from .recipes import MillContext, RawTopicPlan, plan_topic
 from .skip_list import SkipList
 from .topic_changes import CompactionWatch, PartitionGrowth
 

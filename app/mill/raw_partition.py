@@ -41,10 +41,9 @@ from ..telemetry.measuring import PartitionProgress, State
 from ..telemetry.mill_meter import MillMeter
 from ..worker.ending import end_process
 from ..worker.ownership import FetchedBatch
-from .mill_context import MillContext
 from .open_blocks import OpenBlockReader, ValueCarries
 from .publisher import CarryTime, Publisher, send_dead_letters
-from .recipes import SchemaWait
+from .recipes import MillContext, SchemaWait
 
 HANG_SECONDS = 15.0
 """A record that takes as long is named, and its partition shown as halted, until it is done. Nothing else follows from

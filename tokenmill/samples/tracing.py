@@ -296,7 +296,7 @@ class Tracer:
 
 def _most_age(info: StreamInfo) -> int | None:
     """Return how many offsets the pieces of a block may be behind its last one; None where offsets never fall."""
-    recipe = info.values["genesis"].get("recipe", {})
+    recipe = info.values.get("genesis", {}).get("recipe", {})
     if recipe.get("packing") != "fit":
         return None
     parameters = packing_parameters("fit", recipe.get("packing_parameters", {}))

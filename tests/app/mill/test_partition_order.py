@@ -14,9 +14,8 @@ from faust.types import TP
 from tokenmill.app.kafka.control_topic import Settled
 from tokenmill.app.mill import publisher
 from tokenmill.app.mill import raw_partition as module
-from tokenmill.app.mill.mill_context import MillContext
 from tokenmill.app.mill.raw_partition import RawPartition
-from tokenmill.app.mill.recipes import RawTopicPlan, plan_topic
+from tokenmill.app.mill.recipes import MillContext, RawTopicPlan, plan_topic
 from tokenmill.app.settings import Settings
 from tokenmill.app.supervisor.in_flight import Board, RecordsInFlight
 from tokenmill.app.worker.ownership import FetchedBatch
