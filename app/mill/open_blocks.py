@@ -15,6 +15,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from tokenmill.milling.chain_mill import ChainMill
 from tokenmill.milling.outcomes import Stages
 from tokenmill.milling.reopening import Reopening
+from tokenmill.reading.continuing import Tail
 from tokenmill.reading.resume import ResumePoint
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
@@ -51,8 +52,8 @@ class OpenBlockReader:
         """
         self._client, self._raw, self._stages, self._skips, self._mill = client, raw, stages, skips, mill
 
-    async def reopened(self, recipe: Recipe, point: ResumePoint) -> ResumePoint:
-        """Return the point of a chain with the tokens of its open blocks.
+    async def reopened(self, recipe: Recipe, tail: Tail) -> ResumePoint:
+        """Return the point of a chain's tail with the tokens of its open blocks.
 
         Raises:
             SourceError: a record is another one than it was.
@@ -60,7 +61,7 @@ class OpenBlockReader:
             EngineError, PanicError: as `PartitionMill.feed`.
 
         """
-        reopening = Reopening(recipe, self._stages, point, self._skips)
+        reopening = Reopening(recipe, self._stages, tail.point, self._skips, source_first=tail.source_first)
         for start, end in reopening.ranges:
             async for fetched in read_batches(self._client, self._raw, start, end):
                 records = reopening.wanted(fetched)

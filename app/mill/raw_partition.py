@@ -132,7 +132,7 @@ class RawPartition:
                 leader = partial(context.leader, TP(tokens.topic, tokens.partition))
                 before = leader()
                 tail = await read_tail(client, settled, tokens, raw)
-                found.append((settled.genesis.recipe, tail.point))
+                found.append((settled.genesis.recipe, tail))
                 self._publishers[settled.genesis.recipe.split] = Publisher(
                     context.send,
                     tokens.topic,
@@ -152,8 +152,8 @@ class RawPartition:
             self._skips = await context.skip_list.settle(client, self.tp.partition, self._durable_cursors())
             reader = OpenBlockReader(client, raw, context.stages, self._skips, self._mill_again)
             return [
-                ChainMill(recipe, await reader.reopened(recipe, point), message_bytes=context.settings.message_bytes)
-                for recipe, point in found
+                ChainMill(recipe, await reader.reopened(recipe, tail), message_bytes=context.settings.message_bytes)
+                for recipe, tail in found
             ]
 
     async def _mill_again(self, records: Sequence[SourceRecord], mill: Callable[[], None]) -> None:

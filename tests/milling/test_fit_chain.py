@@ -135,3 +135,24 @@ def test_records_near_each_other_are_read_in_one_go() -> None:
     carry = write(source, recipe, records, carries=(True,))[-1]
     reopening = Reopening(recipe, source.stages, resume_point(carry))
     assert list(reopening.ranges) == [(3, 6 + NEAR_OFFSETS), (9_000, 9_001)]
+
+
+def test_records_are_compared_where_a_carry_has_the_open_blocks_by_value() -> None:
+    """Those that the source still holds; what it lost needs not be there."""
+    source = fitting(make_source(replace(RECIPE, block_tokens=64)), 4, 100)
+    (recipe,) = source.recipes
+    mill = source.mill()
+    mill.feed(DOCUMENTS)
+    carry = mill.chains["train"].carry(12, by_value=True)
+    assert carry is not None
+    point = resume_point(carry)
+    for first, changed, refused in ((0, None, False), (4, 3, False), (4, 8, True), (0, 3, True)):
+        log = [r._replace(value=b"?" * len(r.value or b"")) if r.offset == changed else r for r in DOCUMENTS[first:]]
+        reopening = Reopening(recipe, source.stages, point, source_first=first)
+        assert list(reopening.ranges) == [(first, 12)]
+        if refused:
+            with pytest.raises(SourceError, match=f"offset {changed} .* another record now"):
+                reopening.take(log)
+        else:
+            reopening.take(log)
+            assert reopening.point() == point

@@ -20,6 +20,7 @@ from tokenmill.records import Record
 from tokenmill.wire.chain import genesis_hash
 from tokenmill.wire.cursor import NO_RECORD, Cursor
 from tokenmill.wire.message import Message
+from tokenmill.wire.references import split_references
 from tokenmill.wire.totals import Totals
 
 
@@ -52,7 +53,8 @@ class Judge:
     def resumed(self, split: str, logs: SimulatedLogs, tail: Tail) -> None:
         """Hold a resume against the log that it saw."""
         by_value = tail.point.references and tail.point.is_complete
-        if self.rewritten and (logs.skipped_check or by_value) and tail.point.cursor.last_offset != NO_RECORD:
+        unseen = by_value and split_references(tail.point.references).oldest < tail.source_first
+        if self.rewritten and (logs.skipped_check or unseen) and tail.point.cursor.last_offset != NO_RECORD:
             self.unprovable = True
         self.counts["resumed before the furthest cursor"] += tail.furthest.place > tail.point.cursor.place
         self.counts["resumed by value"] += bool(by_value)

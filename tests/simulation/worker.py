@@ -139,7 +139,7 @@ class MillWorker:
         while True:
             tail = await find_tail(self._logs, genesis, PARTITION)
             try:
-                return tail, await reopening.reopen(self._logs, genesis.recipe, self.scene.source.stages, tail.point)
+                return tail, await reopening.reopen(self._logs, genesis.recipe, self.scene.source.stages, tail)
             except MovedError:
                 continue
 

@@ -15,7 +15,7 @@ from tokenmill.errors import SourceError
 from tokenmill.milling.chain_outcomes import ChainOutcomes
 from tokenmill.milling.columns import OutcomeColumns, RecordColumns
 from tokenmill.milling.outcomes import Stages
-from tokenmill.reading.continuing import ADVICE, ChainLogs
+from tokenmill.reading.continuing import ADVICE, ChainLogs, Tail
 from tokenmill.reading.resume import ResumePoint
 from tokenmill.recipe import Recipe
 from tokenmill.records import SourceRecord
@@ -41,12 +41,25 @@ def is_referenced(record: SourceRecord, crc: int) -> bool:
 class Reopening:
     """The open blocks of one chain: read all `ranges`, give what is there to `take`, then ask for the `point`."""
 
-    def __init__(self, recipe: Recipe, stages: Stages, point: ResumePoint, skips: Collection[int] = ()) -> None:
-        """Reopen the blocks of ``point``; ``skips`` are the offsets that a person put on the skip list."""
+    def __init__(
+        self,
+        recipe: Recipe,
+        stages: Stages,
+        point: ResumePoint,
+        skips: Collection[int] = (),
+        *,
+        source_first: int = 0,
+    ) -> None:
+        """Reopen the blocks of ``point``; ``skips`` are the offsets that a person put on the skip list.
+
+        Where the point has them by value, their records are compared all the same, from ``source_first`` on, the first
+        offset that the source holds.
+        """
         self._recipe, self._stages, self._point, self._skips = recipe, stages, point, skips
-        self._references = split_references(b"" if point.is_complete else point.references)
-        rows = self._references.rows
-        self._wanted = {offset: (first, tokens, crc) for offset, first, tokens, crc in rows.tolist()}
+        self._references = split_references(point.references)
+        rows, lowest = self._references.rows.tolist(), source_first if point.is_complete else 0
+        self._wanted = {row[0]: row[1:] for row in rows if row[0] >= lowest}
+        self._seen: set[int] = set()
         self._found: dict[int, _Document] = {}
 
     @property
@@ -74,9 +87,11 @@ class Reopening:
         for record in wanted:
             if not is_referenced(record, self._wanted[record.offset][2]):
                 raise self._changed(record.offset, "is another record now")
-        fetch = RecordColumns.of(wanted)
-        for low, high in fetch.parts():
-            self._take_part(fetch.part(low, high))
+            self._seen.add(record.offset)
+        if not self._point.is_complete:
+            fetch = RecordColumns.of(wanted)
+            for low, high in fetch.parts():
+                self._take_part(fetch.part(low, high))
 
     def _take_part(self, part: RecordColumns) -> None:
         columns = OutcomeColumns.sort(self._stages, part, self._skips)
@@ -100,10 +115,11 @@ class Reopening:
             SourceError: a record is not there any more, or is none that the chain keeps.
 
         """
-        missing = sorted(self._wanted.keys() - self._found.keys())
+        there = self._seen if self._point.is_complete else self._found.keys()
+        missing = sorted(self._wanted.keys() - there)
         if missing:
             raise self._changed(missing[0], "is gone, or is no document of the split any more")
-        if not self._wanted:
+        if self._point.is_complete:
             return self._point
         return replace(self._point, open_tokens=self._tokens(), open_entry=self._entries(self._references))
 
@@ -132,9 +148,9 @@ class Reopening:
 
 
 async def reopen(
-    logs: ChainLogs, recipe: Recipe, stages: Stages, point: ResumePoint, skips: Collection[int] = ()
+    logs: ChainLogs, recipe: Recipe, stages: Stages, tail: Tail, skips: Collection[int] = ()
 ) -> ResumePoint:
-    """Return ``point`` with the tokens of its open blocks, whose records are read from ``logs`` where it lacks them.
+    """Return a tail's point with the tokens of its open blocks, whose records are read from ``logs``.
 
     Raises:
         SourceError: a record is another one now.
@@ -142,7 +158,7 @@ async def reopen(
         EngineError, PanicError: as `PartitionMill.feed`.
 
     """
-    reopening = Reopening(recipe, stages, point, skips)
+    reopening = Reopening(recipe, stages, tail.point, skips, source_first=tail.source_first)
     for start, end in reopening.ranges:
         async for records in logs.records(start, end):
             reopening.take(records)

@@ -101,6 +101,8 @@ class Tail:
     """The last messages before ``end_offset``, at most `FIRST_TAIL`, in their order."""
     gap: tuple[int, int] | None = None
     """The blocks ``[from, to)`` that are missing for good before ``point``: the source no longer reaches them."""
+    source_first: int = 0
+    """The first offset that the source held when this was found out."""
 
 
 async def find_tail(logs: ChainLogs, genesis: Genesis, partition: int) -> Tail:
@@ -134,7 +136,7 @@ async def _find_tail(logs: ChainLogs, genesis: Genesis, partition: int) -> Tail:
     if run.furthest != run.point.cursor:
         await check_source(logs, run.furthest, held)
     gap = None if run is found[0] else (found[0].furthest.block, run.first)
-    return Tail(before_gap(run.point, max(genesis.start(partition), held[0])), run.furthest, end, last, gap)
+    return Tail(before_gap(run.point, max(genesis.start(partition), held[0])), run.furthest, end, last, gap, held[0])
 
 
 async def find_extent(logs: ChainLogs, recipe: Recipe, partition: int, known: int = 0) -> Extent | None:

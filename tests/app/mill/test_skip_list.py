@@ -11,7 +11,13 @@ from tokenmill.wire.control_log import ControlLog, skip_record, skip_request_rec
 from tokenmill.wire.cursor import NO_RECORD, Cursor
 from tokenmill.wire.genesis import Genesis
 
-CURSORS = st.builds(lambda offset, taken: Cursor(offset, taken, 0, NO_RECORD), st.integers(0, 9), st.integers(0, 1))
+CURSORS = st.builds(
+    lambda offset, taken, begun: Cursor(offset, taken, 0, offset if taken or begun else offset - 1),
+    st.integers(0, 9),
+    st.integers(0, 1),
+    st.booleans(),
+)
+"""Some are in the middle of a record: it gave tokens, or made a block leave."""
 
 
 def skip_list(*logs: list[tuple[bytes, bytes]]) -> SkipList:
