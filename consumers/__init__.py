@@ -29,22 +29,27 @@ from typing import TYPE_CHECKING, Any, Final
 from tokenmill.extras import missing_extra
 from tokenmill.samples import Source
 
+from .documents import Documents, StoredDocument
 from .metrics import Behind, Metrics
+from .samplers import BucketSampler, EraSampler, StratifiedSampler
 from .windows import Windows
 
 if TYPE_CHECKING:
     from .batch import XY, Batch
+    from .batch_documents import BatchDocuments
     from .batches import Batches
     from .dataset import EraDataset
-    from .documents import Documents
     from .loading import StepDataset
+    from .padded import PaddedBatch, PaddedBatches
 
 _WITH_TORCH: Final = {
     "XY": "batch",
     "Batch": "batch",
     "Batches": "batches",
-    "Documents": "documents",
+    "BatchDocuments": "batch_documents",
     "EraDataset": "dataset",
+    "PaddedBatch": "padded",
+    "PaddedBatches": "padded",
     "StepDataset": "loading",
 }
 """Names whose modules need torch."""
@@ -67,12 +72,19 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "XY",
     "Batch",
+    "BatchDocuments",
     "Batches",
     "Behind",
+    "BucketSampler",
     "Documents",
     "EraDataset",
+    "EraSampler",
     "Metrics",
+    "PaddedBatch",
+    "PaddedBatches",
     "Source",
     "StepDataset",
+    "StoredDocument",
+    "StratifiedSampler",
     "Windows",
 ]

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.errors import InputError
-from tokenmill.samples import Ranks, SequenceId
+from tokenmill.samples import Position, Ranks, SequenceId, packing_of
+from tokenmill.store import StreamInfo
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
 _LONGEST_SECONDS: Final = threading.TIMEOUT_MAX
@@ -49,7 +50,9 @@ def prefetch_of(value: Any) -> int:
     return whole("prefetch", value, 0, "batches", _MOST_PREFETCHED)
 
 
-def sequence_of(stream: Any, sequence_length: Any, *, seed: Any, shuffle: Any, eras: Any, passes: Any) -> SequenceId:
+def sequence_of(
+    stream: Any, sequence_length: Any, *, seed: Any, shuffle: Any, eras: Any, passes: Any, in_order: Any = False
+) -> SequenceId:
     """Return the sequence of samples that is asked for, without the fingerprint, which the store knows.
 
     Raises:
@@ -64,6 +67,7 @@ def sequence_of(stream: Any, sequence_length: Any, *, seed: Any, shuffle: Any, e
         shuffle=flag("shuffle", shuffle),
         eras=eras_of(eras),
         passes=whole("passes", passes, 1, "passes"),
+        in_order=flag("in_order", in_order),
     )
 
 
@@ -79,6 +83,29 @@ def ranks_of(batch_size: Any, rank: Any, world_size: Any, worker: Any) -> Ranks:
         number,
         count,
     )
+
+
+def require_chunks(info: StreamInfo) -> None:
+    """Raise InputError where a stream's blocks are no chunks, whose segments could be read in order."""
+    packing, _ = packing_of(info)
+    if packing != "chunks":
+        raise InputError(
+            f"in_order is True, and {info.name} is packed as {packing!r}, whose blocks are no chunks of one document: "
+            'give False, or mill a stream with packing = {name = "chunks"}'
+        )
+
+
+def require_resumable(position: Position, ranks: Ranks, views: int) -> None:
+    """Raise InputError where a run in order cannot go on from a position with steps of another size."""
+    segments = position.segments(views)
+    if segments is None or segments.global_batch == ranks.global_batch:
+        return
+    if segments.start(position.sample) != position.sample:
+        raise InputError(
+            f"batch_size is {ranks.batch_size} and world_size {ranks.world_size}, so a step takes {ranks.global_batch} "
+            f"samples, but the state is one amid chunks that are read {segments.global_batch} side by side: give as "
+            "many until they are through, or a state from where `batch.begins` is True for the next batch"
+        )
 
 
 def too_large(ranks: Ranks, sequence: SequenceId, total: int) -> InputError:
@@ -212,12 +239,24 @@ def index_of(value: Any) -> int:
     return number
 
 
-def place_of(value: Any) -> tuple[int, int]:
-    """Return a partition and a token of it; raises InputError where it is something else."""
+def slice_of(value: slice) -> slice:
+    """Return a slice of whole numbers; raises InputError where it is another one."""
+    parts = [None if part is None else _int(part) for part in (value.start, value.stop, value.step)]
+    told = [part is None for part in (value.start, value.stop, value.step)]
+    if [part is None for part in parts] != told or parts[2] == 0:
+        raise InputError(f"the index is {shown(value)}: give a slice of whole numbers, such as [0:8]")
+    return slice(*parts)
+
+
+def place_of(value: Any) -> tuple[int, int] | int:
+    """Return a partition and a token of it, or a number; raises InputError where it is something else."""
     found = _pair(value)
-    if found is None:
-        raise InputError(f"the place is {shown(value)}: give a partition and a token, as in windows[0, 7]")
-    return found
+    number = _int(value) if found is None else None
+    if found is None and number is None:
+        raise InputError(
+            f"the place is {shown(value)}: give a partition and a token, as in windows[0, 7], or a window's number"
+        )
+    return found or number or 0
 
 
 def port_of(value: Any) -> int:

@@ -19,7 +19,7 @@ from .metrics import Behind, Head, Metrics
 from .reachable import ReachableStream
 from .rows import RowReader
 from .staging import End, begin_ahead, device_of, open_staging
-from .waiting import StoreWait
+from .waiting import StoreWait, awaited_era
 
 _CHUNK_BYTES: Final = 16 << 20
 """Of tokens that are looked up in one go: 512 batches of 16 x 1024 share the cost of finding them in the store."""
@@ -55,10 +55,12 @@ class Batches:
         world_size: int = 1,
         device: torch.device | str = "cpu",
         shuffle: bool = True,
+        in_order: bool = False,
         eras: range | None = None,
         passes: int = 1,
         prefetch: int = 2,
         mask_loss: bool = False,
+        documents: bool = False,
         widen: bool = True,
         worker: tuple[int, int] = (0, 1),
         check: bool = True,
@@ -79,11 +81,15 @@ class Batches:
             world_size: how many these are.
             device: where the tensors go; for CUDA through pinned memory, without blocking.
             shuffle: False takes the samples of each era by partition and number.
+            in_order: with the packing ``chunks``: give the segments of ``batch_size`` chunks in consecutive steps, so
+                that a row of consecutive batches is consecutive text; ``batch.begins`` says where new chunks begin.
             eras: which eras to take, ``range(first, stop)``; None: all, as they come, up to the stream's end marker.
             passes: how often to go through them, each time in another order.
             prefetch: batches whose copies to a CUDA device are begun ahead of the one that is delivered, 1024 at most.
             mask_loss: set y to -100, which torch's cross entropy ignores, where x and y are of different documents or y
                 is padding; reads the documents of each batch.
+            documents: send the documents of each batch along where it goes to another process, as from the workers of a
+                `StepDataset`, so that ``batch.documents()`` works there, too.
             widen: False leaves x and y in the dtype that the tokens have on disk (torch.uint8, uint16 or uint32), as
                 overlapping views of one tensor, for those who convert them themselves; see also ``Batch.rows``.
             worker: number and count of the processes that read this rank's steps in turns; `StepDataset` gives them.
@@ -104,11 +110,13 @@ class Batches:
 
         """
         self._ranks = arguments.ranks_of(batch_size, rank, world_size, worker)
-        asked = arguments.sequence_of(stream, sequence_length, seed=seed, shuffle=shuffle, eras=eras, passes=passes)
+        asked = arguments.sequence_of(
+            stream, sequence_length, seed=seed, shuffle=shuffle, eras=eras, passes=passes, in_order=in_order
+        )
         prefetch = arguments.prefetch_of(prefetch)
         self._mask_loss = arguments.mask_loss_of(mask_loss, widen)
         self._skips = arguments.choice("on_damage", on_damage, ("refuse", "skip")) == "skip"
-        check = arguments.flag("check", check)
+        check, sends = arguments.flag("check", check), arguments.flag("documents", documents)
         self._store_wait = StoreWait(arguments.timeout_of(timeout), arguments.seconds("poll_seconds", poll_seconds))
         self._stop = arguments.callable_of("stop", stop)
         target = device_of(device)
@@ -116,7 +124,9 @@ class Batches:
         self._info = read_stream(self._store, stream)
         self._reachable = ReachableStream(self._store, stream)
         length = asked.sequence_length
-        views = count_views(self._info.block_tokens, length)
+        self._views = views = count_views(self._info.block_tokens, length)
+        if asked.in_order:
+            arguments.require_chunks(self._info)
         sequence = replace(asked, fingerprint=self._info.fingerprint.hex())
         self._position = Position.beginning(sequence, self._ranks.global_batch)
         self._made = 0
@@ -132,7 +142,7 @@ class Batches:
             self._trainable = TrainableSamples(
                 self._store, self._info, sequence, views, check=check, on_damage=on_damage, whole=True
             )
-        self._reader = RowReader(self._trainable, self._ranks, length, skip=self._skips)
+        self._reader = RowReader(self._trainable, self._ranks, length, skip=self._skips, sends_documents=sends)
         self._row_bytes = (length + 1) * self._info.dtype.itemsize
         self._chunk_steps = max(min(_CHUNK_BYTES // self._row_bytes, _CHUNK_SAMPLES) // self._ranks.batch_size, 1)
         self._staging = open_staging(
@@ -169,7 +179,8 @@ class Batches:
                 f"how many batches {self._info.name} has is not known, for its end is not in {self._store}: name eras "
                 "that are there (eras=range(0, 8)), close the stream (`tokenmill close`), or leave len() out"
             )
-        return max(self._position.step + (total - self._position.sample) // self._ranks.global_batch, 0)
+        ends = self._position.end(total, self._views)
+        return max(self._position.step + (ends - self._position.sample) // self._ranks.global_batch, 0)
 
     def __getitem__(self, index: object) -> NoReturn:
         raise TypeError(_NO_DATASET)  # what DataLoader asks of all that is no IterableDataset
@@ -274,6 +285,7 @@ class Batches:
         """
         state = arguments.state_of(state_dict, {"format"}, "what state_dict() of Batches returned")
         position = self._trainable.content.accept(Position.from_dict(state, self._position.sequence))
+        arguments.require_resumable(position, self._ranks, self._views)
         self._settle()
         self._position = position.with_batches_of(self._ranks.global_batch)
 
@@ -284,12 +296,7 @@ class Batches:
         return self
 
     def skip(self, steps: int) -> Self:
-        """Go on so many steps later (of each worker's), without reading them.
-
-        Raises:
-            InputError: it is no number of steps, 0 or more.
-
-        """
+        """Go on so many steps later (of each worker's), unread; raises InputError where it is no number of steps."""
         steps = arguments.whole("steps", steps, 0, "steps")
         self._settle()
         self._position = self._position.after(steps * self._ranks.workers)
@@ -355,10 +362,10 @@ class Batches:
         """Yield batches ahead of those that were delivered; None where the next one must be waited for."""
         sample, step = self._position.sample, self._position.step
         size, ranks, send = self._ranks.batch_size, self._ranks, self._staging.send
-        leg = repeat(self._leg())
+        leg, segments = repeat(self._leg()), self._position.segments(self._views)
         while True:
             agrees = self._trainable.content.compare(self._position)  # else the state is ahead of the store
-            chunk = self._reader.read(sample, self._chunk_steps) if agrees else None
+            chunk = self._reader.read(sample, self._chunk_steps, segments) if agrees else None
             if chunk is None:
                 if self._is_end(sample):
                     return
@@ -381,20 +388,12 @@ class Batches:
                 f"the state stands at sample {self._position.sample}, but these eras of {self._info.name} have {total} "
                 "in all passes: name the eras that it was saved with, or more; or skip fewer steps"
             )
-        if not self._position.sample and total < self._ranks.global_batch:
+        ends = self._position.end(total, self._views)
+        if not self._position.sample and ends < self._ranks.global_batch:
             raise arguments.too_large(self._ranks, self._position.sequence, total)
-        return not self._ranks.steps_in(total - sample)
+        return not self._ranks.steps_in(ends - sample)
 
     def _awaited(self) -> str:
         """Say what is missing, and what to do."""
-        place = f"of {self._info.name} in {self._store}"
-        number = self._trainable.next_era(self._position.after(self._made + 1).sample - 1)
-        if not self._trainable.eras.eras:
-            return (
-                f"the first era {place}: mill workers write eras and the segment worker brings them; check that both "
-                "run and are of this version, copy eras.jsonl and eras.index to a store that is a copy"
-            )
-        return (
-            f"era {number} {place}: check that mill and segment worker run and that text flows, close the stream "
-            "(`tokenmill close`), name eras that are there"
-        )
+        last = self._position.after(self._made + 1).sample - 1
+        return awaited_era(self._info.name, self._store, self._trainable.next_era(last), self._trainable.eras.eras)

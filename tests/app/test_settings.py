@@ -241,6 +241,21 @@ def test_steps_are_tables_or_names_in_every_layer(tmp_path: Path, monkeypatch: p
     assert load_settings({"steps": ""}, file).steps == ()
 
 
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ('[{"name": "length"', r"Expecting .* line 1 column 19 .*: it is a list of tables in JSON \(\[\{"),
+        ('{"name": "length"}', r"a list of tables stands in \[ \], as \[\{"),
+        ("[]gopher", "Extra data: line 1 column 3 .*: it is a list of tables in JSON"),
+        ("fineweb-2023", r"'fineweb-2023' is no profile and no step \(did you mean fineweb-2024\?\)"),
+    ],
+)
+def test_steps_that_are_miswritten_are_explained(written: str, said: str) -> None:
+    """With how they are written, and where they stand."""
+    with pytest.raises(SettingsError, match=rf"^setting steps = .*\(flag --steps\): {said}"):
+        load_settings({"steps": written})
+
+
 def test_steps_reach_a_started_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """By its variables, with whatever is in a parameter."""
     settings = load_settings({"steps": '[{"name": "regex", "regex_exp": "[a,é=\\"]"}]'})

@@ -1,6 +1,7 @@
 """A trial counts what the reference counts, and shows documents that the plain steps say the same of."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -94,6 +95,24 @@ def asked(source: Source, found: Sequence[bytes], one: TriedDocument) -> tuple[O
     number = int(one.place.removeprefix("file:"))
     passed: list[Document] = []
     return source.stages.outcome(Record(number, -1, None, found[number]), (), passed), passed
+
+
+@given(source=sources, steps=whims, found=value_lists, sizes=feed_sizes)
+def test_tokens_of_what_is_dropped_are_counted(
+    *, source: Source, steps: Sequence[Step], found: list[bytes], sizes: list[int]
+) -> None:
+    """As if each text were kept as it came to the step that filtered it out."""
+    source = with_steps(source, steps)
+    result = tried(source, found, sizes)
+    expected = Counter(dict.fromkeys(result.rejected, 0))
+    around = len(source.recipes[0].begin_of_document) + len(source.recipes[0].after)
+    for number, value in enumerate(found):
+        passed: list[Document] = []
+        outcome = source.stages.outcome(Record(number, -1, None, value), (), passed)
+        if outcome.kind is Kind.FILTERED and outcome.split in result.splits:
+            length = len(source.stages.engine.encode([passed[-1].text]).ids)
+            expected[outcome.reason] += length + around if length else 0
+    assert result.dropped_tokens == expected
 
 
 @given(source=sources, steps=whims, found=value_lists, sizes=feed_sizes)

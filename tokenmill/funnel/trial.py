@@ -25,6 +25,7 @@ from tokenmill.stages.document_columns import DocumentColumns
 from tokenmill.stages.engines import TokenBatch, joined
 from tokenmill.stages.native_calls import NativeCode
 from tokenmill.stages.steps import Rejected, Step
+from tokenmill.stages.steps.labels import counting_key
 from tokenmill.stages.steps.protocol import Answer
 from tokenmill.wire.totals import Totals
 
@@ -70,6 +71,9 @@ class TrialResult:
     changed: Mapping[str, Sequence[TriedDocument]]
     """Examples of these."""
     kept: Sequence[TriedDocument]
+    dropped_tokens: Mapping[str, int]
+    """Tokens of the texts that steps filtered out, as they came to the step, by reason: counted as those of kept
+    documents are. A stream's totals have no such number, for what is filtered out is not tokenized there."""
 
     @property
     def totals(self) -> Totals:
@@ -99,6 +103,7 @@ class TrialResult:
             "splits": {split: found.to_dict() for split, found in self.splits.items()},
             "speeds": {name: speed.to_dict() for name, speed in self.speeds.items()},
             "changes": dict(self.changes),
+            "dropped_tokens": dict(self.dropped_tokens),
             "examples": {
                 "rejected": _listed(self.rejected),
                 "dead_lettered": _listed(self.dead_letters),
@@ -113,13 +118,14 @@ class Trial:
 
     def __init__(self, stages: Stages, recipes: Iterable[Recipe], examples: int = 5) -> None:
         """Try the ``stages`` of one raw topic for the recipes of its splits; show so many ``examples`` of each kind."""
-        self._steps = [_TimedStep(step) for step in stages.steps]
+        self._steps = [_WatchedStep(step, label) for step, label in zip(stages.steps, stages.labels, strict=True)]
         self._stages = replace(stages, steps=self._steps, every_step_counts=True)
         self._recipes = tuple(recipes)
         self._totals = {recipe.split: Totals() for recipe in self._recipes}
         self._records = self._value_bytes = 0
         self._decoding = self._tokenizing = 0.0
         self._changes: Counter[str] = Counter()
+        self._dropped_tokens: Counter[str] = Counter()
         self._examples = examples
         self._left_out: dict[tuple[Kind, str], EvenSample[_Candidate]] = {}
         self._changed: dict[str, EvenSample[_Candidate]] = {}
@@ -166,6 +172,7 @@ class Trial:
             changes=dict(self._changes),
             changed={label: changed[label] for label in self._stages.labels if label in changed},
             kept=self._kept.items(),
+            dropped_tokens={reason: self._dropped_tokens[reason] for reason in filtered},
         )
 
     def _speeds(self, totals: Totals) -> dict[str, StageSpeed]:
@@ -184,9 +191,11 @@ class Trial:
         stepped = sum(step.seconds for step in self._steps) - before
         self._decoding += perf_counter() - began - stepped
         left_out = [outcome for _, outcome in columns.others]
+        for step in self._steps:
+            self._count_dropped(*step.taken_dropped())
         for recipe in self._recipes:
             kept = columns.kept[recipe.split]
-            tokens = self._encode(kept.documents.texts)
+            tokens = self._encode_kept(kept.documents.texts)
             ChainOutcomes.of(recipe, part, columns, kept, tokens).count(
                 self._totals[recipe.split], 0, len(part.records)
             )
@@ -199,13 +208,23 @@ class Trial:
         self._records += len(part.records)
         self._value_bytes += int(part.sizes.sum())
 
-    def _encode(self, texts: Sequence[str]) -> TokenBatch:
+    def _count_dropped(self, reasons: Sequence[str], texts: Sequence[str]) -> None:
+        """Count the tokens of texts that a step filtered out."""
+        around = len(self._recipes[0].begin_of_document) + len(self._recipes[0].after)
+        lengths = np.diff(self._encode(texts).offsets).tolist()
+        for reason, length in zip(reasons, lengths, strict=True):
+            self._dropped_tokens[reason] += length + around if length else 0
+
+    def _encode_kept(self, texts: Sequence[str]) -> TokenBatch:
         began = perf_counter()
-        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-        ranges = divide(lengths, items=len(texts), room=BATCH_CHARACTERS)
-        found = joined([self._stages.engine.encode(texts[low:high]) for low, high in ranges])
+        found = self._encode(texts)
         self._tokenizing += perf_counter() - began
         return found
+
+    def _encode(self, texts: Sequence[str]) -> TokenBatch:
+        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+        ranges = divide(lengths, items=len(texts), room=BATCH_CHARACTERS)
+        return joined([self._stages.engine.encode(texts[low:high]) for low, high in ranges])
 
     def _behind_steps(self, part: RecordColumns, split: str, kept: KeptDocuments, tokens: TokenBatch) -> list[Outcome]:
         """Return the outcomes of documents that the tokenizer filtered out, or fails on."""
@@ -279,11 +298,13 @@ class _Candidate:
         return TriedDocument(self._place, detail, beginning_of((held.record.value or b"").decode(errors="replace")))
 
 
-class _TimedStep:
-    """A step that knows how long it worked over many documents; its answers are the step's."""
+class _WatchedStep:
+    """A step that knows how long it worked over many documents and what it dropped; its answers are the step's."""
 
-    def __init__(self, step: Step) -> None:
-        self._step = step
+    def __init__(self, step: Step, label: str) -> None:
+        self._step, self._label = step, label
+        self._reasons: list[str] = []
+        self._texts: list[str] = []
         self.seconds = 0.0
 
     @property
@@ -304,7 +325,17 @@ class _TimedStep:
         began = perf_counter()
         answers = list(self._step.many(documents))
         self.seconds += perf_counter() - began
+        for at, answer in answers:
+            if isinstance(answer, Rejected):
+                self._reasons.append(counting_key(self._label, answer.reason))
+                self._texts.append(documents.texts[at])
         return answers
+
+    def taken_dropped(self) -> tuple[list[str], list[str]]:
+        """Return the reasons and texts of what was filtered out since the last call."""
+        found = self._reasons, self._texts
+        self._reasons, self._texts = [], []
+        return found
 
 
 def _listed(examples: Mapping[str, Sequence[TriedDocument]]) -> dict[str, list[dict[str, Any]]]:

@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, NamedTuple, Self
 
+import numpy as np
+
 from tokenmill.errors import InputError
+from tokenmill.samples.sequence import SegmentOrder
 from tokenmill.wire.chain import HASH_BYTES
 
 _FORMAT: Final = 1
@@ -31,9 +34,13 @@ class SequenceId:
     """The first era and the one after the last; None: up to the end marker."""
     passes: int
     """How many times the sequence goes through its eras."""
+    in_order: bool = False
+    """Whether blocks are permuted as a whole, and the views of a step's blocks follow in the steps after it."""
 
 
 _NAMES: Final = tuple(field.name for field in fields(SequenceId))
+_UNSAID: Final = "in_order"
+"""A name that states omit where it is false, as those of older versions do."""
 
 
 class Content(NamedTuple):
@@ -92,6 +99,39 @@ class Position:
         """Return the position of the run ``steps`` steps later."""
         return replace(self, sample=self.sample + steps * self.ranges[-1].global_batch)
 
+    def needed(self, views: int) -> int:
+        """Return the first sample that the rest of the run still needs; blocks have so many views.
+
+        With samples in order, the first of the blocks whose views are being gone through.
+        """
+        segments = self.segments(views)
+        return self.sample if segments is None else segments.start(self.sample)
+
+    def in_blocks(self, sample: int, views: int) -> int:
+        """Return the place of a sample where the views of each block are counted together, as eras' orders do."""
+        if not self.sequence.in_order:
+            return sample
+        return int(self._segments(sample, views).numbers(np.array([sample]))[0])
+
+    def from_blocks(self, place: int, views: int) -> int:
+        """Return the sample at such a place: the inverse of `in_blocks`."""
+        if not self.sequence.in_order:
+            return place
+        return int(self._segments(place, views).samples(np.array([place]))[0])
+
+    def segments(self, views: int) -> SegmentOrder | None:
+        """Return what comes when from here on, where samples are in order; None: they are not."""
+        return self._segments(self.sample, views) if self.sequence.in_order else None
+
+    def end(self, total: int, views: int) -> int:
+        """Return the sample at which steps end where there are ``total``: in order, the last blocks are whole ones."""
+        segments = self.segments(views)
+        return total if segments is None else segments.end(total)
+
+    def _segments(self, sample: int, views: int) -> SegmentOrder:
+        part = [part for part in self.ranges if part.first_sample <= sample][-1]
+        return SegmentOrder(part.first_sample, part.global_batch, views)
+
     def before(self, step: int) -> "Position":
         """Return where the run stands when this step is the next one: one that was made, or one that comes."""
         kept = tuple(part for part in self.ranges if part.first_step <= step)
@@ -131,9 +171,10 @@ class Position:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state: a small dict of JSON types."""
+        named = {name: getattr(self.sequence, name) for name in _NAMES if name != _UNSAID or self.sequence.in_order}
         return {
             "format": _FORMAT,
-            **{name: getattr(self.sequence, name) for name in _NAMES},
+            **named,
             "eras": list(self.sequence.eras),
             "sample": self.sample,
             "ranges": [list(part) for part in self.ranges],
@@ -177,7 +218,7 @@ class Position:
                 raise InputError(
                     f"the state's format is {state['format']!r}: use the version of tokenmill that wrote it"
                 )
-            named = {name: state[name] for name in _NAMES}
+            named = {name: state[name] for name in _NAMES if name != _UNSAID} | {_UNSAID: state.get(_UNSAID, False)}
             ranges = tuple(StepRange(*part) for part in state["ranges"])
             position = cls(_read_sequence(named), state["sample"], ranges, _read_content(state.get("content")))
             position.require_sound()
@@ -210,7 +251,9 @@ def _read_sequence(named: Mapping[str, Any]) -> SequenceId:
     counts = [found.sequence_length, found.passes, first + 1, first + 1 if stop is None else stop - first]
     if not all(type(number) is int for number in [*counts, found.seed]) or min(counts) < 1:
         raise ValueError("the sequence's numbers are impossible")
-    if not all(isinstance(text, str) for text in (found.stream, found.fingerprint)) or type(found.shuffle) is not bool:
+    if not all(isinstance(text, str) for text in (found.stream, found.fingerprint)) or not (
+        type(found.shuffle) is type(found.in_order) is bool
+    ):
         raise TypeError("the sequence's names are impossible")
     return found
 

@@ -53,6 +53,8 @@ class ChainLedger:
     totals: Totals = field(default_factory=Totals)
     pace: "Pace | None" = None
     """How fast the chain grew; None where its topic does not tell."""
+    last_record_ms: int | None = None
+    """Timestamp of the last raw record that is counted, in milliseconds since 1970; None where it has none."""
 
     @property
     def retention(self) -> Retention:
@@ -203,6 +205,7 @@ def account(empty: ChainLedger, head: Message, settled: Settled) -> ChainLedger:
         block_tokens=head.cursor.block * recipe.block_tokens,
         open_tokens=split_references(head.references).tokens or len(head.open_tokens) // recipe.token_dtype.itemsize,
         totals=head.totals,
+        last_record_ms=head.cursor.last_timestamp if head.cursor.last_timestamp >= 0 else None,
     )
 
 

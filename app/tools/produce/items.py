@@ -117,8 +117,9 @@ class Bad(NamedTuple):
     """The file cannot be read further."""
 
 
-Content: TypeAlias = bytes | dict[str, Any] | Text | Bad | None
-"""The bytes of a JSON value, the fields of a row, a text, what cannot be used; None: nothing that is wanted."""
+Content: TypeAlias = bytes | dict[str, Any] | Text | Bad | Item | Refused | Unmet | None
+"""The bytes of a JSON value, the fields of a row, a text, what cannot be used; None: nothing that is wanted. Or what
+another process has made of such."""
 
 Entry: TypeAlias = tuple[int, int, Content]
 """Number of this entry, which is also `Place.entry` behind it; `Place.byte` behind it; what it is."""
