@@ -25,7 +25,8 @@ from tokenmill.wire.references import NO_BLOCKS, REFERENCE, join_references, spl
 Integers = npt.NDArray[np.int64]
 _NUMBER_BITS: Final = 32
 _NUMBER: Final = (1 << _NUMBER_BITS) - 1
-_NO_END: Final = 1 << 63
+_NEVER: Final = 1 << 63
+_GONE: Final = -1
 _STAYS: Final = 1 << 62
 
 
@@ -212,15 +213,18 @@ class _Placing:
         self.opened = len(self.open_rooms)
         """How many blocks were ever open here."""
         self._rooms = sorted(room << _NUMBER_BITS | number for number, room in enumerate(self.open_rooms))
-        self._firsts = dict(enumerate(self.open_firsts))
+        self._firsts = list(self.open_firsts)
+        """The offset of each block's first piece; `_GONE` where it left."""
+        self._oldest = 0
+        """No block below this number is open."""
 
     def place(self, offsets: Sequence[int], wholes: Sequence[int], rests: Sequence[int]) -> None:
         """Place documents: so many whole blocks each, and so many tokens as the rest."""
         rooms, firsts, blocks, most_open = self._rooms, self._firsts, self.blocks, self.most_open
-        oldest = self._too_old_from()
+        too_old_from = self._too_old_from()
         for offset, whole, rest in zip(offsets, wholes, rests, strict=True):
-            if offset >= oldest:
-                oldest = self._close_old(offset)
+            if offset >= too_old_from:
+                too_old_from = self._close_old(offset)
             if whole:
                 self._give_whole(whole)
             if not rest:
@@ -231,25 +235,24 @@ class _Placing:
                 number, room = key & _NUMBER, (key >> _NUMBER_BITS) - rest
             else:
                 if at == most_open:
-                    self._close(rooms[0], offset)
-                    oldest = self._too_old_from()
+                    self._close(rooms.pop(0), offset)
                 number, room = self.opened, self.block_tokens - rest
                 self.opened += 1
-                firsts[number] = offset
-                if len(firsts) == 1:
-                    oldest = self._too_old_from()
+                firsts.append(offset)
+                too_old_from = self._too_old_from()
             blocks.append(number)
             if room:
                 insort(rooms, room << _NUMBER_BITS | number)
             else:
                 self._left(number, 0, offset)
-                oldest = self._too_old_from()
+                too_old_from = self._too_old_from()
 
     def close_all(self, offset: int) -> None:
         """Close all blocks, those that are too old at ``offset`` for that reason."""
         self._close_old(offset)
-        for number in list(self._firsts):
-            self._close(self._key(number), offset)
+        while self._rooms:
+            self._too_old_from()
+            self._close_oldest(offset)
 
     def _close_old(self, offset: int) -> int:
         """Close the blocks that are too old at ``offset``; return the offset at which the next one will be.
@@ -257,22 +260,27 @@ class _Placing:
         Their padding is at the offset from which they were too old: the document that shows it may be much further.
         """
         while offset >= (since := self._too_old_from()):
-            self._close(self._key(next(iter(self._firsts))), since)
+            self._close_oldest(since)
         return since
 
     def _too_old_from(self) -> int:
-        """Return the offset at which the oldest block is too old."""
-        return next(iter(self._firsts.values()), _NO_END - self.max_age - 1) + self.max_age + 1
+        """Find the oldest block; return the offset at which it is too old."""
+        firsts, oldest = self._firsts, self._oldest
+        while oldest < len(firsts) and firsts[oldest] == _GONE:
+            oldest += 1
+        self._oldest = oldest
+        return firsts[oldest] + self.max_age + 1 if oldest < len(firsts) else _NEVER
 
-    def _key(self, number: int) -> int:
-        return next(key for key in self._rooms if key & _NUMBER == number)
+    def _close_oldest(self, offset: int) -> None:
+        key = next(key for key in self._rooms if key & _NUMBER == self._oldest)
+        self._rooms.remove(key)
+        self._close(key, offset)
 
     def _close(self, key: int, offset: int) -> None:
-        self._rooms.remove(key)
         self._left(key & _NUMBER, key >> _NUMBER_BITS, offset)
 
     def _left(self, number: int, room: int, offset: int) -> None:
-        self._firsts.pop(number, None)
+        self._firsts[number] = _GONE
         self.left.append(number)
         self.times.append(len(self.blocks))
         self.rooms.append(room)
@@ -286,6 +294,7 @@ class _Placing:
         self.times += range(placed, placed + count)
         self.rooms += [0] * count
         self.causes += [0] * count
+        self._firsts += [_GONE] * count
         self.opened += count
 
 
