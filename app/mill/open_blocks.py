@@ -132,7 +132,10 @@ class ValueCarries:
 
     def is_in_danger(self, chain: ChainMill) -> bool:
         """Return whether an open block has tokens of a record that may soon be gone."""
-        return chain.oldest_reference < self.endangered_below
+        if not self.endangered_below:
+            return False
+        oldest = chain.oldest_reference
+        return oldest is not None and oldest < self.endangered_below
 
     def allowed(self, carry: Message) -> bool:
         """Return whether a carry by value is small enough to be sent; the log says once where it is not."""

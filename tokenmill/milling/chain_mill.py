@@ -74,10 +74,10 @@ class ChainMill:
         return self._position.block
 
     @property
-    def oldest_reference(self) -> int:
-        """The lowest offset that an open block holds tokens of, in a packing with references; else that wanted next."""
-        rows = split_references(self._packing.references)
-        return rows.oldest if len(rows.counts) else self.next_offset
+    def oldest_reference(self) -> int | None:
+        """The lowest offset that an open block refers to; None where none does."""
+        references = split_references(self._packing.references)
+        return references.oldest if references.counts else None
 
     @property
     def open_tokens(self) -> int:
