@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill.errors import InputError
-from tokenmill.samples import Position, Ranks, SequenceId, packing_of
+from tokenmill.packings import Chunks
+from tokenmill.samples import Position, Ranks, SequenceId, packing_in
 from tokenmill.store import StreamInfo
 
 _INT64: Final = range(-(1 << 63), 1 << 63)
@@ -87,10 +88,11 @@ def ranks_of(batch_size: Any, rank: Any, world_size: Any, worker: Any) -> Ranks:
 
 def require_chunks(info: StreamInfo) -> None:
     """Raise InputError where a stream's blocks are no chunks, whose segments could be read in order."""
-    packing, _ = packing_of(info)
-    if packing != "chunks":
+    packing = packing_in(info)
+    if not isinstance(packing, Chunks):
+        name = type(packing).__name__.lower()
         raise InputError(
-            f"in_order is True, and {info.name} is packed as {packing!r}, whose blocks are no chunks of one document: "
+            f"in_order is True, and {info.name} is packed as {name!r}, whose blocks are no chunks of one document: "
             'give False, or mill a stream with packing = {name = "chunks"}'
         )
 
@@ -120,6 +122,21 @@ def too_large(ranks: Ranks, sequence: SequenceId, total: int) -> InputError:
     return InputError(
         f"batch_size is {ranks.batch_size} and world_size {ranks.world_size}, so a step takes {ranks.global_batch} "
         f"samples, but {there}: give a smaller batch_size, or more eras"
+    )
+
+
+def options_of(name: str, value: Any) -> dict[str, Any]:
+    """Return options by name; raises InputError for anything else."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise InputError(f"{name} is {shown(value)}: give options by name, such as {{'store': 'store', 'stream': 's'}}")
+    return dict(value)
+
+
+def behind_end(sample: int, stream: str, total: int) -> InputError:
+    """Return what to say of a state that is behind the end of a sequence."""
+    return InputError(
+        f"the state stands at sample {sample}, but these eras of {stream} have {total} in all passes: name the eras "
+        "that it was saved with, or more; or skip fewer steps"
     )
 
 
@@ -267,8 +284,8 @@ def port_of(value: Any) -> int:
     return number
 
 
-def labels_of(labels: Mapping[str, Any], *, taken: str) -> dict[str, str]:
-    """Return labels of metrics, as text, beside the one that is ``taken``.
+def labels_of(labels: Mapping[str, Any], *, taken: set[str]) -> dict[str, str]:
+    """Return labels of metrics, as text, beside those that are ``taken``.
 
     Raises:
         InputError: a name is none of Prometheus's, or taken, or a value is neither text nor a whole number.
@@ -276,8 +293,10 @@ def labels_of(labels: Mapping[str, Any], *, taken: str) -> dict[str, str]:
     """
     found = {}
     for name, value in labels.items():
-        if not _LABEL.fullmatch(name) or name == taken:
-            raise InputError(f"the label {name!r} cannot be: give letters, digits and underscores, and not {taken!r}")
+        if not _LABEL.fullmatch(name) or name in taken:
+            raise InputError(
+                f"the label {name!r} cannot be: give letters, digits and underscores, and none of {sorted(taken)}"
+            )
         number = _int(value)
         if not isinstance(value, str) and (number is None or number not in _INT64):
             raise InputError(f"the label {name} is {shown(value)}: give text or a whole number, such as '0'")

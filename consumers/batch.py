@@ -1,19 +1,18 @@
 """One rank's part of one step."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 import torch
 
 from tokenmill.errors import InputError
-from tokenmill.samples import Position, Samples, Source, UsedContent, places_of, sources_of
+from tokenmill.samples import Position, Samples, Source, UsedContent
 from tokenmill.store import Pieces
 
 from .batch_documents import BatchDocuments, documents_of
 from .gathering import Rows
-from .reachable import ReachableStream
 from .rows import Chunk
 from .staging import Sent, Staged
 
@@ -35,6 +34,8 @@ class Leg:
     begin: Position
     content: UsedContent
     """Of the store that the run reads."""
+    told: Mapping[str, Any] = field(default_factory=dict)
+    """What a state says beside them."""
 
     def state_after(self, step: int) -> dict[str, Any]:
         """Return the state of the run once all steps up to this one were trained on.
@@ -43,13 +44,13 @@ class Leg:
             DamagedError: the eras are damaged, and the run has not read them yet.
 
         """
-        return self.content.pin(self.begin.before(step + 1)).to_dict()
+        return self.content.pin(self.begin.before(step + 1)).to_dict() | dict(self.told)
 
 
 class _Carried(NamedTuple):
     """What a batch brings along from the process that made it."""
 
-    stream: str
+    streams: tuple[str, ...]
     samples: Samples
     state: dict[str, Any]
     pieces: Pieces | None
@@ -79,8 +80,8 @@ class Batch:
 
     def __repr__(self) -> str:
         x = self._x()
-        stream = self._chunk.stream if isinstance(self._chunk, _Carried) else self._chunk.trainable.stream
-        return f"Batch({stream!r}, step={self.step}, x and y {list(x.shape)} of {x.dtype} on {x.device})"
+        streams = ", ".join(map(repr, dict.fromkeys(self.streams)))
+        return f"Batch({streams}, step={self.step}, x and y {list(x.shape)} of {x.dtype} on {x.device})"
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         yield self.x
@@ -136,6 +137,13 @@ class Batch:
         return self._sent
 
     @property
+    def streams(self) -> tuple[str, ...]:
+        """The name of the stream of each row; in a `Mixture`, the name that it has there."""
+        if isinstance(self._chunk, _Carried):
+            return self._chunk.streams
+        return self._chunk.streams(self._start, self._start + self._chunk.batch_size)
+
+    @property
     def samples(self) -> Samples:
         """Where each row comes from: partition, block, and which view of it; three arrays, ``[rows]``, int64."""
         if isinstance(self._chunk, _Carried):
@@ -173,12 +181,7 @@ class Batch:
             InputError, StoreError, DamagedError: as in `documents`.
 
         """
-        length, trainable = self._x().shape[1], self._made_here("sources are known there alone").trainable
-        with ReachableStream(trainable.store, trainable.stream):
-            return [
-                sources_of(trainable.reader(partition), block, view, length)
-                for partition, block, view in places_of(self.samples)
-            ]
+        return self._made_here("sources are known there alone").sources(self._start, self._x().shape[1])
 
     def mask_loss(self) -> None:
         """Set y to `IGNORED` where x and y are of different documents, or y is padding."""
@@ -202,13 +205,17 @@ class Batch:
         self._others_on_use = on_use
 
     def __reduce__(self) -> tuple[Any, ...]:
-        stream = self._chunk.stream if isinstance(self._chunk, _Carried) else self._chunk.trainable.stream
         if isinstance(self._sent, Staged):
             tensors: tuple[torch.Tensor, torch.Tensor | None] = (self._sent.x, self._sent.y)
         else:
             tensors = (torch.from_numpy(self._sent), None)  # torch's queues have no memory shared for arrays of numpy
         pieces = self._chunk.pieces if isinstance(self._chunk, _Carried) else self._chunk.asked_pieces(self._start)
-        return _carried, (tensors, self.step, _Carried(stream, self.samples, self.state, pieces), self._others_on_use)
+        return _carried, (
+            tensors,
+            self.step,
+            _Carried(self.streams, self.samples, self.state, pieces),
+            self._others_on_use,
+        )
 
     def _x(self) -> torch.Tensor:
         """Return x; that is no use. The property has this written out: a call costs a twentieth of a small batch."""

@@ -20,9 +20,12 @@ from .frozen import freeze_eras, open_trainable
 from .labels import Labels
 from .reachable import ReachableStream
 
-_MAPPED_SEGMENTS: Final = 256
-"""Segments of a partition that are kept mapped: documents are asked for in any order."""
+_MAPPED_BLOCKS: Final = 1 << 20
+"""Of a partition, whose segments are kept mapped, with 32 MiB of rows: documents are asked for in any order."""
+_MAPPED_SEGMENTS: Final = (8, 256)
+"""As many at least, and at most."""
 _LABELS_AT_ONCE: Final = 1 << 16
+_ITERATED_AT_ONCE: Final = 256
 
 OnMissingLabel = Literal["refuse", "drop"]
 
@@ -151,6 +154,11 @@ class Documents:
         if isinstance(index, slice):
             return self.take(range(len(self))[arguments.slice_of(index)])
         return self.take([arguments.index_of(index)])[0]
+
+    def __iter__(self) -> Iterator[StoredDocument]:
+        """Yield all documents, read some hundred at a time; raises as `take`."""
+        for first in range(0, len(self), _ITERATED_AT_ONCE):
+            yield from self.take(range(first, min(first + _ITERATED_AT_ONCE, len(self))))
 
     def __getitems__(self, indices: Sequence[int]) -> list[StoredDocument]:
         """Return several documents, as torch's loaders ask for a batch; raises as `take`."""
@@ -300,7 +308,9 @@ class Documents:
         if found is None:
             self._reachable.require()
             directory = partition_directory(self._store, self._info.name, partition)
-            options: dict[str, Any] = {"check": self._check, "open_segments": _MAPPED_SEGMENTS}
+            least, most = _MAPPED_SEGMENTS
+            mapped = min(max(_MAPPED_BLOCKS // self._info.segment_blocks, least), most)
+            options: dict[str, Any] = {"check": self._check, "open_segments": mapped}
             found = self._readers[partition] = PartitionReader(directory, self._info, partition, **options)
         return found
 

@@ -96,5 +96,5 @@ class Labels:
 
 
 def _key(value: Any) -> tuple[type, Any]:
-    """Return what tells true from 1 and 1.0."""
+    """Return what keeps true apart from 1 and 1.0."""
     return type(value), value

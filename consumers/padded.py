@@ -17,7 +17,7 @@ from . import arguments
 from .batch import IGNORED
 from .documents import Documents
 from .samplers import DocumentSampler, EraSampler
-from .staging import device_of
+from .staging import begin_ahead, device_of
 
 _AHEAD: Final = 4096
 """Documents that are looked up in one go."""
@@ -122,6 +122,8 @@ class PaddedBatches:
         ahead = arguments.prefetch_of(prefetch)
         self._prefetch = ahead if self._device.type == "cuda" else 0
         self._sample = self._step = 0
+        self._turn = 0
+        """Counts what makes running iterations invalid."""
         if self._sampler.total < self._ranks.global_batch:
             raise InputError(
                 f"batch_size is {self._ranks.batch_size} and world_size {self._ranks.world_size}, so a step takes "
@@ -145,18 +147,20 @@ class PaddedBatches:
         """Yield the batches from here on, and stand behind each.
 
         Raises:
-            InputError: the segments were retired since.
+            InputError: the segments were retired since; or `load_state_dict`, `rewind` or another iteration came
+                between.
             StoreError: the store is not there any more.
             DamagedError: a file is damaged or cut off.
 
         """
-        ahead: deque[PaddedBatch] = deque()
-        for batch in self._produce():
-            ahead.append(batch)
-            if len(ahead) > self._prefetch:
-                yield self._delivered(ahead.popleft())
-        while ahead:
-            yield self._delivered(ahead.popleft())
+        self._turn += 1
+        turn = self._turn
+        for batch in begin_ahead(self._produce(), self._prefetch):
+            if batch is not None:
+                self._sample, self._step = batch.state["sample"], batch.state["step"]
+                yield batch
+            if turn != self._turn:
+                raise InputError("these PaddedBatches were set to another place meanwhile: begin a new iteration there")
 
     def loader(self, *, num_workers: int = 0, **options: Any) -> DataLoader[PaddedBatch]:
         """Return a ``DataLoader`` over the batches from here on, read by worker processes; on the CPU, or pinned.
@@ -192,10 +196,12 @@ class PaddedBatches:
         state = arguments.state_of(state_dict, {"step"}, "what state_dict() of PaddedBatches returned")
         self._step = arguments.whole("step", state["step"], 0, "steps")
         self._sample = sample
+        self._turn += 1
 
     def rewind(self) -> Self:
         """Go back to the beginning of the sequence, as for each validation."""
         self._sample = self._step = 0
+        self._turn += 1
         return self
 
     def label_distribution(self) -> dict[Any, int]:
@@ -209,10 +215,6 @@ class PaddedBatches:
         mine = self._ranks.samples(self._sample, steps)
         wanted = self._sampler.between(self._sample, self._sampler.total)[mine - self._sample]
         return self._documents.label_distribution(wanted)
-
-    def _delivered(self, batch: PaddedBatch) -> PaddedBatch:
-        self._sample, self._step = batch.state["sample"], batch.state["step"]
-        return batch
 
     def _state(self, sample: int, step: int) -> dict[str, Any]:
         return self._sampler.identity | {"sample": sample, "step": step}

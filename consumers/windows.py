@@ -1,6 +1,6 @@
 """Windows: x and y at any token of a partition, across the borders of blocks, for those who sample by themselves."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -156,6 +156,10 @@ class Windows:
             return self.__getitems__([asked])[0]
         found = self.at(asked[0], [asked[1]])
         return found._replace(x=found.x[0], y=found.y[0])
+
+    def __iter__(self) -> "Iterator[XY]":
+        """Yield all windows by their numbers, as of the last `refresh`; raises as `at`."""
+        return map(self.__getitem__, range(len(self)))
 
     def __getitems__(self, indices: Sequence[int]) -> "list[XY]":
         """Return several windows by their numbers, as torch's loaders ask for a batch; raises as ``windows[i]``."""

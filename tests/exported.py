@@ -35,7 +35,7 @@ def begun(
     store: MilledStore, waiting: Sequence[str] = (), stop: int | None = None
 ) -> dict[tuple[int, int], TrueDocument]:
     """Return the documents that begin in a sealed segment that does not wait, by partition and offset."""
-    found = {}
+    found: dict[tuple[int, int], TrueDocument] = {}
     for partition, documents in store.documents.items():
         reader = open_partition(store.path, STREAM, partition)
         numbers = [n for n in range(store.sealed(partition, stop)) if f"{partition}/{n - n % 16}" not in waiting]

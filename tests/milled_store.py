@@ -92,7 +92,7 @@ def milled_store(
     for partition in range(PARTITIONS):
         sent = list(_records(rng, records, longest))
         blocks[partition] = list(Reference(recipe, stages, partition, 0).blocks(sent))
-        documents[partition] = list(_true(tokenizer, recipe.end_of_document, sent))
+        documents[partition] = list(_true(tokenizer, recipe.padding_id, sent))
     store = MilledStore(path, info, blocks, documents)
     store.fill(stop)
     return store

@@ -127,6 +127,10 @@ PACKINGS: Final[Mapping[str, type[Any]]] = {CONCAT: Concat, "fit": Fit, "rows": 
 """By name, in the order in which pages list them."""
 
 
+SEPARATE: Final = frozenset({"rows", "chunks"})
+"""Those in which each document has blocks of its own."""
+
+
 def canonical_packing(value: Any) -> dict[str, Any]:
     """Return the packing as a table of its ``name`` and the parameters that have not their default, as JSON types.
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Final, cast
 
 from tokenmill.documents import MAX_TEXT_BYTES, MAX_TOKENIZED_BYTES, Limits
-from tokenmill.errors import FingerprintError
+from tokenmill.errors import FingerprintError, SettingsError
 from tokenmill.milling.outcomes import Stages
-from tokenmill.packings import packing_of
+from tokenmill.packings import SEPARATE, packing_of
 from tokenmill.recipe import Recipe
 from tokenmill.recipe_differences import differences
 from tokenmill.stages.curation.choosing import faster_steps
@@ -134,8 +134,14 @@ def complete(
         padding=padding,
         template=template,
         pads=draft.allow_flush or packing.pads,
-        own_padding=draft.packing in {"rows", "chunks"},
+        own_padding=draft.packing in SEPARATE,
     )
+    around = len(frame.before) + len(frame.after)
+    if draft.packing == "rows" and around >= draft.block_tokens:
+        raise SettingsError(
+            f"sequence_length = {draft.block_tokens} leaves no room for text in a row, with {around} ids around it: "
+            f"set it to {around + 1} or more"
+        )
     recipe = replace(
         draft,
         steps=(*stages.decoder.describe(), *(step.describe() for step in stages.steps)),

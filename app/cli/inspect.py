@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from tokenmill.packings import packing_in_words
+
 from ..settings import Settings
 from ..terminal import escaped
 from ..tools.inspect import (
@@ -171,12 +173,14 @@ def pairs(values: dict[str, Any]) -> Table:
 def stream_facts(report: StreamReport) -> dict[str, Any]:
     """Return what is said of a stream beside its chains."""
     unusual = {"splits", "steps", "raw_topic", "tokenizer_sha256", "probe", "block_tokens", "dtype", "format"}
+    unusual |= {"packing", "packing_parameters", "segment_tokens"}
     return {
         "stream": report.name,
         "raw topic": report.raw_topic,
         "fingerprint": report.fingerprint,
         "tokenizer": report.tokenizer,
         "block": f"{report.block_tokens} tokens of {report.dtype}",
+        "packing": packing_in_words(report.settings["packing"], report.settings.get("packing_parameters", {})),
         "segment": count(report.segment_blocks, "block"),
         "settings": ", ".join(f"{n}={v}" for n, v in report.settings.items() if n not in unusual),
         "splits": ", ".join(f"{name}:{shards}" for name, shards in report.settings["splits"]),

@@ -3,7 +3,9 @@
 import asyncio
 import signal
 import sys
-from typing import Annotated, Literal, get_args
+from collections.abc import Coroutine
+from functools import partial
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
@@ -12,6 +14,7 @@ from tokenmill.errors import InputError
 from ..settings import Settings
 from ..settings.values import parse_size
 from ..tools.produce import RunPlan, Summary, dry_run, flush, is_piped, produce, require_flush_allowed
+from ..tools.produce.dask_lanes import LaneTask, produce_on_dask, require_lanes
 from ..tools.produce.summary import OnError
 from .options import examples, with_settings
 from .output import AsJson, count, say, show, show_json
@@ -86,6 +89,14 @@ def produce_command(
             rich_help_panel=HOW_SENT,
         ),
     ] = False,
+    dask: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Send from all workers of this Dask cluster: tcp://host:8786.",
+            rich_help_panel=HOW_SENT,
+        ),
+    ] = None,
     then_flush: Annotated[
         bool, typer.Option("--flush", help="Then ask the mill to fill its open blocks.", rich_help_panel=HOW_SENT)
     ] = False,
@@ -119,7 +130,14 @@ def produce_command(
             only_new=only_new,
         )
         with ProduceProgress() as report:
-            work = produce(settings, topic, sources, plan, report)
+            work: Coroutine[Any, Any, Summary]
+            if dask is None:
+                work = produce(settings, topic, sources, plan, report)
+            else:
+                require_lanes(paths, plan)
+                opened = partial(choice.opened, settings, topic, paths)
+                task = LaneTask(0, settings, topic, tuple(paths), opened, choice.options(reading), plan)
+                work = asyncio.to_thread(produce_on_dask, dask, task, sources, report)
             work_shown = with_outage_messages(work, settings.bootstrap_servers, report.say)
             summary, interrupted = until_interrupted(work_shown)
     if summary is None or interrupted is not None:

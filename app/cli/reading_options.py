@@ -28,6 +28,7 @@ from ..tools.produce.conditions import Condition
 from ..tools.produce.formats import Choice
 from ..tools.produce.mapping import CALL_SECONDS, Mapping
 from ..tools.produce.run_notes import deciding_options
+from ..tools.produce.sql import sql_sources
 from .produce_output import say_not_read
 
 P = ParamSpec("P")
@@ -40,7 +41,9 @@ HOW_SENT: Final = "How it is sent"
 Paths = Annotated[
     list[str],
     typer.Argument(
-        metavar="PATH", help="Files, folders, patterns, hf://name, or - for standard input.", show_default=False
+        metavar="PATH",
+        help="Files, folders, patterns, s3:// gs:// https:// hf://, or - for standard input.",
+        show_default=False,
     ),
 ]
 FormatName = Annotated[
@@ -73,6 +76,8 @@ class SourceChoice:
     encoding: str | None
     follow_links: bool
     split: str | None
+    extract: bool
+    sql: str | None
     shape: ShapeOptions
     mapping: Callable[[], Mapping | None]
     limit: int | None
@@ -93,10 +98,15 @@ class SourceChoice:
         try:
             encoding = None if self.encoding is None else known_encoding(self.encoding)
             shape = shape_for(settings, topic, self.shape)
-            reading = Reading(shape, self.format_name, mapping, parse_delimiter(self.delimiter), encoding)
+            reading = Reading(
+                shape, self.format_name, mapping, parse_delimiter(self.delimiter), encoding, extract=self.extract
+            )
             walk = FolderWalk(self.follow_links)
             try:
-                sources = find_sources(paths, reading, self.split, walk)
+                if self.sql is None:
+                    sources = find_sources(paths, reading, self.split, walk)
+                else:
+                    sources = sql_sources(paths, self.sql, reading)
             finally:
                 say_not_read(walk)
             yield OpenedSources(reading, sources)
@@ -111,7 +121,11 @@ class SourceChoice:
         """
         if any(map(is_piped, paths)):
             return None
-        return RunIdentity.of(topic, deciding_options(reading, self.split, self.shuffle, self.seed), paths)
+        return RunIdentity.of(topic, self.options(reading), paths)
+
+    def options(self, reading: Reading) -> dict[str, object]:
+        """Return what decides which documents are sent, and in which order."""
+        return deciding_options(reading, self.split, self.shuffle, self.seed, self.sql)
 
 
 def with_reading(command: Callable[Concatenate[Settings, P], R]) -> Callable[..., R]:
@@ -152,6 +166,16 @@ def _source_choice(
     ] = False,
     split: Annotated[
         str | None, typer.Option(metavar="NAME", help="Split of a Hugging Face data set.", rich_help_panel=HOW_READ)
+    ] = None,
+    extract: Annotated[
+        bool,
+        typer.Option("--extract", help="Extract the main text of HTML pages in WARC files.", rich_help_panel=HOW_READ),
+    ] = False,
+    sql: Annotated[
+        str | None,
+        typer.Option(
+            metavar="QUERY", help="A SELECT with an ORDER BY; PATH is the database's URL.", rich_help_panel=HOW_READ
+        ),
     ] = None,
     field: Annotated[
         list[str] | None,
@@ -244,6 +268,8 @@ def _source_choice(
         encoding,
         follow_links,
         split,
+        extract,
+        sql,
         shape_options,
         lambda: None if map_name is None else Mapping(map_name, map_processes, map_batch, map_timeout),
         limit,

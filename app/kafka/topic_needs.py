@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal, NamedTuple
 
-from tokenmill.packings import Fit
+from tokenmill.packings import SEPARATE, Fit
 from tokenmill.wire.pieces import PIECE
 from tokenmill.wire.references import REFERENCE
 
@@ -88,18 +88,18 @@ def worst_message_bytes(settings: Settings, own: TopicSettings) -> int:
     each offset that these may be behind; and a carry may hold these blocks by value: one that is larger still, because
     their documents are tiny and have long ids, is not written so (`tokenmill.app.mill.open_blocks`).
     """
-    piece = WIDEST_TOKEN_BYTES + PIECE.itemsize + own.limits.max_meta_bytes + ENTRY_BYTES
+    piece = PIECE.itemsize + own.limits.max_meta_bytes + ENTRY_BYTES
+    pieces = 2 if own.packing_name in SEPARATE else own.block_tokens  # a document and padding, or a document a token
     reasons = REASONS_BYTES if ":" in own.decode else 0
     figures = len(own.steps) * STEP_BYTES + FIGURES_BYTES if own.steps else 0
-    blocks = settings.message_bytes + own.block_tokens * piece
-    packing, opened = own.packing_values, 0
+    block, opened, packing = own.block_tokens * WIDEST_TOKEN_BYTES + pieces * piece, 0, own.packing_values
+    largest = settings.message_bytes + block
     if isinstance(packing, Fit):
         tokens = packing.open_blocks * own.block_tokens
-        pieces = min(packing.max_age_offsets + 1, tokens)
-        opened = packing.open_blocks * REFERENCE.itemsize + pieces * REFERENCE.itemsize
-        by_value = tokens * WIDEST_TOKEN_BYTES + pieces * (PIECE.itemsize + ENTRY_BYTES)
-        blocks = max(blocks, by_value)
-    return blocks + opened + HEADERS_BYTES + reasons + figures
+        held = min(packing.max_age_offsets + 1, tokens)
+        opened = (packing.open_blocks + held) * REFERENCE.itemsize
+        largest = max(largest, tokens * WIDEST_TOKEN_BYTES + held * (PIECE.itemsize + ENTRY_BYTES))
+    return largest + opened + HEADERS_BYTES + reasons + figures
 
 
 def needed_topics(settings: Settings) -> list[NeededTopic]:

@@ -25,8 +25,8 @@ def main() -> None:
     waiting: list[str] = []
 
     def encode() -> None:
-        for encoding in tokenizer.encode_batch_fast(waiting, add_special_tokens=False):
-            found.append(np.array([*encoding.ids, END], np.uint16))
+        encodings = tokenizer.encode_batch_fast(waiting, add_special_tokens=False)
+        found.extend(np.array([*encoding.ids, END], np.uint16) for encoding in encodings)
         waiting.clear()
 
     with file.open("rb") as lines:

@@ -19,6 +19,8 @@ from tokenmill.wire.genesis import Genesis
 from tokenmill.wire.pieces import PADDING, Piece, encode_entry
 
 PAD = 0
+AGE = 6
+"""Offsets after which ``fit`` closes an open block: three documents."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +41,20 @@ class Block:
     pieces: list[Piece]
 
 
-def packed_info(packing: str = "concat", *, block_tokens: int = 5, segment_blocks: int = 4) -> StreamInfo:
+def packed_info(
+    packing: str = "concat", *, block_tokens: int = 5, segment_blocks: int = 4, stream: str = STREAM
+) -> StreamInfo:
     """Describe a stream of this packing that carries the field ``label``."""
     recipe = replace(
         RECIPE,
         packing=packing,
+        packing_parameters={"max_age_offsets": AGE} if packing == "fit" else {},
         block_tokens=block_tokens,
         dtype="uint16",
         metadata_fields=("label",),
         max_fields_bytes=99,
     )
-    return StreamInfo.from_genesis(Genesis(STREAM, recipe, (0,), segment_blocks), segment_blocks)
+    return StreamInfo.from_genesis(Genesis(stream, recipe, (0,), segment_blocks), segment_blocks)
 
 
 def given_documents(lengths: Sequence[int], *, labels: Sequence[Any] = (), first: int = 7) -> list[Given]:
@@ -89,6 +94,9 @@ def _fit(documents: Sequence[Given], size: int, rng: random.Random) -> list[Bloc
     done: list[Block] = []
     opened = [Block([], []) for _ in range(3)]
     for document in documents:
+        aged = [block for block in opened if block.pieces and block.pieces[0].offset + AGE < document.offset]
+        done += [_closed(block, size) for block in aged]
+        opened = [block for block in opened if block not in aged] + [Block([], []) for _ in aged]
         whole = len(document.tokens) // size * size
         for at in range(0, whole, size):
             done.append(Block([], []))
@@ -151,7 +159,7 @@ def packed_store(
         if found:
             fill(store, info, chains[partition], [len(found)], partition=partition)
     reached = stops or [{partition: len(found) for partition, found in blocks.items()}]
-    write_eras(store, make_eras(info, chains, reached, end=True))
+    write_eras(store, make_eras(info, chains, reached, end=True), stream=info.name)
     return store
 
 
@@ -177,7 +185,8 @@ def whole_documents(
                 tokens[piece.position + at - piece.start] = block.tokens[at]
         number, piece, block = max(mine, key=lambda one: one[1].position)
         ends_inside = any(other.start > piece.start for other in block.pieces)
-        if ends_inside or (not fit and number < stop - 1):
+        highest = max(other.offset for some in blocks[first:stop] for other in some.pieces)
+        if ends_inside or (document.offset + AGE < highest if fit else number < stop - 1):
             place = min((number, piece.start) for number, piece, _ in mine)
             found.append((place, document.offset, [tokens[at] for at in range(len(tokens))]))
     return [(offset, tokens) for _, offset, tokens in sorted(found)]

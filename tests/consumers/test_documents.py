@@ -95,7 +95,7 @@ def test_documents_are_asked_for_as_those_of_a_list(store: Store) -> None:
         with pytest.raises(IndexError, match="32 documents"):
             documents[wrong]
     with pytest.raises(InputError, match="slice of whole numbers"):
-        documents[0.5:]  # type: ignore[misc]
+        documents[0.5:]
 
 
 def test_documents_are_frozen_and_may_be_cut_by_eras(store: Store) -> None:

@@ -30,6 +30,8 @@ from tokenmill.consumers import (
     EraDataset,
     EraSampler,
     Metrics,
+    Mixture,
+    MixtureDataset,
     PaddedBatches,
     StepDataset,
     StratifiedSampler,
@@ -156,6 +158,56 @@ BATCHES: Final[Mapping[str, Values]] = {
     "stop": Values((None, lambda: False), (True, 5, "never", [])),
     "poll_seconds": TIME._replace(refused=(*TIME.refused, None, math.inf)),
 }
+WEIGHTS: Final = Values(
+    (
+        {"a": 1, "b": 2},
+        {"a": 0.7, "b": 0.3},
+        {"a": "1/3", "b": Decimal("0.25")},
+        {"a": Fraction(2, 3), "b": np.float64(0.5)},
+        {"a": np.int8(3), "b": 1e-9},
+        [(0, {"a": 1, "b": 1}), (5, {"a": 1})],
+        ((0, {"b": 1}), [np.int64(7), {"a": 1}]),
+    ),
+    (
+        None,
+        1,
+        "a=1",
+        {},
+        [],
+        {"a": 0},
+        {"a": -1, "b": 1},
+        {"a": math.nan, "b": 1},
+        {"a": math.inf},
+        {"a": "one"},
+        {"a": "1/0"},
+        {"a": True},
+        {"a": None},
+        {"a": 1, "c": 1},
+        {1: 1},
+        {"a": [1]},
+        {"a": 1j},
+        {"a": "1e9"},
+        {"a": 10**60},
+        {"a": Decimal("NaN")},
+        [(0, {"a": 1}), (0, {"b": 1})],
+        [(1, {"a": 1})],
+        [(0, {"a": 1}), (9, {"c": 1})],
+        [(0, {"a": 1}), (5, {"a": 0})],
+        [{"a": 1}],
+        [(0.0, {"a": 1})],
+        [(0, {"a": 1}), (-5, {"b": 1})],
+    ),
+)
+MIXED: Final[Mapping[str, Values]] = {
+    "weights": WEIGHTS,
+    "linear": FLAG,
+    "unit": Values((None, "sample", "step"), ("steps", "", 1, True, ["step"])),
+    "at_end": Values(
+        ("wait", "leave", {"a": "leave"}), (None, "", "repeat", {"c": "wait"}, {"a": "stop"}, 1, ["wait"])
+    ),
+    "interleave": Values(("sample", "batch"), (None, "batches", 1, True)),
+    "by": Values(("samples", "tokens"), (None, "sample", 1, True)),
+}
 INDICES: Final = Values(
     ([], [0], [0, 3], (1, 2), range(2), np.arange(2), np.arange(2, dtype=np.uint8), torch.arange(2), [np.int32(1)]),
     (
@@ -239,6 +291,23 @@ class Scene:
         json.dumps(batches.state_dict())
         return next(iter(batches), None)
 
+    def two(self, **options: Any) -> Any:
+        """Open two streams."""
+        return {name: self.open(Batches, **({"timeout": 0.0, "eras": eras} | options)) for name, eras in HALVES.items()}
+
+    def mix(self, **given_values: Any) -> Mixture:
+        """Read a step of a mixture."""
+        mixture = Mixture(**({"streams": self.two(), "weights": {"a": 1, "b": 1}} | given_values))
+        json.dumps(mixture.state_dict())
+        next(iter(mixture))
+        return mixture
+
+    def mix_opened(self, kind: Callable[..., Any], **given_values: Any) -> Any:
+        """Open a mixture, or a data set of one, by options."""
+        shared = {"store": self.store, "stream": STREAM, "batch_size": 2, "sequence_length": 4}
+        streams = {name: {"eras": eras} for name, eras in HALVES.items()}
+        return kind(**({"streams": streams, "weights": {"a": 1, "b": 1}} | shared | given_values))
+
     def find(self, **given_values: Any) -> Documents:
         """Open documents, those without labels left out."""
         right: dict[str, Any] = {"store": self.labelled, "stream": STREAM}
@@ -261,7 +330,8 @@ class Scene:
 
     def pad(self, **given_values: Any) -> PaddedBatches:
         """Read a padded batch."""
-        batches = PaddedBatches(**({"documents": self.documents, "batch_size": 2} | given_values))
+        right: dict[str, Any] = {"documents": self.documents, "batch_size": 2}
+        batches = PaddedBatches(**(right | given_values))
         next(iter(batches))
         return batches
 
@@ -276,6 +346,15 @@ class Scene:
         return generate_latest(registry)
 
 
+HALVES: Final = {"a": range(2), "b": range(2, 4)}
+
+
+def mixed_steps(scene: Scene) -> Batches:
+    """Return batches that do not stand at the beginning."""
+    batches: Batches = scene.open(Batches)
+    return batches.skip(1)
+
+
 def with_argument(call: Callable[..., object], name: str, **fixed: Any) -> Callable[[Any], object]:
     """Return a call with one argument of that name, beside others."""
     return lambda value: call(**({name: value} | fixed))
@@ -286,7 +365,7 @@ def document_rows(scene: Scene) -> Iterator[tuple[str, Row]]:
     for name, values in DOCUMENTS.items():
         yield f"Documents.{name}", Row(with_argument(scene.find, name), values, name)
     for kind in (EraSampler, BucketSampler, StratifiedSampler):
-        for name, values in (SAMPLERS[kind.__name__] | SAMPLED).items():
+        for name, values in {**SAMPLERS[kind.__name__], **SAMPLED}.items():
             key = f"{kind.__name__}.load_state_dict.state_dict" if name == "state_dict" else f"{kind.__name__}.{name}"
             told = "state" if name == "state_dict" else name
             yield key, Row(with_argument(scene.sample, name, kind=kind), values, told)
@@ -309,9 +388,68 @@ def table(scene: Scene) -> Iterator[tuple[str, Row]]:
         yield f"EraDataset.{name}", Row(with_argument(scene.open, name, kind=EraDataset), values, name)
     for name, values in {"store": PATH, "stream": NAME, "length": wholes(1, 1, 9), "check": FLAG}.items():
         yield f"Windows.{name}", Row(with_argument(scene.open, name, kind=Windows), values, name)
+    for name, values in MIXED.items():
+        told = "weight" if name == "weights" else name
+        yield f"Mixture.{name}", Row(with_argument(scene.mix, name), values, told)
+        opened = with_argument(scene.mix_opened, name, kind=Mixture.open)
+        yield f"Mixture.open.{name}", Row(opened, values, told)
+    yield (
+        "MixtureDataset.weights",
+        Row(with_argument(scene.mix_opened, "weights", kind=MixtureDataset), WEIGHTS, "weight"),
+    )
+    no_streams = (None, 1, "ab", [], {}, {"a": None, "b": 1}, {1: {}}, {"a": [], "b": []})
+    for kind in (Mixture.open, MixtureDataset):
+        key = "Mixture.open.streams" if kind is not MixtureDataset else "MixtureDataset.streams"
+        yield key, Row(with_argument(scene.mix_opened, "streams", kind=kind), Values((), no_streams), "stream")
+    streams_given = (*no_streams, {"a": 1, "b": 2}, {"": scene.open(Batches)}, {"a": mixed_steps(scene)})
     yield from document_rows(scene)
     found = scene.documents
     rows: dict[str, tuple[Callable[[Any], object], Values, str]] = {
+        "Mixture.streams": (lambda v: Mixture(v, {"a": 1}), Values((scene.two(),), streams_given), "stream"),
+        "Mixture.skip.steps": (lambda v: scene.mix().skip(v), wholes(0, 0, 3), ""),
+        "Mixture.load_state_dict.state_dict": (lambda v: scene.mix().load_state_dict(v), STATE, "state"),
+        "Mixture.set_weights.weights": (
+            lambda v: scene.mix().set_weights(v),
+            Values(WEIGHTS.work[:5], (*WEIGHTS.refused[:20], [(0, {"a": 1})])),
+            "weight",
+        ),
+        "Mixture.set_weights.from_step": (
+            lambda v: scene.mix().set_weights({"a": 1}, v),
+            wholes(1, 1, 3)._replace(refused=tuple(v for v in wholes(1).refused if v is not None)),
+            "",
+        ),
+        "MixtureDataset.set_weights.weights": (
+            lambda v: scene.mix_opened(MixtureDataset).set_weights(v),
+            Values(WEIGHTS.work[:2], WEIGHTS.refused[:20]),
+            "weight",
+        ),
+        "MixtureDataset.set_weights.from_step": (
+            lambda v: scene.mix_opened(MixtureDataset).set_weights({"a": 1}, v),
+            wholes(0, 0, 3)._replace(refused=tuple(v for v in wholes(0).refused if v is not None)),
+            "",
+        ),
+        "Mixture.add_stream.name": (
+            lambda v: scene.mix().add_stream(v, scene.open(Batches, eras=range(4, 5)), 0.5),
+            Values(("c",), (None, "", 1, b"c", "a", ("c",))),
+            "stream",
+        ),
+        "Mixture.add_stream.batches": (
+            lambda v: scene.mix().add_stream("c", v, 0.5),
+            Values(
+                (scene.open(Batches, eras=range(4, 5)),), (None, 1, "c", scene.mix(), scene.open(Batches, batch_size=3))
+            ),
+            "",
+        ),
+        "Mixture.add_stream.weight": (
+            lambda v: scene.mix().add_stream("c", scene.open(Batches, eras=range(4, 5)), v),
+            Values((0.5, "1/3", Fraction(1, 9)), (None, 0, 1, 1.5, -0.1, math.nan, "x", True, [0.5])),
+            "weight",
+        ),
+        "Mixture.add_stream.from_step": (
+            lambda v: scene.mix().add_stream("c", scene.open(Batches, eras=range(4, 5)), 0.5, v),
+            wholes(1, 1, 3)._replace(refused=tuple(v for v in wholes(1).refused if v is not None)),
+            "",
+        ),
         "Batches.skip.steps": (scene.skip, wholes(0, 0, 3), ""),
         "Batches.load_state_dict.state_dict": (lambda v: batches().load_state_dict(v), STATE, "state"),
         "Batches.state_after.step": (lambda v: batches().state_after(v), wholes(0, 0, 3), ""),
@@ -418,6 +556,12 @@ KEYS: Final = [
     *("Documents.label_distribution.indices", "EraDataset.documents.indices", "Windows.__getitems__.indices"),
     *("BatchDocuments.from_ids.document_ids", "BatchDocuments.block_mask.block_size"),
     *(f"Windows.{name}" for name in ("store", "stream", "length", "check")),
+    *(f"Mixture.{name}" for name in ("streams", *MIXED)),
+    *(f"Mixture.open.{name}" for name in ("streams", *MIXED)),
+    *(f"MixtureDataset.{name}" for name in ("streams", "weights")),
+    *(f"{kind}.set_weights.{name}" for kind in ("Mixture", "MixtureDataset") for name in ("weights", "from_step")),
+    *(f"Mixture.add_stream.{name}" for name in ("name", "batches", "weight", "from_step")),
+    *("Mixture.skip.steps", "Mixture.load_state_dict.state_dict"),
     *("Batches.skip.steps", "Batches.state_after.step", "Batches.load_state_dict.state_dict"),
     *("StepDataset.state_after.step", "StepDataset.resume.state", "StepDataset.load_state_dict.state_dict"),
     *("EraDataset.__getitem__.index", "EraDataset.__getitems__.indices"),
@@ -431,6 +575,7 @@ KEYS: Final = [
 
 def test_every_argument_of_what_is_public_is_in_the_table(rows: dict[str, Row]) -> None:
     """One that is added later has its values here; what only carries results is made by nobody."""
+    results = {"Batch", "BatchDocuments", "Behind", "Metrics", "Source", "StreamShare", "XY"}
     results = {"Batch", "BatchDocuments", "Behind", "Metrics", "PaddedBatch", "Source", "StoredDocument", "XY"}
     things = {name: getattr(public, name) for name in public.__all__}
     things |= {name: getattr(prometheus, name) for name in ("BatchesCollector", "serve_metrics")}
@@ -446,6 +591,11 @@ def test_every_argument_of_what_is_public_is_in_the_table(rows: dict[str, Row]) 
     found |= {f"StepDataset.{name}" for name in inspect.signature(Batches).parameters}
     found -= {"Batch.to.device", "Batch.to.non_blocking"}  # torch's own, given on to it
     found -= {"Batch.tell_others.on_use", "Batches.__getitem__.index"}  # for StepDataset; refuses whatever it is given
+    found |= {f"Mixture.open.{name}" for name in inspect.signature(Mixture.open).parameters} | {"Mixture.skip.steps"}
+    # `awaited` and `with_content` are for `Mixture` and `StepDataset`, which give them nothing of people's
+    found = {key for key in found if ".awaited." not in key and ".with_content." not in key}
+    found -= {"StepDataset.options", "MixtureDataset.options", "Mixture.open.options"}
+    assert found == set(rows) == set(KEYS)
     found |= {f"{kind}.load_state_dict.state_dict" for kind in SAMPLERS}  # inherited
     found |= {"BatchDocuments.from_ids.document_ids"}  # of the class
     found -= {"PaddedBatch.to.device", "PaddedBatch.to.non_blocking", "PaddedBatches.loader.options"}  # torch's own

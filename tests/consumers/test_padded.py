@@ -238,6 +238,11 @@ def test_a_loop_goes_on_where_it_was_left(documents: Documents) -> None:
     assert [number for some in first + rest for number in some] == EraSampler(documents).between(0, 39).tolist()
     assert [batch.indices.tolist() for batch in batches.rewind()] == first + rest
     assert list(batches) == []
+    running = iter(batches.rewind())
+    next(running)
+    batches.rewind()
+    with pytest.raises(InputError, match="set to another place"):
+        next(running)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -302,7 +307,7 @@ def test_states_of_other_sequences_are_refused(documents: Documents, path: Path,
     for one in kinds:
         for other in kinds:
             if one is not other:
-                refused(lambda one=one, other=other: one.load_state_dict(other.state_dict()), "another sequence")  # type: ignore[misc]
+                refused(lambda one=one, other=other: one.load_state_dict(other.state_dict()), "another sequence")
     batches = PaddedBatches(documents, batch_size=2)
     state = next(iter(batches)).state
     refused(

@@ -131,6 +131,7 @@ def letters(store: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.fault("disk-full")
+@pytest.mark.needs("minutes")
 def test_a_full_disk_ends_a_pack_and_the_next_call_goes_on(tmp_path: Path, trial: Trial) -> None:
     """A file that may not grow is what a full disk is: the call names it, and what was committed stays."""
     folder, log = corpus(tmp_path / "in"), tmp_path / "log"

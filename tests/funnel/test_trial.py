@@ -16,6 +16,7 @@ from tokenmill.documents import Document
 from tokenmill.funnel import trial as module
 from tokenmill.funnel.trial import StageSpeed, Trial, TrialResult
 from tokenmill.funnel.tried_documents import SHOWN_CHARACTERS, TriedDocument, beginning_of, where_they_differ
+from tokenmill.milling.document_shapes import DETAILS
 from tokenmill.milling.outcomes import NO_TOKENS, NO_TOKENS_DETAIL, Kind, Outcome, Stages
 from tokenmill.milling.reference import Reference
 from tokenmill.recipe_stages import open_stages
@@ -83,8 +84,8 @@ def test_examples_are_what_the_plain_steps_say(
     for reason, shown in result.rejected.items():
         for one in shown:
             outcome, passed = asked(source, found, one)
-            expected = outcome.detail if outcome.kind is Kind.FILTERED else NO_TOKENS_DETAIL
-            assert reason == (outcome.reason or NO_TOKENS)
+            expected = outcome.detail if outcome.kind is Kind.FILTERED else DETAILS[reason]
+            assert reason == (outcome.reason or reason)
             assert one == TriedDocument(one.place, expected, beginning_of(passed[-1].text))
     for one in result.kept:
         assert one.text == beginning_of(asked(source, found, one)[1][-1].text)

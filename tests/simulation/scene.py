@@ -27,10 +27,16 @@ def make_scene(splits: int, block_tokens: int, start: int, fit: tuple[int, int] 
 
     With ``fit``, that packing with so many open blocks, and pieces so many offsets behind.
     """
-    recipe = replace(RECIPE, shards=splits, splits=SPLITS[splits], block_tokens=block_tokens, max_text_bytes=60)
+    recipe = replace(RECIPE, block_tokens=block_tokens)
     if fit is not None:
         parameters = {"open_blocks": fit[0], "max_age_offsets": fit[1]}
         recipe = replace(recipe, packing="fit", packing_parameters=parameters)
+    return scene_of(recipe, splits, start)
+
+
+def scene_of(recipe: Recipe, splits: int, start: int) -> Scene:
+    """Return the scene whose chains are made by ``recipe``, with so many splits."""
+    recipe = replace(recipe, shards=splits, splits=SPLITS[splits], max_text_bytes=60)
     source = make_source(recipe, start=start)
     starts = (0,) * PARTITION + (start,)
     return Scene(source, tuple(_genesis(recipe, starts) for recipe in source.recipes), 1)

@@ -15,10 +15,13 @@ from tokenmill.bounds import divide
 from tokenmill.documents import Document
 from tokenmill.funnel.retention import Retention
 from tokenmill.funnel.tried_documents import EvenSample, TriedDocument, beginning_of, where_they_differ
+from tokenmill.milling.chain_mill import open_packing
 from tokenmill.milling.chain_outcomes import ChainOutcomes
 from tokenmill.milling.columns import KeptDocuments, OutcomeColumns, RecordColumns
-from tokenmill.milling.outcomes import NO_TOKENS, NO_TOKENS_DETAIL, Kind, Outcome, Stages
+from tokenmill.milling.document_shapes import DETAILS, document_shape, filtered_out
+from tokenmill.milling.outcomes import Kind, Outcome, Stages
 from tokenmill.milling.partition_mill import BATCH_CHARACTERS
+from tokenmill.packings import CONCAT
 from tokenmill.recipe import Recipe
 from tokenmill.records import Record
 from tokenmill.stages.document_columns import DocumentColumns
@@ -83,7 +86,8 @@ class TrialResult:
     @property
     def retention(self) -> Retention:
         """What these say."""
-        return Retention(self.totals)
+        totals = self.totals
+        return Retention(totals, totals.packing["padding"])
 
     @property
     def unowned(self) -> int:
@@ -122,6 +126,7 @@ class Trial:
         self._stages = replace(stages, steps=self._steps, every_step_counts=True)
         self._recipes = tuple(recipes)
         self._totals = {recipe.split: Totals() for recipe in self._recipes}
+        self._packings = {recipe.split: open_packing(recipe) for recipe in self._recipes if recipe.packing != CONCAT}
         self._records = self._value_bytes = 0
         self._decoding = self._tokenizing = 0.0
         self._changes: Counter[str] = Counter()
@@ -196,11 +201,13 @@ class Trial:
         for recipe in self._recipes:
             kept = columns.kept[recipe.split]
             tokens = self._encode_kept(kept.documents.texts)
-            ChainOutcomes.of(recipe, part, columns, kept, tokens).count(
-                self._totals[recipe.split], 0, len(part.records)
-            )
-            left_out += self._behind_steps(part, recipe.split, kept, tokens)
-            self._show_kept(recipe, kept, tokens, places)
+            outcomes, totals = ChainOutcomes.of(recipe, part, columns, kept, tokens), self._totals[recipe.split]
+            outcomes.count(totals, 0, len(part.records))
+            if recipe.split in self._packings:
+                totals.packing.update(self._packings[recipe.split].add(outcomes.documents).counted)
+            filtered = dict(filtered_out(document_shape(recipe), tokens))
+            left_out += self._behind_steps(part, recipe.split, kept, tokens, filtered)
+            self._show_kept(recipe, kept, tokens, places, filtered)
             self._show_changed(columns, recipe.split, places)
         for outcome in left_out:
             if outcome.split in self._totals:
@@ -226,11 +233,15 @@ class Trial:
         ranges = divide(lengths, items=len(texts), room=BATCH_CHARACTERS)
         return joined([self._stages.engine.encode(texts[low:high]) for low, high in ranges])
 
-    def _behind_steps(self, part: RecordColumns, split: str, kept: KeptDocuments, tokens: TokenBatch) -> list[Outcome]:
-        """Return the outcomes of documents that the tokenizer filtered out, or fails on."""
-        silent = [part.records[at] for at in kept.indices[tokens.silent].tolist()]
+    def _behind_steps(
+        self, part: RecordColumns, split: str, kept: KeptDocuments, tokens: TokenBatch, filtered: Mapping[int, str]
+    ) -> list[Outcome]:
+        """Return the outcomes of documents that tokenizer or packing filtered out, or the tokenizer fails on."""
         return [
-            *(Outcome(record, Kind.FILTERED, split, NO_TOKENS, NO_TOKENS_DETAIL) for record in silent),
+            *(
+                Outcome(part.records[int(kept.indices[at])], Kind.FILTERED, split, reason, DETAILS[reason])
+                for at, reason in filtered.items()
+            ),
             *(
                 self._stages.refused(part.records[int(kept.indices[at])], split, error)
                 for at, error in tokens.failed.items()
@@ -259,12 +270,20 @@ class Trial:
                 outcome = Outcome(record, Kind.KEPT, split)
                 sample.add(record.offset, _Candidate(self._stages, outcome, places[index], step))
 
-    def _show_kept(self, recipe: Recipe, kept: KeptDocuments, tokens: TokenBatch, places: Sequence[str]) -> None:
+    def _show_kept(
+        self,
+        recipe: Recipe,
+        kept: KeptDocuments,
+        tokens: TokenBatch,
+        places: Sequence[str],
+        filtered: Mapping[int, str],
+    ) -> None:
         around = len(recipe.begin_of_document) + len(recipe.after)
         lengths = np.diff(tokens.offsets).tolist()
-        for index, text, length in zip(kept.indices.tolist(), kept.documents.texts, lengths, strict=True):
+        shown = zip(kept.indices.tolist(), kept.documents.texts, lengths, strict=True)
+        for at, (index, text, length) in enumerate(shown):
             number = self._records + index
-            if length and self._kept.wants(number):
+            if length and at not in filtered and self._kept.wants(number):
                 said = f"{length + around:,} token{'' if length + around == 1 else 's'}"
                 self._kept.add(number, TriedDocument(places[index], said, beginning_of(text)))
 

@@ -15,8 +15,10 @@ import numpy.typing as npt
 from tokenmill.errors import SettingsError, SourceError
 from tokenmill.milling.chain_outcomes import ChainOutcomes
 from tokenmill.milling.concat_packing import ConcatPacking
+from tokenmill.milling.document_shapes import ChunkShape, RowShape, document_shape
 from tokenmill.milling.fit_packing import FitPacking
 from tokenmill.milling.packing import PackedBlocks, Packing, TokenizedDocuments
+from tokenmill.milling.separate_packing import SeparatePacking
 from tokenmill.packings import Concat, Fit, packing_of
 from tokenmill.reading.resume import ResumePoint
 from tokenmill.recipe import Recipe
@@ -244,19 +246,20 @@ def open_packing(
 
     """
     size, dtype, padding = recipe.block_tokens, recipe.token_dtype, recipe.padding_id
-    match packing_of(recipe):
-        case Concat():
-            return ConcatPacking(size, dtype, padding, open_tokens=open_tokens, open_entry=open_entry)
-        case Fit(open_blocks, max_age_offsets):
-            return FitPacking(
-                size,
-                dtype,
-                padding,
-                open_blocks=open_blocks,
-                max_age_offsets=max_age_offsets,
-                references=references,
-                open_tokens=open_tokens,
-                open_entry=open_entry,
-            )
-        case _:
-            raise SettingsError(f"packing {recipe.packing!r} is unknown here: use the version that made the stream")
+    packing, shape = packing_of(recipe), document_shape(recipe)
+    if isinstance(packing, Concat):
+        return ConcatPacking(size, dtype, padding, open_tokens=open_tokens, open_entry=open_entry)
+    if isinstance(packing, Fit):
+        return FitPacking(
+            size,
+            dtype,
+            padding,
+            open_blocks=packing.open_blocks,
+            max_age_offsets=packing.max_age_offsets,
+            references=references,
+            open_tokens=open_tokens,
+            open_entry=open_entry,
+        )
+    if isinstance(shape, RowShape | ChunkShape):
+        return SeparatePacking(size, dtype, padding, step=shape.step)
+    raise SettingsError(f"packing {recipe.packing!r} is unknown here: use the version that made the stream")

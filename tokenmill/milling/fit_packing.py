@@ -366,7 +366,7 @@ class _Pieces:
         return join_references(np.diff(starts, append=len(chosen)).tolist(), self.rows[chosen])
 
     def kept(self, chosen: Integers) -> "_Pieces":
-        """Return the chosen pieces, which are in the order of their blocks, numbered anew, with their own tokens."""
+        """Return the chosen pieces, which are in the order of their blocks, numbered again, with their own tokens."""
         self._learn_crcs(chosen)
         sources = [self.sources[at] for at in chosen.tolist()]
         return _Pieces(

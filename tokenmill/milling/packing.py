@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from tokenmill.bounds import join_bounds
 from tokenmill.stages.document_columns import Metas
-from tokenmill.stages.engines import TokenBatch
 from tokenmill.wire.references import NO_BLOCKS
 
 Array = npt.NDArray[np.unsignedinteger]
@@ -63,7 +62,7 @@ class Stretches:
 
 
 class ScatteredTokens:
-    """Consecutive tokens that lie in many small buffers: they are copied once, into the message that takes them."""
+    """Consecutive tokens that are in many small buffers: they are copied once, into the message that takes them."""
 
     __slots__ = ("_buffers", "_ends", "_item")
 
@@ -103,28 +102,8 @@ class TokenizedDocuments(NamedTuple):
     """Tokens of the first document that are in blocks already."""
     crc: Callable[[int], int] = _no_crc
     """Gives the CRC of a document's record (`tokenmill.wire.cursor.record_crc`), for packings that refer to records."""
-
-    @classmethod
-    def of(
-        cls,
-        offsets: npt.NDArray[np.int64],
-        batch: TokenBatch,
-        metas: Metas,
-        *,
-        before: Sequence[int],
-        after: Sequence[int],
-        dtype: np.dtype[np.unsignedinteger],
-    ) -> "TokenizedDocuments":
-        """Return the documents of ``batch`` in ``dtype``, each between the ids ``before`` and ``after``."""
-        bounds = batch.offsets + np.arange(len(batch.offsets)) * (len(before) + len(after))
-        tokens = np.empty(bounds[-1], dtype)
-        from_documents = np.ones(len(tokens), np.bool_)
-        places = [bounds[:-1] + at for at in range(len(before))] + [bounds[1:] - at for at in range(len(after), 0, -1)]
-        for place, number in zip(places, (*before, *after), strict=True):
-            from_documents[place] = False
-            tokens[place] = number
-        tokens[from_documents] = batch.ids
-        return cls(offsets, Stretches([tokens]), bounds, metas)
+    left_out: npt.NDArray[np.int64] | None = None
+    """Shape ``[documents]``: ids of each document that no block holds; None in a packing that leaves none out."""
 
     @classmethod
     def concatenate(cls, parts: Sequence["TokenizedDocuments"]) -> "TokenizedDocuments":
@@ -134,6 +113,7 @@ class TokenizedDocuments(NamedTuple):
             Stretches(array for part in parts for array in part.tokens),
             join_bounds(part.bounds for part in parts),
             Metas.concatenate([part.metas for part in parts]),
+            left_out=_joined([part.left_out for part in parts]),
         )
 
     def __bool__(self) -> bool:
@@ -143,8 +123,18 @@ class TokenizedDocuments(NamedTuple):
     def part(self, low: int, high: int) -> "TokenizedDocuments":
         """Return a view of documents ``[low, high)``: the tokens of the others stay in its ``tokens``."""
         return TokenizedDocuments(
-            self.offsets[low:high], self.tokens, self.bounds[low : high + 1], self.metas.part(low, high)
+            self.offsets[low:high],
+            self.tokens,
+            self.bounds[low : high + 1],
+            self.metas.part(low, high),
+            left_out=None if self.left_out is None else self.left_out[low:high],
         )
+
+
+def _joined(parts: Sequence[npt.NDArray[np.int64] | None]) -> npt.NDArray[np.int64] | None:
+    """Return the parts one after the other; None where no part is any."""
+    given = [part for part in parts if part is not None]
+    return np.concatenate(given) if given else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +155,11 @@ class PackedBlocks:
     """What the totals count of each block (`Totals.packing`), by name."""
     references: Callable[[int], bytes] = lambda _: NO_BLOCKS
     """Gives the blocks that are open right after so many (at least one) of these have left, as references."""
+
+    @property
+    def counted(self) -> dict[str, int]:
+        """What the totals count of all blocks."""
+        return {name: sum(numbers) for name, numbers in self.figures.items()}
 
 
 class Packing(Protocol):

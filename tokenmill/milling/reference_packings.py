@@ -228,7 +228,131 @@ class FitReference:
         return {"padding": padding, "joined": int(len(block.pieces) > 1), "cut": 0}
 
 
-REFERENCES: Final[Mapping[str, Any]] = {"concat": ConcatReference, "fit": FitReference}
+class RowsReference:
+    """One document a row, or several rows, each between the ids before and after a text."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        """Begin; no block is ever open."""
+        self._recipe = recipe
+        self._long = recipe.packing_parameters.get("long", "truncate")
+        self._short = recipe.packing_parameters.get("short", "pad")
+        self._room = recipe.block_tokens - len(recipe.begin_of_document) - len(recipe.after)
+        self.blocks: list[OpenBlock] = []
+
+    def dropped(self, tokens: Sequence[int]) -> str:
+        """Return why no row comes of the document, if none does."""
+        text = len(self._text(tokens))
+        if self._long == "drop" and text > self._room:
+            return "too_long"
+        return "too_short" if self._short == "drop" and text < self._room else ""
+
+    def given(self, tokens: Sequence[int]) -> int:
+        """Return the ids of all rows."""
+        return sum(map(len, self._rows(tokens)))
+
+    def add(self, offset: int, tokens: Sequence[int], meta: bytes, crc: int) -> Iterator[LeavingBlock]:  # noqa: ARG002
+        """Yield the rows."""
+        rows = self._rows(tokens)
+        left_out = max(0, len(self._text(tokens)) - len(rows) * self._room)
+        pieces = [(0, offset, number * self._room, meta) for number in range(len(rows))]
+        yield from _padded(self._recipe, rows, pieces, left_out)
+
+    def flush(self, offset: int) -> Iterator[LeavingBlock]:  # noqa: ARG002
+        """Yield nothing."""
+        return iter(())
+
+    def reopen(self, point: ResumePoint) -> None:
+        """Do nothing: a point has no open block."""
+
+    def references(self) -> bytes:
+        """None."""
+        return b""
+
+    def _text(self, tokens: Sequence[int]) -> Sequence[int]:
+        return tokens[len(self._recipe.begin_of_document) : len(tokens) - len(self._recipe.after)]
+
+    def _rows(self, tokens: Sequence[int]) -> list[list[int]]:
+        text = self._text(tokens)
+        rows = []
+        while text:
+            part, text = text[: self._room], text[self._room :]
+            if len(part) == self._room or self._short == "pad":
+                rows.append([*self._recipe.begin_of_document, *part, *self._recipe.after])
+            if self._long != "split":
+                break
+        return rows
+
+
+class ChunksReference:
+    """A document in chunks, each with one id more, with which the next one begins."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        """Begin; no block is ever open."""
+        self._recipe = recipe
+        self._rest = recipe.packing_parameters.get("rest", "drop")
+        self._size = recipe.block_tokens - 1
+        self.blocks: list[OpenBlock] = []
+
+    def dropped(self, tokens: Sequence[int]) -> str:
+        """Return why no chunk comes of the document, if none does."""
+        return "" if self._chunks(tokens) else "too_short"
+
+    def given(self, tokens: Sequence[int]) -> int:
+        """Return the ids of all chunks."""
+        return sum(map(len, self._chunks(tokens)))
+
+    def add(self, offset: int, tokens: Sequence[int], meta: bytes, crc: int) -> Iterator[LeavingBlock]:  # noqa: ARG002
+        """Yield the chunks."""
+        chunks = self._chunks(tokens)
+        left_out = max(0, len(tokens) - 1 - len(chunks) * self._size)
+        pieces = [(0, offset, number * self._size, meta) for number in range(len(chunks))]
+        yield from _padded(self._recipe, chunks, pieces, left_out)
+
+    def flush(self, offset: int) -> Iterator[LeavingBlock]:  # noqa: ARG002
+        """Yield nothing."""
+        return iter(())
+
+    def reopen(self, point: ResumePoint) -> None:
+        """Do nothing: a point has no open block."""
+
+    def references(self) -> bytes:
+        """None."""
+        return b""
+
+    def _chunks(self, tokens: Sequence[int]) -> list[list[int]]:
+        chunks, begin = [], 0
+        while begin == 0 or begin + 1 < len(tokens):
+            chunk = list(tokens[begin : begin + self._size + 1])
+            if len(chunk) == self._size + 1 or self._rest == "pad":
+                chunks.append(chunk)
+            begin += self._size
+        return chunks
+
+
+def _padded(recipe: Recipe, parts: list[list[int]], of_document: Pieces, left_out: int) -> Iterator[LeavingBlock]:
+    """Yield the blocks of a document, one for each part, which is a piece of it."""
+    size = recipe.block_tokens
+    for number, (part, piece) in enumerate(zip(parts, of_document, strict=True)):
+        is_last = number == len(parts) - 1
+        pieces = [piece]
+        if len(part) < size:
+            pieces.append((len(part), piece[1], -1, b""))
+        figures = {
+            "padding": size - len(part),
+            "cut": int(number == 0 and not is_last),
+            "shortened": int(is_last and left_out > 0),
+            "left_out": left_out if is_last else 0,
+        }
+        padded = part + [recipe.padding_id] * (size - len(part))
+        yield LeavingBlock(padded, pieces, 0 if is_last else (number + 1) * size, is_last, figures)
+
+
+REFERENCES: Final[Mapping[str, Any]] = {
+    "concat": ConcatReference,
+    "fit": FitReference,
+    "rows": RowsReference,
+    "chunks": ChunksReference,
+}
 """By the packing's name, what makes one from a recipe."""
 
 

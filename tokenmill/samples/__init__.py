@@ -1,7 +1,7 @@
 """The one sequence of samples of a training run: arithmetic, a run's state, and which samples a store holds."""
 
 from tokenmill.samples.content import UNPINNED, UsedContent
-from tokenmill.samples.document_index import DocumentIndex, DocumentPieces, packing_of
+from tokenmill.samples.document_index import DocumentIndex, DocumentPieces, packing_in
 from tokenmill.samples.document_order import (
     Stratum,
     bucket_order,
@@ -10,8 +10,11 @@ from tokenmill.samples.document_order import (
     strata_of,
     stratified_order,
 )
+from tokenmill.samples.mixing import Mixer, Piece, Plan
 from tokenmill.samples.needed import first_needed, read_state
+from tokenmill.samples.places import EraPlaces
 from tokenmill.samples.position import Content, Position, SequenceId, StepRange
+from tokenmill.samples.schedule import Change, Course, Point, Schedule
 from tokenmill.samples.sequence import EraOrder, Numbers, Ranks, Samples, SegmentOrder, count_views, join
 from tokenmill.samples.source import Source, places_of, sources_of
 from tokenmill.samples.tracing import TracedRecord, TracedSample, TracedView, Tracer, Use
@@ -19,14 +22,22 @@ from tokenmill.samples.trainable import TrainableSamples
 
 __all__ = [
     "UNPINNED",
+    "Change",
     "Content",
+    "Course",
     "DocumentIndex",
     "DocumentPieces",
     "EraOrder",
+    "EraPlaces",
+    "Mixer",
     "Numbers",
+    "Piece",
+    "Plan",
+    "Point",
     "Position",
     "Ranks",
     "Samples",
+    "Schedule",
     "SegmentOrder",
     "SequenceId",
     "Source",
@@ -45,7 +56,7 @@ __all__ = [
     "era_order",
     "first_needed",
     "join",
-    "packing_of",
+    "packing_in",
     "places_of",
     "read_state",
     "sources_of",

@@ -7,20 +7,19 @@ blocks alone do not show whether more follows; then it is the packing that says 
 (`DocumentIndex.of_ranges`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from tokenmill.packings import CONCAT, Fit, PackingParameters, packing_parameters
 from tokenmill.samples.sequence import Numbers
 from tokenmill.store import PartitionReader, Pieces, StreamInfo
 from tokenmill.wire.pieces import PADDING
 
 _BLOCKS_AT_ONCE: Final = 8192
 """Whose pieces are looked at together: what has not ended there is kept for the next ones."""
-_FIT_AGE: Final = 65_536
-"""The packing ``fit``'s default of ``max_age_offsets``."""
 
 Lengths = npt.NDArray[np.int32]
 
@@ -70,7 +69,8 @@ class DocumentIndex:
             DamagedError: the document table is damaged.
 
         """
-        age = _max_age(info)
+        packing = packing_in(info)
+        age = packing.max_age_offsets if isinstance(packing, Fit) else None
         parts = []
         for reader, first, stop in ranges:
             found = _PartitionDocuments(info.block_tokens, age)
@@ -249,16 +249,15 @@ class _PartitionDocuments:
         self._pending = _Columns(*(column[rest] for column in columns))
 
 
-def _max_age(info: StreamInfo) -> int | None:
-    """Return over how many offsets a document's rest may follow its whole blocks; None: it follows at once."""
-    packing, parameters = packing_of(info)
-    return int(parameters.get("max_age_offsets", _FIT_AGE)) if packing == "fit" else None
+def packing_in(info: StreamInfo) -> PackingParameters:
+    """Return the packing of a stream, with its parameters; ``concat`` where stream.json has no genesis.
 
+    Raises:
+        SettingsError: a later version made the stream, with a packing that is not known here.
 
-def packing_of(info: StreamInfo) -> tuple[str, Mapping[str, Any]]:
-    """Return the packing of a stream, and its parameters; ``concat`` where stream.json has no genesis."""
+    """
     recipe = info.values.get("genesis", {}).get("recipe", {})
-    return str(recipe.get("packing", "concat")), recipe.get("packing_parameters") or {}
+    return packing_parameters(recipe.get("packing", CONCAT), recipe.get("packing_parameters") or {})
 
 
 def _rises(values: Numbers) -> bool:

@@ -3,7 +3,7 @@
 The state describes the sequence as a whole, so it is equal on every rank, and any number of ranks can go on from it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, NamedTuple, Self
 
@@ -75,7 +75,7 @@ class Position:
     sample: int
     """The number of the next sample."""
     ranges: tuple[StepRange, ...]
-    """The steps, in order; the last range goes on with the next step."""
+    """The steps, in order; the last range goes on without an end. Those that begin behind the next step are planned."""
     content: Content | None = None
     """The pin: an era that the run has used, as a rule the last one. None: it used none, or that is not known."""
 
@@ -87,7 +87,7 @@ class Position:
     @property
     def step(self) -> int:
         """The number of the next step."""
-        last = self.ranges[-1]
+        last = self._range_of(self.sample)
         return last.first_step + (self.sample - last.first_sample) // last.global_batch
 
     @property
@@ -97,7 +97,9 @@ class Position:
 
     def after(self, steps: int) -> "Position":
         """Return the position of the run ``steps`` steps later."""
-        return replace(self, sample=self.sample + steps * self.ranges[-1].global_batch)
+        if len(self.ranges) == 1 or self.sample >= self.ranges[-1].first_sample:
+            return replace(self, sample=self.sample + steps * self.ranges[-1].global_batch)
+        return replace(self, sample=self.before(self.step + steps).sample)
 
     def needed(self, views: int) -> int:
         """Return the first sample that the rest of the run still needs; blocks have so many views.
@@ -138,8 +140,28 @@ class Position:
         last = kept[-1]
         return replace(self, sample=last.first_sample + (step - last.first_step) * last.global_batch, ranges=kept)
 
+    def with_plan(self, batches: Sequence[tuple[int, int]]) -> "Position":
+        """Return the same position for a run whose steps, each from a number on, take so many samples from here on.
+
+        The first of these numbers is at most that of the next step.
+        """
+        step = self.step
+        now = [global_batch for first, global_batch in batches if first <= step][-1]
+        position = self.with_batches_of(now)
+        for first, global_batch in batches:
+            if first > step:
+                start = StepRange(first, position.before(first).sample, global_batch)
+                position = replace(position, ranges=(*position.ranges, start))
+        return position
+
+    def _range_of(self, sample: int) -> StepRange:
+        return [part for part in self.ranges if part.first_sample <= sample][-1]
+
     def with_batches_of(self, global_batch: int) -> "Position":
         """Return the same position for a run whose steps take ``global_batch`` samples from there on."""
+        made = tuple(part for part in self.ranges if part.first_sample <= self.sample)
+        if made != self.ranges:
+            return replace(self, ranges=made).with_batches_of(global_batch)
         last = self.ranges[-1]
         if last.global_batch == global_batch:
             return self
@@ -177,7 +199,7 @@ class Position:
             **named,
             "eras": list(self.sequence.eras),
             "sample": self.sample,
-            "ranges": [list(part) for part in self.ranges],
+            "ranges": [list(part) for part in self.ranges if part.first_sample <= self.sample],
             "content": None if self.content is None else list(self.content),  # DCP would split an object into entries
         }
 

@@ -97,6 +97,15 @@ class TrainableSamples:
             self._readers[partition] = found
         return found
 
+    @property
+    def views(self) -> int:
+        """Samples of each block."""
+        return self._views
+
+    def samples_of_first(self) -> int:
+        """Return how many samples the era has that was asked for last."""
+        return self._spans[0].order.samples
+
     def total(self) -> int | None:
         """Return how many samples the sequence has; None until its last era is there."""
         return self.places.total()

@@ -130,7 +130,6 @@ class MapWatch:
     """Looks now and then at files that are mapped, just before they are read."""
 
     def __init__(self) -> None:
-        """Look when it is first asked to."""
         self._due = 0.0
         self._took = 0.0
         """Seconds of the last look."""

@@ -128,7 +128,7 @@ class HuggingFaceFiles(_TableFiles):
 
     def index(self, files: Sequence[ExportedFile]) -> None:
         """Write ``dataset_info.json``, in which the library finds the columns' types by itself, and ``state.json``."""
-        state = {
+        state: dict[str, Any] = {
             "_data_files": [{"filename": file.name} for file in files],
             "_fingerprint": f"{len(files):016x}",
             "_format_columns": None,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenmill.errors import InputError
-from tokenmill.samples.whole_documents import whole_documents
+from tokenmill.samples.whole_documents import documents_beginning_in
 from tokenmill.store import PartitionReader, StreamInfo, open_partition, partitions_in, read_stream
 from tokenmill.store.layout import partition_directory
 from tokenmill.store.manifest import Manifest
@@ -142,10 +142,10 @@ def _write(
     if shape.what == "blocks":
         rows = block_rows(reader, first, stop)
     else:
-        documents = whole_documents(reader, first, stop)
+        documents = documents_beginning_in(reader, first, stop)
         if documents is None:
             return None
-        rows = document_rows(reader, documents)
+        rows = document_rows(reader, *documents)
     segment = ExportedSegment(reader.partition, first, manifest.chain_after, ())
     begin = next(rows, None)  # a document may be longer than a segment: none begins there then
     files = () if begin is None else tuple(writer.write(segment.name, chain([begin], rows)))

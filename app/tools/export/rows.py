@@ -1,13 +1,13 @@
 """Rows of an export: the blocks of a sealed segment, or the documents that begin in it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill.samples.whole_documents import WholeDocument
+from tokenmill.samples.document_index import DocumentIndex
 from tokenmill.store import PartitionReader, StreamInfo
 
 What = Literal["blocks", "documents"]
@@ -98,8 +98,8 @@ def _pieces(reader: PartitionReader, number: int) -> list[dict[str, Any]]:
     ]
 
 
-def document_rows(reader: PartitionReader, documents: Sequence[WholeDocument]) -> Iterator[ExportRows]:
-    """Yield documents, in chunks that depend on their lengths alone; their tokens are held against the checksums.
+def document_rows(reader: PartitionReader, index: DocumentIndex, count: int) -> Iterator[ExportRows]:
+    """Yield the first ``count`` documents of an index, in chunks that depend on their lengths alone.
 
     Raises:
         DamagedError: a block is not what was committed.
@@ -107,22 +107,28 @@ def document_rows(reader: PartitionReader, documents: Sequence[WholeDocument]) -
     """
     limit = ROWS_BYTES // reader.dtype.itemsize
     begin = size = 0
-    for number, document in enumerate(documents):
-        if size and size + document.tokens > limit:
-            yield _documents(reader, documents[begin:number])
+    for number, tokens in enumerate(index.lengths[:count].tolist()):
+        if size and size + tokens > limit:
+            yield _documents(reader, index, np.arange(begin, number))
             begin, size = number, 0
-        size += document.tokens
-    if documents:
-        yield _documents(reader, documents[begin:])
+        size += tokens
+    if count:
+        yield _documents(reader, index, np.arange(begin, count))
 
 
-def _documents(reader: PartitionReader, documents: Sequence[WholeDocument]) -> ExportRows:
-    blocks = {block: reader.read(block) for block in sorted({place[0] for one in documents for place in one.places})}
-    pieces = [blocks[block][start:stop] for one in documents for block, start, stop in one.places]
+def _documents(reader: PartitionReader, index: DocumentIndex, documents: npt.NDArray[np.int64]) -> ExportRows:
+    pieces = index.pieces_of(documents)
+    blocks = {number: reader.read(number) for number in np.unique(pieces.blocks).tolist()}
+    places = zip(pieces.blocks.tolist(), pieces.starts.tolist(), pieces.lengths.tolist(), strict=True)
+    parts = [blocks[block][start : start + length] for block, start, length in places]
+    first_blocks, starts = index.first_pieces(documents)
+    heads = list(zip(first_blocks.tolist(), starts.tolist(), strict=True))
+    told = {block: {piece.start: piece for piece in reader.documents(block)} for block in {one[0] for one in heads}}
+    first_pieces = [told[block][start] for block, start in heads]
     return ExportRows(
         partition=reader.partition,
-        numbers=[one.offset for one in documents],
-        lengths=np.array([one.tokens for one in documents], np.int64),
-        tokens=np.concatenate(pieces),
-        about=[{"id": one.id, "fields": dict(one.fields)} for one in documents],
+        numbers=[piece.offset for piece in first_pieces],
+        lengths=index.lengths[documents].astype(np.int64),
+        tokens=np.concatenate(parts),
+        about=[{"id": piece.id, "fields": dict(piece.fields)} for piece in first_pieces],
     )

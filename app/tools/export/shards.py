@@ -63,7 +63,7 @@ class MosaicShards(_Shards):
         """Settle the columns, which the format has in the order of their names."""
         super().__init__(out, shape)
         dtype, about = f"ndarray:{shape.dtype.name}", _about(shape)
-        tokens = (dtype, None)
+        tokens: tuple[str, int | None] = (dtype, None)
         if shape.block_tokens is not None:
             tokens = (f"{dtype}:{shape.block_tokens}", shape.block_tokens * shape.dtype.itemsize)
         columns: dict[str, tuple[str, int | None]] = {about: ("json", None), shape.number: ("int", 8)}

@@ -73,7 +73,7 @@ def open_for_packing(task: MillTask, stages: Stages, partition: int) -> Partitio
     return PartitionPacker.open((store, task.files), task.geneses, stages, partition, rejects=task.rejects)
 
 
-class Batch(NamedTuple):
+class DocumentBatch(NamedTuple):
     """Consecutive documents of a partition."""
 
     partition: int
@@ -93,16 +93,16 @@ class FlushRecord(NamedTuple):
     offset: int
 
 
-class Commit(NamedTuple):
+class CommitRequest(NamedTuple):
     """Make all durable."""
 
 
-Request: TypeAlias = Part | Batch | FlushRecord | Commit
+Request: TypeAlias = Part | DocumentBatch | FlushRecord | CommitRequest
 Ends: TypeAlias = dict[int, dict[str, ChainEnd]]
 """By partition and split."""
 
 
-def batch_of(partition: int, first_offset: int, items: Sequence[Item]) -> Batch:
+def batch_of(partition: int, first_offset: int, items: Sequence[Item]) -> DocumentBatch:
     """Return a batch of documents, whose values may be `FileSlice`."""
     paths: dict[str, int] = {}
     values: list[bytes] = []
@@ -115,7 +115,7 @@ def batch_of(partition: int, first_offset: int, items: Sequence[Item]) -> Batch:
             rows.append((_NO_SLICE, 0, 0))
             values.append(value)
     keys = [item.key for item in items]
-    return Batch(
+    return DocumentBatch(
         partition,
         first_offset,
         list(paths),
@@ -125,7 +125,7 @@ def batch_of(partition: int, first_offset: int, items: Sequence[Item]) -> Batch:
     )
 
 
-def records_of(batch: Batch, reader: SliceReader) -> list[Record]:
+def records_of(batch: DocumentBatch, reader: SliceReader) -> list[Record]:
     """Return the batch's records.
 
     Raises:
@@ -165,14 +165,14 @@ class _Miller:
         return {number: packer.mill.next_offset for number, packer in self._packers.items()}
 
     def answer(self, request: Request) -> Any:
-        if isinstance(request, Batch):
+        if isinstance(request, DocumentBatch):
             self._packers[request.partition].take(records_of(request, self._slices))
             return None
         if isinstance(request, FlushRecord):
             record = Record(request.offset, NO_TIME, None, None, (FLUSH_HEADER,))
             self._packers[request.partition].take([record])
             return None
-        if isinstance(request, Commit):
+        if isinstance(request, CommitRequest):
             for packer in self._packers.values():
                 packer.commit(self._task.files)
             return self.ends()
@@ -205,7 +205,7 @@ class _Requests:
             while True:
                 number, request = self._connection.recv()
                 with self._changed:
-                    is_scan = not isinstance(request, Batch | FlushRecord | Commit)
+                    is_scan = not isinstance(request, DocumentBatch | FlushRecord | CommitRequest)
                     (self._scans if is_scan else self._others).append((number, request))
                     self._changed.notify()
         except (EOFError, OSError):
@@ -341,7 +341,7 @@ class Millers:
         found.add_done_callback(done)
         return found
 
-    async def mill(self, batch: Batch, size: int) -> None:
+    async def mill(self, batch: DocumentBatch, size: int) -> None:
         """Give a partition's process its next documents, of ``size`` bytes; waits while it has enough.
 
         Raises:
@@ -367,7 +367,7 @@ class Millers:
 
     def commit(self) -> "list[Future[Ends]]":
         """Have all that was given made durable; each process answers with how far its partitions are then."""
-        return [one.ask(next(self._numbers), Commit()) for one in self._processes]
+        return [one.ask(next(self._numbers), CommitRequest()) for one in self._processes]
 
     def _of(self, partition: int) -> _Process:
         return self._processes[partition % len(self._processes)]

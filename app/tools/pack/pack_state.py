@@ -8,8 +8,8 @@
     <store>/pack/<name>/*.jsonl          what became no document (`letters`)
 
 A partition's file is written after the blocks of its chains are committed, and ``position.json`` after the files of all
-partitions: each is at the position, or further. Documents are a function of the sources, so what lies between is made
-again, and a chain passes over what it has.
+partitions: each is at the position, or further. Documents are a function of the sources, so what is between the
+two is made again, and a chain passes over what it has.
 """
 
 from base64 import b64decode, b64encode

@@ -27,6 +27,8 @@ from ..produce.sources import BoundedFile, Chunker, FileSource, Reading, broken_
 
 PART_BYTES: Final = 4 << 20
 """Bytes of a part of a file of lines: far more than a message between processes costs, and small beside a file."""
+LOOK_BYTES: Final = 64 << 10
+"""Bytes that are read at once to find a line's end."""
 LEAST_BYTES: Final = 64 << 10
 """Smaller files are read where they are asked for."""
 GROUP_BYTES: Final = 64 << 20
@@ -34,7 +36,9 @@ GROUP_BYTES: Final = 64 << 20
 SPAN_BYTES: Final = 1 << 20
 """Bytes that are read at once to take slices out of them."""
 SPARSE: Final = 8
-"""Slices are read one by one where there is that many times as much between them."""
+"""Slices are read one by one where there is that many times as much between them ..."""
+LONG_BYTES: Final = 1 << 10
+"""... and where they are this long on average: a call of the system takes no longer than to copy as much."""
 _ELSEWHERE: Final = -1
 """Instead of a length: the outcome is among those with their bytes."""
 
@@ -129,7 +133,8 @@ def _scanned_lines(part: LinesPart, reading: Reading) -> ScannedPart:
             else:
                 entries.append((number, end, 0, _ELSEWHERE))
                 others.append(outcome._replace(text="") if isinstance(outcome, Item) else outcome)
-        numbers = _lines(file.fileno(), start, stop)
+        last, behind = (entries[-1][0], entries[-1][1]) if entries else (0, start)
+        numbers = last + _lines(file.fileno(), behind, stop)  # blank ones follow the last entry
     return ScannedPart(numbers, np.array(entries, np.int64).reshape(-1, 4), others, keys)
 
 
@@ -138,7 +143,7 @@ def _line_start(descriptor: int, at: int) -> int:
     if not at:
         return 0
     at -= 1
-    while piece := os.pread(descriptor, BUFFER_BYTES, at):
+    while piece := os.pread(descriptor, LOOK_BYTES, at):
         found = piece.find(b"\n")
         if found >= 0:
             return at + found + 1
@@ -302,7 +307,8 @@ class SliceReader:
             self.close()
             self._descriptor, self._path = os.open(path, os.O_RDONLY), path
         descriptor, found = self._descriptor, []
-        dense = begins[-1] + lengths[-1] - begins[0] <= SPARSE * sum(lengths)
+        total = sum(lengths)
+        dense = total < LONG_BYTES * len(lengths) and begins[-1] + lengths[-1] - begins[0] <= SPARSE * total
         data, at = b"", 0
         for begin, length in zip(begins, lengths, strict=True):
             if begin + length > at + len(data):

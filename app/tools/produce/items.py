@@ -153,6 +153,8 @@ class Needs:
     """The only columns that matter; None: all do."""
     delimiter: str | None = None
     """Between the fields of csv and tsv; None: comma and tab."""
+    extract: bool = False
+    """Whether the text of HTML pages in WARC files is extracted."""
 
     @property
     def too_long(self) -> Bad:

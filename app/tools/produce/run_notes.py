@@ -51,12 +51,15 @@ class RunIdentity:
         return cls(xxhash.xxh3_64_hexdigest(_serialized([topic, named, dict(options)])))
 
 
-def deciding_options(reading: Reading, split: str | None, shuffle: int, seed: int) -> dict[str, object]:
+def deciding_options(
+    reading: Reading, split: str | None, shuffle: int, seed: int, sql: str | None = None
+) -> dict[str, object]:
     """Return the options that decide what is sent and in which order, as JSON types."""
     shape = reading.shape
     # Only where they are given, so that runs which older versions began can continue.
     listed = reading.mapping is not None and reading.mapping.batch is not None
     given = {"delimiter": reading.delimiter, "encoding": reading.encoding, "map_lists": listed or None}
+    given |= {"extract": reading.extract or None, "sql": sql}
     return {
         **{name: value for name, value in given.items() if value is not None},
         "format": reading.choice,

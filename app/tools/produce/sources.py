@@ -124,13 +124,15 @@ class Reading:
     """Between the fields of csv and tsv; None: comma and tab."""
     encoding: str | None = None
     """Of csv, tsv and texts; None: UTF-8, and for csv and tsv what a byte order mark says."""
+    extract: bool = False
+    """Whether the text of HTML pages in WARC files is extracted."""
 
     @property
     def needs(self) -> Needs:
         """What formats need to know."""
         texts = tuple(name for name, _ in self.shape.texts)
         columns = None if self.mapping else self.shape.columns
-        return Needs(self.shape.max_record_bytes, texts, columns, self.delimiter)
+        return Needs(self.shape.max_record_bytes, texts, columns, self.delimiter, self.extract)
 
     def entries(self, kind: str, file: File, start: Place, *, piped: bool = False) -> Iterator[Entry]:
         """Return the entries of a file of a kind, mapped if there is a mapping (`Mapping.of`)."""

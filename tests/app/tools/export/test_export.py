@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +146,7 @@ def test_a_run_that_is_killed_anywhere_leaves_nothing_half(tmp_path: Path, to: F
     while True:
         nth += 3
         out = tmp_path / f"out-{nth}"
-        work: Callable[[], object] = lambda out=out: export(milled.path, STREAM, out, to=to, what="documents")  # noqa: E731
+        work = partial(export, milled.path, STREAM, out, to=to, what="documents")
         died = dies(work, nth, ("rename", "fsync", "fdatasync"), monkeypatch)
         for name, path in data_files(out):
             assert path.read_bytes() == wanted[name]
