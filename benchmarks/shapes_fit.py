@@ -25,7 +25,7 @@ from tokenmill.wire.message import Message
 from tokenmill.wire.pieces import ENTRY_HEADER, PADDING, PIECE
 
 PEER: Final = Path(".venv/peers/packing")
-DOCUMENTS: Final = 17_000
+DOCUMENTS: Final = 8_500
 BLOCKS: Final = (2049, 8193)
 FETCH_BYTES: Final = 4 << 20
 MESSAGE_BYTES: Final = 1 << 20
