@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tokenmill.errors import SettingsError, SourceError
 from tokenmill.milling.chain_outcomes import ChainOutcomes
 from tokenmill.milling.concat_packing import ConcatPacking
-from tokenmill.milling.document_shapes import ChunkShape, RowShape, document_shape
+from tokenmill.milling.document_shapes import ChunksShape, RowsShape, document_shape
 from tokenmill.milling.fit_packing import FitPacking
 from tokenmill.milling.packing import PackedBlocks, Packing, TokenizedDocuments
 from tokenmill.milling.separate_packing import SeparatePacking
@@ -260,6 +260,6 @@ def open_packing(
             open_tokens=open_tokens,
             open_entry=open_entry,
         )
-    if isinstance(shape, RowShape | ChunkShape):
+    if isinstance(shape, RowsShape | ChunksShape):
         return SeparatePacking(size, dtype, padding, step=shape.step)
     raise SettingsError(f"packing {recipe.packing!r} is unknown here: use the version that made the stream")
