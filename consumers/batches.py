@@ -17,6 +17,7 @@ from . import arguments
 from .batch import Batch, Leg
 from .metrics import Behind, Head, Metrics
 from .reachable import ReachableStream
+from .read_ahead import DEFAULT_BYTES, ReadAhead
 from .rows import RowReader
 from .staging import End, begin_ahead, device_of, open_staging
 from .waiting import StoreWait
@@ -66,6 +67,7 @@ class Batches:
         timeout: float | None = None,
         stop: Callable[[], bool] | None = None,
         poll_seconds: float = 0.05,
+        read_ahead: int = DEFAULT_BYTES,
     ) -> None:
         """Open a stream at the beginning of the sequence.
 
@@ -95,6 +97,7 @@ class Batches:
             timeout: seconds to wait for one batch, 0 not to wait at all; None waits for ever.
             stop: asked before each batch and while waiting; iteration ends when it says True.
             poll_seconds: how often to look for new eras and blocks while waiting. A look costs a few small reads.
+            read_ahead: bytes of tokens that a thread reads into the page cache before they are wanted, 1 GiB; 0: none.
 
         Raises:
             StoreError: the store holds no such stream.
@@ -132,7 +135,11 @@ class Batches:
             self._trainable = TrainableSamples(
                 self._store, self._info, sequence, views, check=check, on_damage=on_damage, whole=True
             )
-        self._reader = RowReader(self._trainable, self._ranks, length, skip=self._skips)
+        read_ahead = arguments.whole("read_ahead", read_ahead, 0, "bytes")
+        ahead = ReadAhead(self._store, self._info, sequence, views, most_bytes=read_ahead, documents=self._mask_loss)
+        self._reader = RowReader(
+            self._trainable, self._ranks, length, skip=self._skips, ahead=ahead if read_ahead else None
+        )
         self._row_bytes = (length + 1) * self._info.dtype.itemsize
         self._chunk_steps = max(min(_CHUNK_BYTES // self._row_bytes, _CHUNK_SAMPLES) // self._ranks.batch_size, 1)
         self._staging = open_staging(

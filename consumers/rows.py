@@ -14,6 +14,7 @@ from tokenmill.store import MapWatch
 from tokenmill.store.checking import Crcs, crcs_of_runs
 
 from .gathering import Addresses, Gathering, Rows, addresses_of, rows_of
+from .read_ahead import ReadAhead, RowsAhead, Turn
 
 _TABLE_BLOCKS: Final = 1 << 20
 """Blocks of an era up to which it is kept where each is in memory, in 8 MiB at most."""
@@ -190,8 +191,19 @@ class _EraTable:
 class RowReader:
     """Finds the rows of a rank's next steps, which costs least for many at once; they are copied batch by batch."""
 
-    def __init__(self, trainable: TrainableSamples, ranks: Ranks, sequence_length: int, *, skip: bool) -> None:
+    def __init__(
+        self,
+        trainable: TrainableSamples,
+        ranks: Ranks,
+        sequence_length: int,
+        *,
+        skip: bool,
+        ahead: ReadAhead | None = None,
+    ) -> None:
         self.trainable = trainable
+        self._ahead = ahead
+        self._following: tuple[int, int, RowsAhead] | None = None
+        """Where samples are read one by one, those of the next chunk: the first, how many steps, and their reading."""
         self._ranks = ranks
         self._length = sequence_length
         self._skip = skip
@@ -208,11 +220,14 @@ class RowReader:
 
         """
         steps = min(steps, max(self._most_samples // self._ranks.batch_size, 1))
+        is_in_memory = self._reach(first, steps)
         ready = self._ranks.steps_in(self.trainable.ready(first, steps * self._ranks.turn))
         if not ready:
             return None
         self._most_samples *= 4
         items = self.trainable.items(self._ranks.samples(first, ready))
+        if self._ahead is not None and not is_in_memory:
+            self._read_rows(self._ahead, first, ready, items)
         if self._skip or any(order.blocks > _TABLE_BLOCKS for order, _ in items):
             return self.find(items, ready)
         if not self._watch.look(tokens for table in self._tables.values() for tokens in table.maps):
@@ -227,6 +242,25 @@ class RowReader:
         maps = [tokens for table in self._tables.values() for tokens in table.maps]
         crcs = [found for order, part in items if (found := self._tables[order].crcs(part)) is not None]
         return self._chunk(items, ready, np.concatenate(addresses), maps, crcs=np.concatenate(crcs) if crcs else None)
+
+    def _reach(self, first: int, steps: int) -> bool:
+        """Have the eras of the next steps in memory, and others behind them soon; False: only some of them are."""
+        places = self.trainable.places
+        if self._ahead is None or (begin := places.place(first)) is None:
+            return True
+        end = places.place(first + steps * self._ranks.turn - 1)
+        last = Turn(begin.passed, places.last_era()) if end is None else Turn(end.passed, end.era)
+        return self._ahead.reach(Turn(begin.passed, begin.era), last)
+
+    def _read_rows(self, ahead: ReadAhead, first: int, steps: int, items: Items) -> None:
+        """Have the samples of these steps in memory, and begin to read those of the steps behind them."""
+        if self._following is None or self._following[:2] != (first, steps):
+            self._following = first, steps, ahead.begin(join(order.samples_of(part) for order, part in items))
+        ahead.wait_for(self._following[2])
+        first += steps * self._ranks.turn
+        if ready := self._ranks.steps_in(self.trainable.ready(first, steps * self._ranks.turn)):
+            following = self.trainable.locate(self._ranks.samples(first, ready))
+            self._following = first, ready, ahead.begin(following)
 
     def find(self, items: Items, steps: int = 1) -> Chunk:
         """Return samples, one at least, as a chunk; costs nothing that grows with their eras.
