@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain, count, repeat
+from itertools import count, repeat
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, NoReturn, Self
@@ -15,10 +15,11 @@ from tokenmill.store import OnDamage, open_eras, read_stream
 
 from . import arguments
 from .batch import Batch, Leg
+from .beside import LONG_SECONDS, Beside
 from .metrics import Behind, Head, Metrics
 from .reachable import ReachableStream
 from .read_ahead import DEFAULT_BYTES, ReadAhead
-from .rows import RowReader
+from .rows import DamagedRowError, RowReader
 from .staging import End, begin_ahead, device_of, open_staging
 from .waiting import StoreWait
 
@@ -150,6 +151,8 @@ class Batches:
             widen=widen,
             slots=self._prefetch + 2,  # one is filled while the one before it, and those ahead, are on their way
         )
+
+        self._beside = Beside(self._staging.send, in_thread=not self._staging.carries)
 
     def __repr__(self) -> str:
         sequence, ranks = self._position.sequence, self._ranks
@@ -361,7 +364,7 @@ class Batches:
     def _produce(self) -> Iterator[Batch | None]:
         """Yield batches ahead of those that were delivered; None where the next one must be waited for."""
         sample, step = self._position.sample, self._position.step
-        size, ranks, send = self._ranks.batch_size, self._ranks, self._staging.send
+        size, ranks = self._ranks.batch_size, self._ranks
         leg = repeat(self._leg())
         while True:
             agrees = self._trainable.content.compare(self._position)  # else the state is ahead of the store
@@ -371,11 +374,18 @@ class Batches:
                     return
                 yield None
                 continue
-            sent = chain.from_iterable(map(send, chunk.stretches()))  # holds no batch while it makes the next
+            sent = self._beside.batches(chunk.stretches(), self._is_slow)  # holds no batch while it makes the next
             made = map(Batch, sent, count(step + ranks.worker, ranks.workers), repeat(chunk), count(0, size), leg)
-            yield from made if chunk.kept is None else filter(len, made)  # without those that are damaged as a whole
+            try:
+                yield from made if chunk.kept is None else filter(len, made)  # without those damaged as a whole
+            except DamagedRowError as found:
+                chunk.refuse(found.at)
             sample += chunk.steps * ranks.turn
             step += chunk.steps * ranks.workers
+
+    def _is_slow(self) -> bool:
+        """Whether the loop works so long on a batch that others can be made meanwhile."""
+        return self._worked > LONG_SECONDS * self._delivered
 
     def _is_end(self, sample: int) -> bool:
         """Whether no step of this process comes after ``sample``."""

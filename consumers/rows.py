@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import Final
+from typing import Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,18 @@ _UNKNOWN: Final = -1
 
 Items = Sequence[tuple[EraOrder, Numbers]]
 """Samples behind each other, as items of eras."""
+
+
+class DamagedRowError(Exception):
+    """A row was not what was committed when it was copied: `Chunk.refuse` says which block, and raises what people see.
+
+    What copies may run in any thread; what finds the block out uses the readers, which are the loop's.
+    """
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        """Its place among the samples of the chunk."""
+        super().__init__(at)
 
 
 class Chunk:
@@ -69,7 +81,8 @@ class Chunk:
         With `kept`, one at a time, and those samples of it that are there: none, perhaps.
 
         Raises:
-            DamagedError: a block is not what was committed, or a file was cut off since it was mapped.
+            DamagedRowError: a block is not what was committed.
+            DamagedError: a file was cut off since it was mapped.
 
         """
         size = self.batch_size
@@ -90,7 +103,7 @@ class Chunk:
                 whole = at // self.batch_size
                 if whole:
                     yield stretch[:whole]
-                self._refuse(start + at)
+                raise DamagedRowError(start + at)
             yield stretch
             del stretch  # its memory can be the next one's
             start += together
@@ -100,8 +113,13 @@ class Chunk:
         rows = stretch.reshape(-1, stretch.shape[-1])
         return [crc32(row) == crc for row, crc in zip(rows, crcs.tolist(), strict=False)].index(False)
 
-    def _refuse(self, at: int) -> None:
-        """Raise the error for the sample at this place, whose block is not what was committed."""
+    def refuse(self, at: int) -> NoReturn:
+        """Raise the error for the sample at this place, whose block is not what was committed.
+
+        Raises:
+            DamagedError: always.
+
+        """
         samples = self.samples()
         partition, block = int(samples.partitions[at]), int(samples.blocks[at])
         self._gathering.watch.expire()  # a repair will put another file in its place, or has done so
