@@ -20,16 +20,15 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from threading import Condition, Event, Thread
-from typing import Final, NamedTuple
-
-import numpy as np
+from typing import Final, TypeAlias
 
 from tokenmill.errors import TokenMillError
 from tokenmill.samples import Samples, SequenceId
 from tokenmill.samples.places import EraPlaces
-from tokenmill.store import StreamInfo, open_eras
-from tokenmill.store.layout import SegmentPaths, partition_directory
-from tokenmill.store.page_cache import FileRange, read_pieces, read_small
+from tokenmill.store import StreamInfo
+from tokenmill.store.page_cache import read_pieces, read_small
+
+from .stream_files import EraRun, StreamFiles, Turn
 
 logger = logging.getLogger(__name__)
 
@@ -37,40 +36,15 @@ DEFAULT_BYTES: Final = 1 << 30
 """Of tokens kept ahead: two eras of 512 MiB, thirty times the default."""
 _AHEAD_AT_LEAST: Final = 32 << 20
 """Small eras are read ahead up to so many bytes, for the loop looks up 16 MiB at a time."""
-_RUN_BYTES: Final = 8 << 20
-"""Consecutive small eras that are read as one: their blocks follow each other in each partition."""
 _WORTH_WAITING: Final = 64 << 20
 """Of an era, bytes yet to be read for which the loop waits: 50 ms on a disk of 1.3 GB/s. Where there are more, the
 samples of the next batches come first."""
-_GAP_BYTES: Final = 32 << 10
-"""Between two samples in a file: to read them is cheaper than another request."""
-_WHOLE: Final = 1 << 62
-"""Behind the end of any file."""
 _POLL_SECONDS: Final = 0.5
 """How often a waiting loop lets signals through."""
 
 
-class Turn(NamedTuple):
-    """An era in a pass; those of a sequence ascend."""
-
-    passed: int
-    era: int
-
-
-@dataclass(slots=True)
-class _Run:
-    """Consecutive eras of one pass that are read together."""
-
-    first: Turn
-    last: Turn
-    bytes: int
-    """Of their tokens."""
-    left: int
-    """Of these, how many are not read yet."""
-    is_whole: bool
-    """Whether all of them are read; else their samples are, one by one."""
-    is_described: bool = False
-    """Whether the files that say where the blocks are were read."""
+Following: TypeAlias = tuple[tuple[int, int], Samples]
+"""What is wanted next, and by which key it will be asked for."""
 
 
 @dataclass(slots=True)
@@ -81,83 +55,13 @@ class RowsAhead:
     done: Event = field(default_factory=Event)
 
 
-class StreamFiles:
-    """Where the tokens of a stream's eras and samples are in its files; for one thread."""
-
-    def __init__(self, store: Path, info: StreamInfo, sequence: SequenceId, views: int, *, documents: bool) -> None:
-        """Open the eras once more; with ``documents``, the document tables of the eras are read, too."""
-        self.eras = open_eras(store, info.name)
-        self._places = EraPlaces(self.eras, sequence, views)
-        self._store = store
-        self._info = info
-        self._sequence = sequence
-        self._views = views
-        self._documents = documents
-
-    def run(self, turn: Turn, most_bytes: int) -> _Run:
-        """Return the eras to be read together from a known one on: one, or several small ones."""
-        before, size = self.eras.blocks_before(turn.era), self._info.block_bytes
-        stop, known = turn.era + 1, self._places.last_era() + 1
-        while stop < known and (self.eras.blocks_before(stop + 1) - before) * size <= _RUN_BYTES:
-            stop += 1
-        count = (self.eras.blocks_before(stop) - before) * size
-        return _Run(turn, Turn(turn.passed, stop - 1), count, count, is_whole=count <= most_bytes)
-
-    def following(self, turn: Turn) -> Turn | None:
-        """Return the era after one, perhaps in the next pass; None where it is not known."""
-        if turn.era < self._places.last_era():
-            return Turn(turn.passed, turn.era + 1)
-        if self._places.in_pass() and turn.passed + 1 < self._sequence.passes:
-            return Turn(turn.passed + 1, self._sequence.eras[0])
-        return None
-
-    def descriptions(self, run: _Run) -> Iterator[FileRange]:
-        """Yield the files that say which blocks of a run count, and where they are."""
-        for paths, _, _ in self._segments(run):
-            whole = [paths.manifest, paths.index, paths.commits, *([paths.documents] if self._documents else [])]
-            yield from (FileRange(path, 0, _WHOLE) for path in whole)
-
-    def tokens(self, run: _Run) -> Iterator[FileRange]:
-        """Yield the parts of files that hold the blocks of a run, in the order of the files."""
-        size = self._info.block_bytes
-        for paths, low, high in self._segments(run):
-            yield FileRange(paths.tokens, low * size, high * size)
-
-    def _segments(self, run: _Run) -> Iterator[tuple[SegmentPaths, int, int]]:
-        """Yield the segments that have blocks of a run, and which of theirs these are: ``[low, high)``."""
-        first, last = self.eras.era(run.first.era).ranges, self.eras.era(run.last.era).ranges
-        size = self._info.segment_blocks
-        for partition, part in enumerate(last):
-            begin = first[partition].first if partition < len(first) else 0
-            for segment in range(begin - begin % size, part.stop, size):
-                yield self._paths(partition, segment), max(begin - segment, 0), min(part.stop - segment, size)
-
-    def rows(self, samples: Samples) -> Iterator[FileRange]:
-        """Yield the parts of files that hold samples, each once, in the order of the files."""
-        order = np.lexsort((samples.views, samples.blocks, samples.partitions))
-        partitions = samples.partitions[order]
-        segments, inside = np.divmod(samples.blocks[order], self._info.segment_blocks)
-        item = self._info.dtype.itemsize
-        step = (self._info.block_tokens - 1) // self._views * item
-        starts = inside * self._info.block_bytes + samples.views[order] * step
-        apart = (np.diff(partitions) != 0) | (np.diff(segments) != 0) | (np.diff(starts) > step + _GAP_BYTES)
-        firsts = np.append(0, np.flatnonzero(apart) + 1)
-        lasts = np.append(firsts[1:], len(starts)) - 1
-        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
-            paths = self._paths(int(partitions[first]), int(segments[first]) * self._info.segment_blocks)
-            yield FileRange(paths.tokens, int(starts[first]), int(starts[last]) + step + item)
-
-    def _paths(self, partition: int, segment: int) -> SegmentPaths:
-        return SegmentPaths(partition_directory(self._store, self._info.name, partition), segment)
-
-
 class _Reading:
     """What the thread does, and what the loop knows of it. Only the thread changes the runs, under the lock."""
 
     def __init__(self, most_bytes: int) -> None:
         self.rows: deque[RowsAhead] = deque()
         self._most_bytes = most_bytes
-        self._runs: deque[_Run] = deque()
+        self._runs: deque[EraRun] = deque()
         """Eras that follow each other without a gap, from the one that the loop is in."""
         self._asked: tuple[Turn, Turn] | None = None
         """The first and the last era that the loop wants next."""
@@ -172,11 +76,13 @@ class _Reading:
             self._ended = True
             self._changed.notify_all()
 
-    def add(self, rows: RowsAhead) -> None:
-        """Read these samples before all else."""
+    def add(self, samples: Samples) -> RowsAhead:
+        """Have samples read before all else."""
+        rows = RowsAhead(samples)
         with self._changed:
             self.rows.append(rows)
             self._changed.notify_all()
+        return rows
 
     def wait_for(self, rows: RowsAhead) -> None:
         """Wait until these samples are read."""
@@ -199,7 +105,7 @@ class _Reading:
 
     def work(self, files: StreamFiles) -> None:
         """Read until it is ended: samples first, then eras, each in pieces."""
-        current: _Run | None = None
+        current: EraRun | None = None
         pieces: Iterator[int] = iter(())
         while (task := self._next(files)) is not None:
             if isinstance(task, RowsAhead):
@@ -219,7 +125,7 @@ class _Reading:
                     task.left = 0 if count is None else max(task.left - count, 1)
                     self._changed.notify_all()
 
-    def _next(self, files: StreamFiles) -> "RowsAhead | _Run | None":
+    def _next(self, files: StreamFiles) -> "RowsAhead | EraRun | None":
         """Return what is to be read next, once there is something; None at the end."""
         while True:
             with self._changed:
@@ -246,7 +152,7 @@ class _Reading:
         stands = bool(self._runs) and self._runs[0].first <= self._asked[0] <= self._runs[0].last
         return not stands or self._wants_more(self._asked)
 
-    def _unfinished(self) -> _Run | None:
+    def _unfinished(self) -> EraRun | None:
         return next((run for run in self._runs if not run.is_described or (run.is_whole and run.left)), None)
 
     def _wants_more(self, asked: tuple[Turn, Turn]) -> bool:
@@ -292,35 +198,39 @@ class ReadAhead:
         most_bytes: int = DEFAULT_BYTES,
         documents: bool = False,
     ) -> None:
-        """Read nothing yet; keep ``most_bytes`` ahead, 0: none."""
+        """Read nothing yet; keep ``most_bytes`` ahead."""
         self._open = partial(StreamFiles, store, info, sequence, views, documents=documents)
         self._most_bytes = most_bytes
         self._process = -1
         self._reading = _Reading(most_bytes)
+        self._following: tuple[tuple[int, int], RowsAhead] | None = None
+        """Samples that are read before they are wanted."""
 
-    @property
-    def is_on(self) -> bool:
-        """Whether anything is read ahead."""
-        return self._most_bytes > 0
+    def reach(self, places: EraPlaces, low: int, high: int) -> bool:
+        """Have the eras of samples ``low`` to ``high`` in memory, and some behind them soon; False: only some of them.
 
-    def reach(self, first: Turn, last: Turn) -> bool:
-        """Wait until eras that are in the store are in memory; False: not all are, so ask for their samples."""
-        return self._running().reach(first, last)
+        ``places`` says which these are, as far as they are known: for others there is nothing to read yet.
+        """
+        first = places.place(low)
+        if first is None:
+            return True
+        last = places.place(high)
+        stop = Turn(first.passed, places.last_era()) if last is None else Turn(last.passed, last.era)
+        return self._running().reach(Turn(first.passed, first.era), stop)
 
-    def begin(self, samples: Samples) -> RowsAhead:
-        """Have samples read that will be wanted soon."""
-        rows = RowsAhead(samples)
-        self._running().add(rows)
-        return rows
-
-    def wait_for(self, rows: RowsAhead) -> None:
-        """Wait until samples are in memory."""
-        self._running().wait_for(rows)
+    def reach_rows(self, key: tuple[int, int], samples: Samples, following: Callable[[], Following | None]) -> None:
+        """Have samples in memory, and begin to read those that ``following`` says will be wanted next."""
+        reading = self._running()
+        if self._following is None or self._following[0] != key:
+            self._following = key, reading.add(samples)
+        reading.wait_for(self._following[1])
+        if found := following():
+            self._following = found[0], reading.add(found[1])
 
     def _running(self) -> _Reading:
         """Return what a thread of this process works at: none of a process that this one was forked from does."""
         if self._process != os.getpid():
-            self._process, self._reading = os.getpid(), _Reading(self._most_bytes)
+            self._process, self._reading, self._following = os.getpid(), _Reading(self._most_bytes), None
             weakref.finalize(self, self._reading.end)
             Thread(target=_work, args=(self._reading, self._open), name="read-ahead", daemon=True).start()
         return self._reading

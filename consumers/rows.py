@@ -1,6 +1,7 @@
 """The tokens of samples, many batches at a time, in numpy."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Final, NoReturn
 
@@ -14,7 +15,7 @@ from tokenmill.store import MapWatch
 from tokenmill.store.checking import Crcs, crcs_of_runs
 
 from .gathering import Addresses, Gathering, Rows, addresses_of, rows_of
-from .read_ahead import ReadAhead, RowsAhead, Turn
+from .read_ahead import Following, ReadAhead
 
 _TABLE_BLOCKS: Final = 1 << 20
 """Blocks of an era up to which it is kept where each is in memory, in 8 MiB at most."""
@@ -220,8 +221,6 @@ class RowReader:
     ) -> None:
         self.trainable = trainable
         self._ahead = ahead
-        self._following: tuple[int, int, RowsAhead] | None = None
-        """Where samples are read one by one, those of the next chunk: the first, how many steps, and their reading."""
         self._ranks = ranks
         self._length = sequence_length
         self._skip = skip
@@ -238,14 +237,16 @@ class RowReader:
 
         """
         steps = min(steps, max(self._most_samples // self._ranks.batch_size, 1))
-        is_in_memory = self._reach(first, steps)
+        ahead, turn = self._ahead, self._ranks.turn
+        is_in_memory = ahead is None or ahead.reach(self.trainable.places, first, first + steps * turn - 1)
         ready = self._ranks.steps_in(self.trainable.ready(first, steps * self._ranks.turn))
         if not ready:
             return None
         self._most_samples *= 4
         items = self.trainable.items(self._ranks.samples(first, ready))
-        if self._ahead is not None and not is_in_memory:
-            self._read_rows(self._ahead, first, ready, items)
+        if ahead is not None and not is_in_memory:
+            samples = join(order.samples_of(part) for order, part in items)
+            ahead.reach_rows((first, ready), samples, partial(self._behind, first + ready * turn, ready))
         if self._skip or any(order.blocks > _TABLE_BLOCKS for order, _ in items):
             return self.find(items, ready)
         if not self._watch.look(tokens for table in self._tables.values() for tokens in table.maps):
@@ -261,24 +262,10 @@ class RowReader:
         crcs = [found for order, part in items if (found := self._tables[order].crcs(part)) is not None]
         return self._chunk(items, ready, np.concatenate(addresses), maps, crcs=np.concatenate(crcs) if crcs else None)
 
-    def _reach(self, first: int, steps: int) -> bool:
-        """Have the eras of the next steps in memory, and others behind them soon; False: only some of them are."""
-        places = self.trainable.places
-        if self._ahead is None or (begin := places.place(first)) is None:
-            return True
-        end = places.place(first + steps * self._ranks.turn - 1)
-        last = Turn(begin.passed, places.last_era()) if end is None else Turn(end.passed, end.era)
-        return self._ahead.reach(Turn(begin.passed, begin.era), last)
-
-    def _read_rows(self, ahead: ReadAhead, first: int, steps: int, items: Items) -> None:
-        """Have the samples of these steps in memory, and begin to read those of the steps behind them."""
-        if self._following is None or self._following[:2] != (first, steps):
-            self._following = first, steps, ahead.begin(join(order.samples_of(part) for order, part in items))
-        ahead.wait_for(self._following[2])
-        first += steps * self._ranks.turn
-        if ready := self._ranks.steps_in(self.trainable.ready(first, steps * self._ranks.turn)):
-            following = self.trainable.locate(self._ranks.samples(first, ready))
-            self._following = first, ready, ahead.begin(following)
+    def _behind(self, first: int, steps: int) -> Following | None:
+        """Return the samples of the next steps where they can be read already: those that `read` will ask for."""
+        ready = self._ranks.steps_in(self.trainable.ready(first, steps * self._ranks.turn))
+        return ((first, ready), self.trainable.locate(self._ranks.samples(first, ready))) if ready else None
 
     def find(self, items: Items, steps: int = 1) -> Chunk:
         """Return samples, one at least, as a chunk; costs nothing that grows with their eras.

@@ -18,13 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.consumers.scenes import ERAS, INFO, STREAM, era_store, expected, open_batches, rows_of, together
-from tests.store.chains import make_chain, make_info, make_store
+from tests.store.chains import STREAM, make_chain, make_info, make_store
 from tests.store.eras import make_eras, write_eras
-from tokenmill.consumers import read_ahead
-from tokenmill.consumers.read_ahead import ReadAhead, StreamFiles, Turn
+from tokenmill.consumers import read_ahead, stream_files
+from tokenmill.consumers.read_ahead import ReadAhead
+from tokenmill.consumers.stream_files import StreamFiles
 from tokenmill.errors import DamagedError
 from tokenmill.samples import Samples, SequenceId
-from tokenmill.store import PartitionWriter, Store, read_stream
+from tokenmill.samples.places import EraPlaces
+from tokenmill.store import PartitionWriter, Store, open_eras, read_stream
 from tokenmill.store.page_cache import FileRange
 
 LIMITS: Final = (0, 1, 200, 1 << 30)
@@ -111,8 +113,9 @@ def test_the_parts_of_samples_are_their_bytes(store: Store, data: st.DataObject)
 
 def test_an_era_is_read_whole_and_the_next_one_behind_it(store: Store, read: list[FileRange]) -> None:
     """Its blocks and no others, and what says where they are; small eras are read together."""
-    ahead = ReadAhead(store.path, read_stream(store.path, STREAM), _sequence(), 1)
-    assert ahead.reach(Turn(0, 0), Turn(0, 0))
+    info = read_stream(store.path, STREAM)
+    ahead = ReadAhead(store.path, info, _sequence(), 1)
+    assert ahead.reach(EraPlaces(open_eras(store.path, STREAM), _sequence(), 1), 0, 3)
     del ahead
     tokens = {(part.path.parent.name, part.path.name): 0 for part in read if part.path.suffix == ".bin"}
     for part in read:
@@ -127,7 +130,7 @@ def test_large_eras_are_read_by_sample_one_chunk_ahead(
     store: Store, read: list[FileRange], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No block is read whole that no batch is about to use."""
-    monkeypatch.setattr(read_ahead, "_GAP_BYTES", -1)
+    monkeypatch.setattr(stream_files, "_GAP_BYTES", -1)
     batches = open_batches(store, batch_size=1, read_ahead=1)
     batches._chunk_steps = 2
     next(iter(batches))
