@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.consumers.scenes import ERAS, INFO, STREAM, era_store, expected, open_batches, rows_of, together
+from tests.consumers.scenes import ERAS, INFO, era_store, expected, open_batches, rows_of, together
 from tests.store.chains import STREAM, make_chain, make_info, make_store
 from tests.store.eras import make_eras, write_eras
 from tokenmill.consumers import read_ahead, stream_files
